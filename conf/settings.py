@@ -1,0 +1,348 @@
+"""Every setting of Rechannel, each in one place with its unit, bounds, default and reason.
+
+Values come from, later wins: the defaults below, a TOML file, the environment
+(``RECHANNEL_<SECTION>__<FIELD>``, e.g. ``RECHANNEL_REDIS__URL``). `load` reports every mistake at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+CONFIG_VARIABLE = "RECHANNEL_CONFIG"
+_ENVIRONMENT_PREFIX = "RECHANNEL_"
+_T = TypeVar("_T")
+
+
+class SettingsError(ValueError):
+    """The configuration cannot be used. ``mistakes`` names each field with what is wrong and the cure."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("configuration: " + "; ".join(self.mistakes))
+
+
+def _setting(
+    default: Any,
+    reason: str,
+    *,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: Sequence[str] = (),
+    pattern: str = "",
+) -> Any:
+    return field(
+        default=default,
+        metadata={"reason": reason, "unit": unit, "low": low, "high": high, "choices": choices, "pattern": pattern},
+    )
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Which cluster this is."""
+
+    name: str = _setting(
+        "default",
+        "Separates clusters that share one Redis; part of every key.",
+        pattern=r"[A-Za-z0-9._-]{1,64}",
+    )
+
+
+@dataclass(frozen=True)
+class RedisSettings:
+    """Where agents, links and controller meet."""
+
+    url: str = _setting(
+        "redis://127.0.0.1:6379/0",
+        "Redis 7.0 or newer, or Valkey.",
+        unit="redis://, rediss:// or unix:// URL without a password",
+        pattern=r"(redis|rediss|unix)://\S+",
+    )
+    username: str = _setting("", "ACL user; empty means Redis' default user.")
+    password_file: str = _setting("", "A file that holds the password alone; a password in a URL ends up in logs.")
+    timeout: float = _setting(2.0, "A Redis slower than this is treated as away.", unit="seconds", low=0.05, high=60)
+
+
+@dataclass(frozen=True)
+class SigningSettings:
+    """Ed25519 keys: the controller signs desired placements, links check them."""
+
+    private_key_file: str = _setting("", "PEM; read by the controller alone. Made by `rechannel config keys`.")
+    public_key_file: str = _setting("", "PEM; read by every link. Without it a link obeys nobody.")
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """The monitor on every node."""
+
+    node: str = _setting(
+        "", "The host name this node's executors carry in Spark (`--hostname`); empty means this machine's."
+    )
+    sample: float = _setting(1.0, "Processes live longer than this; finer costs CPU.", unit="seconds", low=0.1, high=60)
+    window: float = _setting(5.0, "The window of the stream-classification paper.", unit="seconds", low=0.5, high=600)
+    buffered_windows: int = _setting(
+        120, "What an agent keeps while Redis is away: ten minutes.", unit="windows", low=1, high=10_000
+    )
+    stream_rows: int = _setting(
+        20_000, "Map outputs reported per window; more are counted, not sent.", unit="rows", low=1, high=1_000_000
+    )
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """The part inside the Spark driver."""
+
+    directory: str = _setting("", "Event stream and journal; private to the user. Empty means a temporary directory.")
+    poll: float = _setting(
+        0.1, "How often the event stream is read while nothing is to be moved.", unit="seconds", low=0.005, high=5
+    )
+    poll_moving: float = _setting(
+        0.005,
+        "The same while partitions are to be moved: a batch boundary is short.",
+        unit="seconds",
+        low=0.001,
+        high=1,
+    )
+    event_log_bytes: int = _setting(
+        16 * 2**20, "A part of the event stream is deleted once read; this is its size.", unit="bytes", low=10 * 2**20
+    )
+    deadline_batches: int = _setting(
+        6, "A move that has not landed after so many batches is abandoned.", unit="batches", low=1, high=1000
+    )
+    deadline_seconds: float = _setting(
+        600.0, "The same in time, for queries that stand still.", unit="seconds", low=1, high=86_400
+    )
+    report: float = _setting(1.0, "How often the link reports what it sees.", unit="seconds", low=0.1, high=60)
+
+
+@dataclass(frozen=True)
+class RescheduleSettings:
+    """When the controller decides and whether it may act."""
+
+    mode: str = _setting(
+        "observe",
+        "observe: decide and say so, move nothing unless an operator asks. apply: act on decisions.",
+        choices=("observe", "apply"),
+    )
+    timeout: float = _setting(300.0, "Time between two decisions.", unit="seconds", low=1, high=86_400)
+    policy: str = _setting("balance", "See `rechannel.policies.registry`.", pattern=r"[a-z][a-z0-9-]*")
+    windows: int = _setting(
+        3, "Agent windows averaged into one decision (three windows of five seconds).", unit="windows", low=1, high=1000
+    )
+    batches: int = _setting(
+        3, "A query with fewer measured batches is not decided on.", unit="batches", low=1, high=1000
+    )
+    coverage: float = _setting(
+        0.95, "Least share of executors with fresh figures; below it nothing is decided.", unit="share", low=0, high=1
+    )
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """Whether moving pays. Never move for noise."""
+
+    min_gain: float = _setting(
+        0.10, "Least predicted gain in batch time; smaller ones are noise.", unit="share", low=0, high=1
+    )
+    horizon: float = _setting(
+        600.0, "The time over which a migration must pay back.", unit="seconds", low=1, high=7 * 86_400
+    )
+    cooldown: float = _setting(300.0, "Rest after a migration before the next.", unit="seconds", low=0, high=86_400)
+    move_cost: float = _setting(
+        1.0, "Batch time one step is expected to add, until measured.", unit="seconds", low=0, high=3600
+    )
+    load_rate: float = _setting(
+        50e6, "Checkpoint bytes an executor loads per second.", unit="bytes/s", low=1e3, high=1e12
+    )
+    max_utilization: float = _setting(
+        0.95, "A placement that lifts an executor above this is refused.", unit="share of its cores", low=0.05, high=10
+    )
+
+
+@dataclass(frozen=True)
+class MigrationSettings:
+    """How fast a placement is changed."""
+
+    moves_per_executor: int = _setting(
+        1, "Partitions an executor gives, and takes, in one step (batch).", unit="moves", low=1, high=1000
+    )
+    max_moves: int = _setting(200, "Moves in one migration; the rest waits.", unit="moves", low=1, high=100_000)
+
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """The daemon that decides."""
+
+    name: str = _setting("", "Identity in the lease; empty means host name and process id.")
+    lease: float = _setting(15.0, "A leader silent for this long loses the lead.", unit="seconds", low=1, high=600)
+    observe: float = _setting(
+        1.0, "How often reports, requests and the lease are seen to.", unit="seconds", low=0.1, high=5
+    )
+    placement_ttl: float = _setting(
+        120.0, "A desired placement not renewed for this long is no longer obeyed.", unit="seconds", low=5, high=3600
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The whole tree; one attribute a TOML section."""
+
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    signing: SigningSettings = field(default_factory=SigningSettings)
+    agent: AgentSettings = field(default_factory=AgentSettings)
+    link: LinkSettings = field(default_factory=LinkSettings)
+    reschedule: RescheduleSettings = field(default_factory=RescheduleSettings)
+    gate: GateSettings = field(default_factory=GateSettings)
+    migration: MigrationSettings = field(default_factory=MigrationSettings)
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+
+    @property
+    def node(self) -> str:
+        """The host name of this node as Spark writes it."""
+        return self.agent.node or socket.gethostname()
+
+
+def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from a file (or the one ``RECHANNEL_CONFIG`` names) and the environment.
+
+    Raises SettingsError with every mistake found: unknown sections and fields, wrong types, values out of bounds.
+    """
+    environ = os.environ if environ is None else environ
+    path = path or environ.get(CONFIG_VARIABLE) or None
+    values: dict[str, dict[str, Any]] = {}
+    mistakes: list[str] = []
+    if path is not None:
+        _read_file(Path(path), values, mistakes)
+    _read_environment(environ, values, mistakes)
+    sections: dict[str, Any] = {}
+    for section in dataclasses.fields(Settings):
+        kind = _section_class(section.name)
+        sections[section.name] = _build(kind, section.name, values.pop(section.name, {}), mistakes)
+    known = ", ".join(item.name for item in dataclasses.fields(Settings))
+    mistakes += [f"[{name}]: no such section; known are {known}" for name in values]
+    if mistakes:
+        raise SettingsError(mistakes)
+    settings = Settings(**sections)
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    mistakes = []
+    if settings.agent.sample > settings.agent.window:
+        mistakes.append("agent.sample: must not exceed agent.window, or a window holds no sample")
+    if settings.controller.observe * 3 > settings.controller.lease:
+        mistakes.append(
+            "controller.lease: must be at least three times controller.observe, or one late renewal loses it"
+        )
+    if settings.link.poll_moving > settings.link.poll:
+        mistakes.append("link.poll_moving: must not exceed link.poll")
+    if mistakes:
+        raise SettingsError(mistakes)
+
+
+def _section_class(name: str) -> type[Any]:
+    kind: type[Any] = get_type_hints(Settings)[name]
+    return kind
+
+
+def _read_file(path: Path, values: dict[str, dict[str, Any]], mistakes: list[str]) -> None:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        mistakes.append(f"{path}: cannot be read ({error.strerror}); name an existing file")
+        return
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        mistakes.append(f"{path}: not valid TOML ({error})")
+        return
+    for section, content in document.items():
+        if isinstance(content, dict):
+            values.setdefault(section, {}).update(content)
+        else:
+            mistakes.append(f"{section}: stands outside a section; put it under one, as in [redis]")
+
+
+def _read_environment(environ: Mapping[str, str], values: dict[str, dict[str, Any]], mistakes: list[str]) -> None:
+    for variable, text in environ.items():
+        if not variable.startswith(_ENVIRONMENT_PREFIX) or "__" not in variable:
+            continue
+        section, _, name = variable.removeprefix(_ENVIRONMENT_PREFIX).lower().partition("__")
+        if section not in {item.name for item in dataclasses.fields(Settings)}:
+            mistakes.append(f"{variable}: no such section {section!r}")
+            continue
+        values.setdefault(section, {})[name] = _Text(text)
+
+
+class _Text(str):
+    """A value out of the environment: text that stands for a number where a number is wanted."""
+
+    __slots__ = ()
+
+
+def _build(kind: type[_T], section: str, given: Mapping[str, Any], mistakes: list[str]) -> _T:
+    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
+    accepted: dict[str, Any] = {}
+    for name, value in given.items():
+        where = f"{section}.{name}"
+        if name not in fields:
+            mistakes.append(f"{where}: no such field; known are {', '.join(fields)}")
+            continue
+        try:
+            accepted[name] = _check(hints[name], value, fields[name].metadata)
+        except ValueError as error:
+            mistakes.append(f"{where}: {error}")
+    return kind(**accepted)
+
+
+def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
+    unit = f" {rule['unit']}" if rule["unit"] else ""
+    if kind in (int, float):
+        if isinstance(value, _Text):
+            try:
+                value = kind(str(value))
+            except ValueError:
+                raise ValueError(f"{str(value)!r} is not a number{unit}") from None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+            raise ValueError(f"{value!r} is not a{' whole' if kind is int else ''} number{unit}")
+        low, high = rule["low"], rule["high"]
+        if not ((low is None or value >= low) and (high is None or value <= high)):
+            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+            raise ValueError(f"{value} is out of bounds; it must be {bounds}{unit}")
+        return kind(value)
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text; put it in quotes")
+    text = str(value)
+    if rule["choices"] and text not in rule["choices"]:
+        raise ValueError(f"{text!r} is not one of {', '.join(rule['choices'])}")
+    if rule["pattern"] and not re.fullmatch(rule["pattern"], text):
+        raise ValueError(f"{text!r} is not of the form {rule['unit'] or rule['pattern']}")
+    return text
+
+
+def describe() -> list[tuple[str, str, str, str, str]]:
+    """List (field, default, unit, bounds, reason) of every setting, for `config show` and the docs."""
+    rows = []
+    for section in dataclasses.fields(Settings):
+        for item in dataclasses.fields(_section_class(section.name)):
+            rule = item.metadata
+            if rule["choices"]:
+                bounds = " | ".join(rule["choices"])
+            else:
+                low, high = rule["low"], rule["high"]
+                bounds = (
+                    ""
+                    if low is None and high is None
+                    else f"{'' if low is None else low} … {'' if high is None else high}"
+                )
+            rows.append((f"{section.name}.{item.name}", repr(item.default), rule["unit"], bounds, rule["reason"]))
+    return rows

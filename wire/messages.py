@@ -1,0 +1,392 @@
+"""Every message that crosses between agents, links, controllers and the CLI.
+
+A message is an `Envelope` around one typed body. Bodies only grow fields with defaults; what breaks old readers
+raises `SCHEMA`. Times are seconds since the epoch (UTC), durations seconds, sizes bytes, unless a field says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+SCHEMA = 1
+MAX_MESSAGE_BYTES = 16 * 2**20
+
+
+class MessageError(ValueError):
+    """A message that must not be used: malformed, of another schema, too large, expired or not for this reader."""
+
+
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=False, kw_only=True):
+    """Base of every message body."""
+
+
+class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one executor and its Python workers used during a window."""
+
+    application: str
+    executor: str
+    host: str
+    pid: int
+    started: float
+    cores: int
+    jvm_cpu: float  # CPU seconds in the window
+    python_cpu: float  # CPU seconds of its Python workers in the window
+    jvm_rss: int
+    python_rss: int
+    python_workers: int
+    samples: int
+
+
+class StreamRow(msgspec.Struct, frozen=True, array_like=True):
+    """What one map task sends: bytes to each downstream partition, off its shuffle index file."""
+
+    application: str
+    executor: str
+    shuffle: int
+    map_task: int
+    sizes: list[int]
+
+
+class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
+    """One window of one node. ``complete`` is the share of the wanted samples that were taken."""
+
+    node: str
+    start: float
+    end: float
+    complete: float
+    cores: int
+    node_cpu: float  # CPU seconds of the whole node in the window
+    memory_total: int
+    memory_used: int
+    executors: list[ExecutorUsage]
+    streams: list[StreamRow]
+    skipped: dict[str, int] = {}  # what was not measured and why: reason -> count
+
+
+class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):
+    """An executor's own word that it let go of a state store: the evidence for *killed*."""
+
+    application: str
+    executor: str
+    run: str
+    operator: int
+    partition: int
+    store: str
+    evidence: str
+
+
+class AgentEvidence(Body, frozen=True, tag="agent-evidence", kw_only=True):
+    """State stores that executors of this node closed."""
+
+    node: str
+    closed: list[ClosedStore]
+
+
+class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An executor as the driver knows it."""
+
+    executor: str
+    host: str
+    cores: int
+    added: float
+    memory: int = 0
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """A stateful operator of a query with the names of its state stores."""
+
+    operator: int
+    name: str
+    stores: list[str]
+
+
+class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
+    """The unit of migration is one partition of such a stage with all the stores of its operators.
+
+    ``stage`` counts the query's stateful stages in a batch from 0. ``placement[p]`` is the executor the last
+    successful task of partition p ran on ("" when unknown).
+    """
+
+    stage: int
+    partitions: int
+    operators: list[Operator]
+    placement: list[str]
+
+
+class QueryState(msgspec.Struct, frozen=True, kw_only=True):
+    """A streaming query as the link sees it."""
+
+    query: str
+    run: str
+    name: str
+    batch: int
+    active: bool
+    stages: list[StatefulStage]
+    problem: str = ""  # why this query cannot be moved, in plain words
+
+
+class MoveView(msgspec.Struct, frozen=True, kw_only=True):
+    """A move and how far it has come."""
+
+    move: str
+    query: str
+    stage: int
+    partition: int
+    source: str
+    target: str
+    step: int
+    state: str
+    reason: str = ""
+    misses: int = 0
+
+
+class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
+    """All that a link knows about its application; the last one wins."""
+
+    name: str
+    spark_version: str
+    attached: float
+    executors: list[ExecutorInfo]
+    queries: list[QueryState]
+    moves: list[MoveView]
+    decision: str = ""  # of the accepted placement
+    accepted_epoch: int = 0
+    failed_tasks: int = 0
+    missed: int = 0
+    landed: int = 0
+    abandoned: int = 0
+    rejected_messages: int = 0
+    problems: list[str] = []
+
+
+class TaskRow(msgspec.Struct, frozen=True, array_like=True):
+    """One successful task of a batch."""
+
+    task: int
+    partition: int
+    executor: str
+    launch: float
+    finish: float
+    run: float  # executor run time
+    cpu: float  # executor CPU time: the JVM's, without Python workers
+    fetch_wait: float
+    rows_in: int
+    rows_out: int
+    bytes_local: int
+    bytes_remote: int
+    bytes_out: int
+    state_rows: int
+    state_bytes: int
+    commit: float
+
+
+class StageRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of one batch. ``stateful`` is the ordinal of `StatefulStage.stage`, -1 for all other stages."""
+
+    spark_stage: int
+    parents: list[int]
+    stateful: int
+    tasks: list[TaskRow]
+
+
+class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
+    """A finished micro-batch with its tasks."""
+
+    query: str
+    batch: int
+    start: float
+    end: float
+    input_rows: int
+    stages: list[StageRun]
+
+
+class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition to bring to ``target``; moves of a lower step come first."""
+
+    move: str
+    query: str
+    stage: int
+    partition: int
+    source: str
+    target: str
+    step: int
+
+
+class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True):
+    """What the controller wants. Signed; bound to application, epoch and expiry by its envelope.
+
+    ``runs`` binds it to the runs it was decided for. ``hold`` means: begin no further move.
+    """
+
+    decision: str
+    runs: dict[str, str]
+    moves: list[DesiredMove]
+    hold: bool = False
+
+
+class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
+    """A line of the journal; only the link writes these."""
+
+    move: str
+    decision: str
+    query: str
+    stage: int
+    partition: int
+    source: str
+    target: str
+    step: int
+    before: str
+    after: str
+    reason: str
+    evidence: str
+    batch: int
+    at: float
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A typed no: which law, how far it reaches (``move``, ``executor``, ``query``, ``plan``), and the numbers."""
+
+    law: str
+    reach: str
+    detail: str
+
+
+class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """An executor before and after a decision."""
+
+    executor: str
+    node: str
+    partitions_before: int
+    partitions_after: int
+    arrival_before: float
+    arrival_after: float
+    service: float
+    utilization_before: float
+    utilization_after: float
+
+
+class Decision(Body, frozen=True, tag="decision", kw_only=True):
+    """What was decided, with its numbers; kept whether or not anything was moved."""
+
+    decision: str
+    at: float
+    trigger: str
+    user: str
+    policy: str
+    outcome: str  # applied | planned | refused | not-ready
+    reason: str  # code
+    sentence: str
+    executors: list[ExecutorLoad] = []
+    moves: list[DesiredMove] = []
+    refusals: list[Refusal] = []
+    batch_time_before: dict[str, float] = {}  # query -> predicted critical path, seconds
+    batch_time_after: dict[str, float] = {}
+    gain: float = 0.0  # seconds over the horizon
+    cost: float = 0.0  # seconds
+    streams: dict[str, int] = {}  # class -> count
+    hot_streams: list[str] = []
+    notes: list[str] = []
+
+
+class Request(Body, frozen=True, tag="request", kw_only=True):
+    """An operator's wish; the leading controller answers it by id."""
+
+    request: str
+    verb: str
+    user: str
+    reason: str = ""
+    arguments: dict[str, str] = {}
+
+
+class Reply(Body, frozen=True, tag="reply", kw_only=True):
+    """The answer: ``code`` is the CLI's exit code, ``sentence`` for people, ``data`` for programs."""
+
+    request: str
+    code: int
+    sentence: str
+    data: dict[str, Any] = {}
+
+
+class ControllerState(Body, frozen=True, tag="controller-state", kw_only=True):
+    """What the leading controller is doing."""
+
+    leader: str
+    since: float
+    epoch: int
+    paused: bool
+    mode: str
+    next_decision: float
+    last_sentence: str
+    applications: dict[str, str] = {}  # application -> readiness in plain words
+
+
+AnyBody: TypeAlias = (
+    AgentWindow
+    | AgentEvidence
+    | LinkReport
+    | BatchReport
+    | DesiredPlacement
+    | MoveTransition
+    | Decision
+    | Request
+    | Reply
+    | ControllerState
+)
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """Around every body: who says it, about what, when, until when, under which epoch, and the signature if any.
+
+    ``application`` and ``run`` are empty where there is none. ``signature`` is base64 of Ed25519 over `signed_bytes`.
+    """
+
+    schema: int
+    cluster: str
+    application: str
+    run: str
+    sender: str
+    sequence: int
+    epoch: int
+    time: float
+    expires: float
+    body: AnyBody
+    signature: str = ""
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Envelope)
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Serialize a message (JSON, so that people can read Redis)."""
+    return _ENCODER.encode(envelope)
+
+
+def decode(data: bytes, *, cluster: str | None = None) -> Envelope:
+    """Read a message whole and checked, or raise MessageError. Expiry is the reader's to check: it has the clock."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise MessageError(f"message of {len(data)} bytes exceeds {MAX_MESSAGE_BYTES}")
+    try:
+        envelope = _DECODER.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise MessageError(f"malformed message: {error}") from error
+    if envelope.schema != SCHEMA:
+        raise MessageError(f"message of schema {envelope.schema}; this release reads {SCHEMA}: upgrade the older side")
+    if cluster is not None and envelope.cluster != cluster:
+        raise MessageError(f"message for cluster {envelope.cluster!r}, not {cluster!r}")
+    return envelope
+
+
+def body_of(envelope: Envelope, kind: type[BodyT]) -> BodyT:
+    """Return the body if it is of this kind, else raise MessageError."""
+    if not isinstance(envelope.body, kind):
+        raise MessageError(f"expected {kind.__name__}, got {type(envelope.body).__name__}")
+    return envelope.body
+
+
+def signed_bytes(envelope: Envelope) -> bytes:
+    """Return the bytes a signature covers: the whole message without the signature."""
+    return _ENCODER.encode(msgspec.structs.replace(envelope, signature=""))
