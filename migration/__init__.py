@@ -1,0 +1,6 @@
+"""From a wanted placement to partitions that live elsewhere: what to move, in which order, and the moving itself.
+
+`plan` (pure, in the controller) turns a policy's proposal into priced, ordered and permitted moves; `link` (in the
+Spark driver) reconciles what is wanted with what is observed. Nothing here imports the daemon, and importing this
+package imports no Spark.
+"""

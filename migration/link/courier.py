@@ -1,0 +1,181 @@
+"""Carries the link's mail to and from Redis on a thread of its own, so that a hung Redis delays nothing else.
+
+Everything it holds is bounded: what cannot be sent for long is dropped, oldest first, and counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from rechannel.wire import keys
+from rechannel.wire.messages import (
+    AgentEvidence,
+    BatchReport,
+    ClosedStore,
+    DesiredPlacement,
+    Envelope,
+    LinkReport,
+    MessageError,
+    MoveTransition,
+)
+from rechannel.wire.signing import Verifier
+from rechannel.wire.store import Author, Store, StoreError
+
+_LOG = structlog.get_logger("rechannel.link")
+_PERIOD = 0.25  # seconds between two rounds
+_SLOWEST = 5.0  # seconds between two tries while Redis is away
+_KEPT_EVIDENCE = 10_000
+_SEND_AT_ONCE = 100
+
+
+class Courier:
+    """Outbound: reports (the newest alone), batches, journal lines. Inbound: desired placements, closed stores."""
+
+    def __init__(
+        self, connect: Callable[[], Store], author: Author, application: str, verifier: Verifier | None
+    ) -> None:
+        self.rejected = 0
+        self.dropped = 0
+        self._connect = connect
+        self._author = author
+        self._application = application
+        self._verifier = verifier
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+        self._report: LinkReport | None = None
+        self._batches: deque[BatchReport] = deque(maxlen=keys.BATCHES.bound)
+        self._journal: deque[MoveTransition] = deque(maxlen=keys.JOURNAL.bound)
+        self._desired: Envelope | None = None
+        self._desired_seen: tuple[int, float] = (-1, 0.0)
+        self._closed: deque[ClosedStore] = deque(maxlen=_KEPT_EVIDENCE)
+        self._nodes: dict[str, str] = {}  # node -> last evidence id read
+        self._away = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rechannel-courier", daemon=True)
+
+    def start(self) -> None:
+        """Begin carrying."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Send what is left if Redis answers, and end."""
+        self._stop.set()
+        self._thread.join(timeout)
+
+    def post_report(self, report: LinkReport, nodes: set[str]) -> None:
+        """Hand over the newest report and the nodes whose agents' evidence is wanted."""
+        with self._lock:
+            self._report = report
+            self._nodes = {node: self._nodes.get(node, "") for node in nodes}
+
+    def post_batch(self, batch: BatchReport) -> None:
+        """Hand over a finished batch."""
+        with self._lock:
+            self.dropped += len(self._batches) == self._batches.maxlen
+            self._batches.append(batch)
+
+    def post_journal(self, lines: list[MoveTransition]) -> None:
+        """Hand over journal lines."""
+        with self._lock:
+            self._journal.extend(lines)
+
+    def take_desired(self) -> Envelope | None:
+        """Return the newest desired placement not yet taken; its signature was checked."""
+        with self._lock:
+            desired, self._desired = self._desired, None
+            return desired
+
+    def take_closed(self) -> list[ClosedStore]:
+        """Return the state stores that executors said they closed, since the last call."""
+        with self._lock:
+            closed = list(self._closed)
+            self._closed.clear()
+            return closed
+
+    def _run(self) -> None:
+        pause = _PERIOD
+        while True:
+            stopping = self._stop.wait(pause)
+            try:
+                self._round()
+                if self._away:
+                    _LOG.info("redis is back")
+                self._away, pause = "", _PERIOD
+            except StoreError as error:
+                if str(error) != self._away:
+                    self._away = str(error)
+                    _LOG.warning("redis is away; queries go on, reports are kept", error=str(error))
+                pause = min(pause * 2, _SLOWEST)
+            if stopping:
+                break
+        if self._store is not None:
+            try:
+                self._store.close()
+            except StoreError:
+                return
+
+    def _round(self) -> None:
+        if self._store is None:
+            self._store = self._connect()
+        store, author, application = self._store, self._author, self._application
+        with self._lock:
+            report = self._report
+        if report is not None:
+            store.put(keys.REPORT, application, author.envelope(report, ttl=keys.REPORT.ttl, application=application))
+            store.seen_application(application, author.clock())
+            with self._lock:
+                if self._report is report:
+                    self._report = None
+        self._drain(store, keys.JOURNAL, self._journal)
+        self._drain(store, keys.BATCHES, self._batches)
+        self._read_desired(store)
+        with self._lock:
+            nodes = dict(self._nodes)
+        for node, after in nodes.items():
+            self._read_evidence(store, node, after)
+
+    def _drain(self, store: Store, rule: keys.KeyRule, queue: deque[BatchReport] | deque[MoveTransition]) -> None:
+        while True:
+            with self._lock:
+                bodies = [queue[index] for index in range(min(len(queue), _SEND_AT_ONCE))]
+            if not bodies:
+                return
+            envelopes = [self._author.envelope(body, ttl=rule.ttl, application=self._application) for body in bodies]
+            store.append(rule, self._application, *envelopes)
+            with self._lock:
+                for body in bodies:
+                    if queue and queue[0] is body:
+                        queue.popleft()
+
+    def _read_desired(self, store: Store) -> None:
+        envelope = store.get(keys.DESIRED, self._application)
+        if envelope is None or (envelope.epoch, envelope.time) == self._desired_seen:
+            return
+        self._desired_seen = (envelope.epoch, envelope.time)
+        try:
+            if self._verifier is None:
+                raise MessageError("no signing.public_key_file is set: this link obeys nobody")
+            self._verifier.check(envelope)
+            if envelope.application != self._application or not isinstance(envelope.body, DesiredPlacement):
+                raise MessageError(f"message is for application {envelope.application!r}")
+        except MessageError as error:
+            self.rejected += 1
+            _LOG.warning("desired placement refused", error=str(error))
+            return
+        with self._lock:
+            self._desired = envelope
+
+    def _read_evidence(self, store: Store, node: str, after: str) -> None:
+        if not after:
+            after = store.last_id(keys.EVIDENCE, node)
+        last, envelopes = store.read(keys.EVIDENCE, node, after)
+        with self._lock:
+            if node in self._nodes:
+                self._nodes[node] = last
+            for envelope in envelopes:
+                if isinstance(envelope.body, AgentEvidence) and envelope.body.node == node:
+                    self._closed += [item for item in envelope.body.closed if item.application == self._application]

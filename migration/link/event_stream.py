@@ -1,0 +1,73 @@
+"""Tails the rolling event stream that Spark writes for us, and deletes each part once it is read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import BinaryIO
+
+_PART = re.compile(r"events_(\d+)_")
+_CHUNK = 4 * 2**20
+
+
+class EventStream:
+    """Reads complete lines in order.
+
+    Parts are ``eventlog_v2_*/events_<n>_*`` (Spark's ``RollingEventLogFilesWriter``).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file: BinaryIO | None = None
+        self._number = 0
+        self._path: Path | None = None
+        self._rest = b""
+
+    def read(self) -> list[bytes]:
+        """Return the complete lines written since the last call (at most some megabytes of them)."""
+        lines: list[bytes] = []
+        while True:
+            part = self._file or self._open_next()
+            if part is None:
+                return lines
+            data = part.read(_CHUNK)
+            if data:
+                pieces = (self._rest + data).split(b"\n")
+                self._rest = pieces.pop()
+                lines += [piece for piece in pieces if piece]
+                return lines
+            if self._successor() is None:
+                return lines
+            # Spark closes a part before it opens the next; what was flushed in between is read once more.
+            data = part.read()
+            lines += [piece for piece in (self._rest + data).split(b"\n") if piece]
+            self._rest = b""
+            self._finish_part()
+
+    def close(self) -> None:
+        """Let go of the open part."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open_next(self) -> BinaryIO | None:
+        following = self._successor()
+        if following is None:
+            return None
+        self._number, self._path = following
+        self._file = self._path.open("rb")
+        return self._file
+
+    def _successor(self) -> tuple[int, Path] | None:
+        found = []
+        for path in self._directory.glob("eventlog_v2_*/events_*"):
+            match = _PART.match(path.name)
+            if match and int(match[1]) > self._number:
+                found.append((int(match[1]), path))
+        return min(found, default=None)
+
+    def _finish_part(self) -> None:
+        self.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None

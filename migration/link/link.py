@@ -1,0 +1,396 @@
+"""`attach`: the observing and reconciling loop inside a Spark driver.
+
+One thread reads Spark's event stream, folds it into the task table, and at every quiet moment of a query steers what
+the reconciler says is due. A second one, the courier, talks to Redis. Whatever fails in here, the queries go on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from rechannel.conf.settings import Settings, load
+from rechannel.migration.link.courier import Courier
+from rechannel.migration.link.event_stream import EventStream
+from rechannel.migration.link.journal import Journal
+from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
+from rechannel.migration.link.spark_adapter import (
+    DATABRICKS_ONLY,
+    ActiveQuery,
+    DriverGoneError,
+    LinkError,
+    PlannedOperator,
+    SparkAdapter,
+    StoreId,
+)
+from rechannel.migration.moves import Move
+from rechannel.monitors import events, tasks
+from rechannel.wire.messages import (
+    LinkReport,
+    MessageError,
+    MoveTransition,
+    Operator,
+    QueryState,
+    StatefulStage,
+)
+from rechannel.wire.signing import Verifier
+from rechannel.wire.store import Author, Store
+
+_LOG = structlog.get_logger("rechannel.link")
+_REFRESH = 5.0  # seconds between two looks at the session's list of queries
+_READ_BACKS = 3  # times a steer is read back while its query stays quiet
+_READ_BACK_EVERY = 0.02  # seconds
+_FAILURES = 20  # turns in a row that may fail before the link gives up
+_MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
+
+_links: dict[str, Link] = {}
+_links_lock = threading.Lock()
+
+
+def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False) -> Link:
+    """Join this application's streaming queries to Rechannel.
+
+    ``spark`` is a classic SparkSession, ``settings`` those of the file that ``RECHANNEL_CONFIG`` names unless given.
+    Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
+    why; with ``strict`` the error is raised instead. Attaching twice returns the same link.
+    """
+    link = Link()
+    try:
+        settings = load() if settings is None else settings
+        adapter = SparkAdapter(spark)
+        with _links_lock:
+            known = _links.get(adapter.application)
+            if known is not None and known.active:
+                return known
+            link._start(adapter, settings)
+            _links[adapter.application] = link
+    except Exception as error:  # the user's query must never notice
+        if strict:
+            raise
+        link.problem = str(error)
+        _LOG.error("not attached; queries run as without Rechannel", error=str(error))
+    return link
+
+
+@dataclass
+class _Stage:
+    """What is known of a stateful stage: its operators with their stores, once its plan was read."""
+
+    partitions: int
+    operators: list[tuple[PlannedOperator, list[str]]]
+
+
+class Link:
+    """A handle on what `attach` started. ``problem`` is empty while all is well."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self.failures = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether the link is at work."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def detach(self, timeout: float = 10.0) -> None:
+        """Stop steering, take the listener out of Spark, and remove every file."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _start(self, adapter: SparkAdapter, settings: Settings) -> None:
+        self._adapter = adapter
+        self._settings = settings
+        given = settings.link.directory
+        if given:
+            Path(given).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = Path(tempfile.mkdtemp(prefix="rechannel-", dir=given or None))
+        self._table = tasks.TaskTable()
+        self._stages: dict[tuple[str, int], _Stage] = {}  # (run, stage)
+        self._queries: dict[str, ActiveQuery] = {}
+        self._read_backs: dict[str, tuple[int, float]] = {}
+        self._problems: list[str] = []
+        self._garbage = 0
+        self._rejected = 0
+        self._attached = time.time()
+        self._next_refresh = self._next_report = self._next_tick = 0.0
+        limits = settings.link
+        self._reconciler = Reconciler(
+            Limits(limits.deadline_batches, limits.deadline_seconds, 2 * _seconds(adapter.setting(_MAINTENANCE, "60s")))
+        )
+        verifier = None
+        if settings.signing.public_key_file:
+            verifier = Verifier.from_file(settings.signing.public_key_file)
+        else:
+            self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
+        if adapter.setting(DATABRICKS_ONLY, "unset") != "unset":
+            self._problems.append(f"{DATABRICKS_ONLY} does nothing in open-source Spark; remove it")
+        author = Author(settings.cluster.name, f"link@{adapter.application}")
+        self._courier = Courier(
+            lambda: Store(settings.redis, settings.cluster.name), author, adapter.application, verifier
+        )
+        # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
+        adapter.start_event_stream(self._directory, settings.link.event_log_bytes)
+        self._stream = EventStream(self._directory)
+        self._table.executors.update({item.executor: item for item in adapter.executors()})
+        self._journal = Journal(self._directory / "journal.jsonl")
+        self._courier.start()
+        self._thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
+        self._thread.start()
+        _LOG.info("attached", application=adapter.application, spark=adapter.version)
+
+    # -- the loop --
+
+    def _run(self) -> None:
+        failures = 0
+        try:
+            while not self._stop.wait(self._pause()):
+                try:
+                    self._turn()
+                    failures = 0
+                except DriverGoneError:
+                    return
+                except Exception as error:  # noqa: BLE001  the user's query must never notice; the brake is below
+                    failures += 1
+                    self.failures += 1
+                    _LOG.warning("a turn failed", error=str(error), in_a_row=failures, exc_info=failures == 1)
+                    if failures >= _FAILURES:
+                        self.problem = f"gave up after {failures} failed turns: {error}"
+                        _LOG.error("link gives up; queries run on as without Rechannel", error=str(error))
+                        return
+                    self._stop.wait(0.05 * failures)
+                if self._table.ended:
+                    return
+        finally:
+            self._finish()
+
+    def _pause(self) -> float:
+        limits = self._settings.link
+        return limits.poll_moving if self._reconciler.busy else limits.poll
+
+    def _turn(self) -> None:
+        now = time.time()
+        for line in self._stream.read():
+            self._event(line, now)
+        self._mail(now)
+        if now >= self._next_refresh:
+            self._refresh(now)
+        observed = self._observed()
+        for query in self._queries:
+            if self._table.quiet(query):
+                self._at_boundary(query, observed, now)
+        if now >= self._next_tick:
+            self._next_tick = now + 1.0
+            self._write(self._reconciler.tick(observed, now))
+        if now >= self._next_report:
+            self._next_report = now + self._settings.link.report
+            nodes = {item.host for item in self._table.executors.values()}
+            self._courier.post_report(self._report(), nodes)
+
+    def _event(self, line: bytes, now: float) -> None:
+        try:
+            event = events.parse(line)
+        except events.EventError:
+            self._garbage += 1
+            return
+        if event is None:
+            return
+        for notice in self._table.add(event):
+            match notice:
+                case tasks.StageSeen():
+                    self._learn(notice)
+                case tasks.BatchDone():
+                    self._courier.post_batch(notice.report)
+                    report = notice.report
+                    self._write(self._reconciler.batch_done(report.query, report.batch, self._observed(), now))
+                case tasks.QueryBusy():
+                    known = self._queries.get(notice.query)
+                    if known is None or known.run != notice.run:
+                        self._next_refresh = 0.0
+                case events.ExecutorRemoved():
+                    self._write(self._reconciler.executor_gone(notice.executor, now))
+                case events.QueryTerminated():
+                    self._queries.pop(notice.query, None)
+                    for key in [key for key in self._stages if key[0] == notice.run]:
+                        del self._stages[key]
+                    self._write(self._reconciler.run_ended(notice.query, notice.run, now))
+
+    def _mail(self, now: float) -> None:
+        desired = self._courier.take_desired()
+        if desired is not None:
+            try:
+                self._write(self._reconciler.accept(desired, self._observed(), now))
+            except MessageError as error:
+                self._rejected += 1
+                _LOG.warning("desired placement refused", error=str(error))
+        for store in self._courier.take_closed():
+            for (run, ordinal), stage in self._stages.items():
+                if run != store.run or all(item.operator != store.operator for item, _ in stage.operators):
+                    continue
+                query = next((item.query for item in self._queries.values() if item.run == run), "")
+                stores = [(item.operator, name) for item, names in stage.operators for name in names]
+                self._write(self._reconciler.closed(store, stores, ordinal, query, now))
+
+    def _refresh(self, now: float) -> None:
+        self._next_refresh = now + _REFRESH
+        self._queries = {item.query: item for item in self._adapter.queries()}
+        for query in self._queries.values():
+            if query.idle and self._table.quiet(query.query) is None:
+                self._table.assume_quiet(query.query)
+
+    def _learn(self, seen: tasks.StageSeen) -> None:
+        """Tie a finished stage to its operators: their SQL metrics have the ids that the stage reported."""
+        key = (seen.run, seen.stage)
+        if key in self._stages:
+            return
+        found = [item for item in self._adapter.operators(seen.run) if item.metrics & seen.accumulators]
+        # An empty answer means the plan was replaced by the next batch's in between; the next batch is a new try.
+        operators = [(item, self._adapter.store_names(item.checkpoint, item.operator)) for item in found]
+        if operators and all(names and item.partitions == seen.partitions for item, names in operators):
+            self._stages[key] = _Stage(seen.partitions, operators)
+
+    # -- steering --
+
+    def _observed(self) -> Observed:
+        runs = {item.query: item.run for item in self._queries.values() if not item.problem}
+        return Observed(
+            executors=self._table.executors.keys(),
+            placement=self._table.placement,
+            runs=runs,
+            stores={(query, stage) for query, run in runs.items() for own, stage in self._stages if own == run},
+        )
+
+    def _at_boundary(self, query: str, observed: Observed, now: float) -> None:
+        last_batch = self._table.last_batch.get(query, -1)
+        lines, due = self._reconciler.due(query, last_batch, observed, now)
+        if not self._write(lines):
+            return
+        for move in due:
+            self._read_backs[move.wanted.move] = (0, now)
+            self._steer(move)
+        # A task that outlived its stage (a speculative copy, say) may have overwritten the steer: look again.
+        for move in self._reconciler.steered_now(query):
+            count, at = self._read_backs.get(move.wanted.move, (_READ_BACKS, 0.0))
+            if count < _READ_BACKS and now - at >= _READ_BACK_EVERY:
+                self._read_backs[move.wanted.move] = (count + 1, now)
+                if not self._reads_back(move):
+                    self._steer(move)
+
+    def _stores(self, move: Move) -> list[StoreId]:
+        stage = self._stages.get((move.run, move.wanted.stage))
+        return [
+            StoreId(item.checkpoint, item.run, item.operator, move.wanted.partition, name)
+            for item, names in (stage.operators if stage else [])
+            for name in names
+        ]
+
+    def _steer(self, move: Move) -> None:
+        target = self._table.executors.get(move.wanted.target)
+        if target is None:
+            return  # gone since; the reconciler hears of it by the event
+        try:
+            for store in self._stores(move):
+                self._adapter.steer(store, target.host, target.executor)
+            if not self._reads_back(move):
+                _LOG.warning("a steer did not read back", move=move.wanted.move, target=target.executor)
+        except DriverGoneError:
+            raise
+        except LinkError as error:
+            _LOG.warning("a steer failed; the next boundary is a new try", move=move.wanted.move, error=str(error))
+
+    def _reads_back(self, move: Move) -> bool:
+        return all(self._adapter.location(store) == move.wanted.target for store in self._stores(move))
+
+    def _write(self, lines: list[MoveTransition]) -> bool:
+        if not lines:
+            return True
+        kept = self._journal.write(lines)
+        if not kept:
+            _LOG.error("the journal cannot be written; nothing is steered", path=str(self._journal.path))
+        self._courier.post_journal(lines)
+        for line in lines:
+            _LOG.info("move", move=line.move, state=line.after, reason=line.reason, partition=line.partition)
+        return kept
+
+    # -- reporting --
+
+    def _report(self) -> LinkReport:
+        reconciler = self._reconciler
+        problems = list(self._problems)
+        if self._garbage:
+            problems.append(f"{self._garbage} lines of the event stream could not be read")
+        if self._journal.lost:
+            problems.append(f"{self._journal.lost} journal lines could not be written to {self._journal.path.parent}")
+        if self._courier.dropped:
+            problems.append(f"{self._courier.dropped} batch reports were dropped while Redis was away")
+        return LinkReport(
+            name=self._adapter.name,
+            spark_version=self._adapter.version,
+            attached=self._attached,
+            executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
+            queries=[self._query_state(query) for query in self._queries.values()],
+            moves=[move.view() for move in reconciler.moves],
+            decision=reconciler.decision,
+            accepted_epoch=reconciler.epoch,
+            failed_tasks=self._table.failed_tasks,
+            missed=reconciler.missed,
+            landed=reconciler.landed,
+            abandoned=reconciler.abandoned,
+            rejected_messages=self._rejected + self._courier.rejected,
+            problems=problems,
+        )
+
+    def _query_state(self, query: ActiveQuery) -> QueryState:
+        stages = []
+        for (name, ordinal), placement in sorted(self._table.placement.items()):
+            if name != query.query:
+                continue
+            known = self._stages.get((query.run, ordinal))
+            operators = [
+                Operator(operator=item.operator, name=item.name, stores=names)
+                for item, names in (known.operators if known else [])
+            ]
+            stages.append(
+                StatefulStage(stage=ordinal, partitions=len(placement), operators=operators, placement=list(placement))
+            )
+        return QueryState(
+            query=query.query,
+            run=query.run,
+            name=query.name,
+            batch=self._table.last_batch.get(query.query, -1),
+            active=True,
+            stages=stages,
+            problem=query.problem,
+        )
+
+    def _finish(self) -> None:
+        try:
+            self._adapter.stop_event_stream()
+        except LinkError:
+            _LOG.debug("the driver was gone before the listener could be taken out")
+        self._courier.post_report(self._report(), set())
+        self._courier.stop(timeout=3 * self._settings.redis.timeout)
+        self._stream.close()
+        self._journal.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        _LOG.info("detached", application=self._adapter.application)
+
+
+def _seconds(text: str) -> float:
+    """Read a Spark duration such as "60s", "1min" or plain milliseconds."""
+    units = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+    digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = text.strip()[len(digits) :] or "ms"
+    try:
+        return float(digits) * units[unit]
+    except (ValueError, KeyError):
+        return 60.0

@@ -1,0 +1,275 @@
+"""Desired against observed: which partition to steer now, and how far each move has come.
+
+Pure: facts in, journal lines and instructions out; the caller journals every line before it acts on it. No message is
+an order to be carried out once: whatever is lost or repeated, the next batch boundary compares afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from rechannel.migration.moves import Move, MoveState, Reason
+from rechannel.wire.messages import ClosedStore, DesiredPlacement, Envelope, MessageError, MoveTransition
+
+_KEPT_SETTLED = 1000  # settled moves remembered, so that a decision said again is not begun again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to give up. ``presume`` is two of Spark's maintenance intervals, in seconds."""
+
+    deadline_batches: int
+    deadline_seconds: float
+    presume: float
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the driver knows at this moment.
+
+    ``placement``: (query, stage) -> executor per partition; ``runs``: query -> current run;
+    ``stores``: (query, stage) whose state stores are known.
+    """
+
+    executors: Collection[str]
+    placement: Mapping[tuple[str, int], list[str]]
+    runs: Mapping[str, str]
+    stores: Collection[tuple[str, int]]
+
+    def executor_of(self, query: str, stage: int, partition: int) -> str:
+        """Return where a partition last ran, "" if unknown."""
+        where = self.placement.get((query, stage), [])
+        return where[partition] if 0 <= partition < len(where) else ""
+
+
+class Reconciler:
+    """Holds the accepted placement and its moves."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.epoch = 0
+        self.decision = ""
+        self.hold = False
+        self.landed = 0
+        self.missed = 0
+        self.abandoned = 0
+        self._said_at = 0.0
+        self._expires = 0.0
+        self._moves: dict[str, Move] = {}
+        self._released: dict[str, set[tuple[int, str]]] = {}
+
+    @property
+    def moves(self) -> list[Move]:
+        """All moves of the accepted placement and those still awaiting their kill."""
+        return list(self._moves.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether some move still needs a batch boundary."""
+        return any(move.unsettled for move in self._moves.values())
+
+    def accept(self, envelope: Envelope, observed: Observed, now: float) -> list[MoveTransition]:
+        """Take over a desired placement whose signature was checked; the same one again only renews its expiry.
+
+        Raises MessageError for an older epoch (a deposed leader), an expired message, or an unknown or wrong target.
+        """
+        desired = envelope.body
+        if not isinstance(desired, DesiredPlacement):
+            raise MessageError(f"expected a desired placement, got {type(desired).__name__}")
+        if envelope.epoch < self.epoch:
+            raise MessageError(f"desired placement of epoch {envelope.epoch}; epoch {self.epoch} was accepted already")
+        if envelope.expires <= now:
+            raise MessageError("desired placement is expired; check the clocks of controller and driver")
+        if envelope.epoch == self.epoch and envelope.time < self._said_at:
+            raise MessageError("desired placement is older than the accepted one")
+        units = [(move.query, move.stage, move.partition) for move in desired.moves]
+        if len(set(units)) != len(units) or len({move.move for move in desired.moves}) != len(units):
+            raise MessageError("desired placement names a move or a partition twice")
+        self.epoch, self._said_at, self._expires = envelope.epoch, envelope.time, envelope.expires
+        self.hold = desired.hold
+        if desired.decision == self.decision:
+            return []
+        lines = self._supersede(desired, now)
+        self.decision = desired.decision
+        for wanted in desired.moves:
+            if wanted.move in self._moves:
+                continue
+            move = Move(wanted, desired.decision, desired.runs.get(wanted.query, ""), now)
+            self._moves[wanted.move] = move
+            lines.append(move.begin(now))
+            if observed.runs.get(wanted.query) != move.run:
+                lines.append(self._abandon(move, Reason.RUN_ENDED, now, evidence="the query has another run now"))
+        self._trim()
+        return lines
+
+    def due(
+        self, query: str, last_batch: int, observed: Observed, now: float
+    ) -> tuple[list[MoveTransition], list[Move]]:
+        """At a quiet moment of a query: the journal lines to write, then the moves to steer.
+
+        A move that was steered before and missed its batch is steered again without a new line.
+        """
+        lines: list[MoveTransition] = []
+        steer: list[Move] = []
+        if self.hold or now >= self._expires:
+            return lines, steer
+        step = min((move.wanted.step for move in self._moves.values() if move.unsettled), default=None)
+        for move in list(self._moves.values()):
+            wanted = move.wanted
+            if wanted.query != query or wanted.step != step or not move.unsettled:
+                continue
+            current = observed.executor_of(query, wanted.stage, wanted.partition)
+            if move.state is MoveState.STEERED:
+                if current == wanted.target or move.steered_batch >= last_batch:
+                    continue  # landed and awaits its commit, or its batch is still to come
+                lines += self._miss(move, last_batch, current, now)
+                if move.unsettled:
+                    move.steered_batch = last_batch
+                    steer.append(move)
+                continue
+            if wanted.target not in observed.executors:
+                lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
+                continue
+            if current == wanted.target:
+                lines.append(self._abandon(move, Reason.ALREADY_THERE, now, batch=last_batch))
+                continue
+            if not current or (query, wanted.stage) not in observed.stores:
+                continue  # its first batch, or the reading of its plan, is still to come; the deadline bounds the wait
+            evidence = f"committed on executor {current}"
+            lines.append(move.to(MoveState.PREPARED, Reason.READY, at=now, batch=last_batch, evidence=evidence))
+            lines.append(move.to(MoveState.STEERED, Reason.SAID, at=now, batch=last_batch))
+            move.steered_batch, move.steered_at, move.holder = last_batch, now, current
+            steer.append(move)
+        return lines, steer
+
+    def steered_now(self, query: str) -> list[Move]:
+        """Return the moves of a query that Spark has been told of and that wait for their batch."""
+        return [move for move in self._moves.values() if move.state is MoveState.STEERED and move.wanted.query == query]
+
+    def batch_done(self, query: str, batch: int, observed: Observed, now: float) -> list[MoveTransition]:
+        """A batch of the query is committed: moves whose partition ran on its target are drained."""
+        lines = []
+        for move in self._moves.values():
+            wanted = move.wanted
+            if wanted.query != query or move.state not in (MoveState.STEERED, MoveState.RELEASED_IDLE):
+                continue
+            current = observed.executor_of(query, wanted.stage, wanted.partition)
+            if current == wanted.target and batch >= move.steered_batch:
+                evidence = f"batch {batch} committed, its task ran on executor {current}"
+                lines.append(move.to(MoveState.DRAINED, Reason.LANDED, at=now, batch=batch, evidence=evidence))
+                move.drained_at = now
+                self.landed += 1
+                lines += self._killed_if_released(move, observed, now)
+        return lines
+
+    def closed(
+        self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
+    ) -> list[MoveTransition]:
+        """An executor says it let go of a store; a move is killed when that holds for all stores of its partition.
+
+        ``stores``: (operator, store name) of every store the stage's partitions have.
+        """
+        lines = []
+        for move in self._moves.values():
+            wanted = move.wanted
+            if (wanted.query, wanted.stage, wanted.partition, move.holder) != (
+                query,
+                stage,
+                store.partition,
+                store.executor,
+            ) or move.run != store.run:
+                continue
+            if move.state not in (MoveState.STEERED, MoveState.RELEASED_IDLE, MoveState.DRAINED):
+                continue
+            released = self._released.setdefault(wanted.move, set())
+            released.add((store.operator, store.store))
+            if move.state is MoveState.DRAINED and released >= set(stores):
+                lines.append(self._kill(move, Reason.CLOSED, now, f"executor {move.holder} logged: {store.evidence}"))
+            elif released >= set(stores):
+                self._released[wanted.move].add((-1, store.evidence))  # complete before the drain was told
+        return lines
+
+    def executor_gone(self, executor: str, now: float) -> list[MoveTransition]:
+        """An executor is lost: moves towards it are given up, copies on it are dead."""
+        lines = []
+        for move in self._moves.values():
+            if move.unsettled and move.wanted.target == executor:
+                lines.append(self._abandon(move, Reason.TARGET_GONE, now))
+            elif move.state is MoveState.DRAINED and move.holder == executor:
+                lines.append(self._kill(move, Reason.EXECUTOR_GONE, now, f"executor {executor} is gone"))
+        return lines
+
+    def run_ended(self, query: str, run: str, now: float) -> list[MoveTransition]:
+        """A run of a query is over: Spark unloads all its stores, nothing of it can be moved any more."""
+        lines = []
+        for move in self._moves.values():
+            if move.wanted.query != query or move.run != run:
+                continue
+            if move.unsettled or move.state is MoveState.RELEASED_IDLE:
+                lines.append(self._abandon(move, Reason.RUN_ENDED, now))
+            elif move.state is MoveState.DRAINED:
+                lines.append(self._kill(move, Reason.RUN_ENDED, now, "the query's run is over"))
+        return lines
+
+    def tick(self, observed: Observed, now: float) -> list[MoveTransition]:
+        """Let time pass: deadlines, expiry, presumed kills."""
+        lines: list[MoveTransition] = []
+        for move in self._moves.values():
+            age = now - move.accepted_at
+            if move.state in (MoveState.PLANNED, MoveState.PREPARED):
+                if now >= self._expires:
+                    lines.append(self._abandon(move, Reason.EXPIRED, now, evidence="no controller renews it"))
+                elif not self.hold and age >= self.limits.deadline_seconds:
+                    known = (move.wanted.query, move.wanted.stage) in observed.stores
+                    reason = Reason.DEADLINE if known else Reason.STORES_UNKNOWN
+                    lines.append(self._abandon(move, reason, now))
+            elif move.state is MoveState.STEERED and now - move.steered_at >= self.limits.deadline_seconds:
+                if move.misses:
+                    lines.append(self._abandon(move, Reason.DEADLINE, now))
+                else:
+                    lines.append(move.to(MoveState.RELEASED_IDLE, Reason.NO_BATCH, at=now, batch=move.steered_batch))
+            elif move.state is MoveState.DRAINED and now - move.drained_at >= self.limits.presume:
+                evidence = f"two maintenance intervals ({self.limits.presume:g} s) passed"
+                lines.append(self._kill(move, Reason.PRESUMED, now, evidence))
+        return lines
+
+    def _miss(self, move: Move, batch: int, current: str, now: float) -> list[MoveTransition]:
+        self.missed += 1
+        move.misses += 1
+        if move.misses < self.limits.deadline_batches:
+            return []
+        evidence = f"ran on executor {current or '?'} in {move.misses} batches"
+        return [self._abandon(move, Reason.DEADLINE, now, batch=batch, evidence=evidence)]
+
+    def _supersede(self, desired: DesiredPlacement, now: float) -> list[MoveTransition]:
+        named = {move.move for move in desired.moves}
+        return [
+            self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {desired.decision}")
+            for move in self._moves.values()
+            if move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.wanted.move not in named
+        ]
+
+    def _abandon(
+        self, move: Move, reason: Reason, now: float, *, batch: int = -1, evidence: str = ""
+    ) -> MoveTransition:
+        self.abandoned += 1
+        return move.to(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
+
+    def _kill(self, move: Move, reason: Reason, now: float, evidence: str) -> MoveTransition:
+        self._released.pop(move.wanted.move, None)
+        return move.to(MoveState.KILLED, reason, at=now, evidence=evidence)
+
+    def _killed_if_released(self, move: Move, observed: Observed, now: float) -> list[MoveTransition]:
+        # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
+        early = [text for number, text in self._released.get(move.wanted.move, set()) if number == -1]
+        if early:
+            return [self._kill(move, Reason.CLOSED, now, f"executor {move.holder} logged: {early[0]}")]
+        if move.holder not in observed.executors:
+            return [self._kill(move, Reason.EXECUTOR_GONE, now, f"executor {move.holder} is gone")]
+        return []
+
+    def _trim(self) -> None:
+        done = [name for name, move in self._moves.items() if move.state in (MoveState.KILLED, MoveState.ABANDONED)]
+        for name in done[:-_KEPT_SETTLED]:
+            del self._moves[name]

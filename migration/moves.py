@@ -1,0 +1,145 @@
+"""The life of a move: one partition of one stateful stage on its way from one executor to another.
+
+::
+
+    planned ──> prepared ──> steered ──> drained ──> killed
+       │            │         │   │         ^
+       │            │         │   └──> released_idle ──┐
+       v            v         v            │  (a batch │ came after all)
+    abandoned <───────────────┘ <──────────┘           └──> drained
+
+* *planned*: accepted from the controller's desired placement.
+* *prepared*: the partition is committed in the checkpoint, its stores are known and its target lives.
+* *steered*: Spark was told the new executor, between two batches.
+* *drained*: a batch that ran the partition on its target is committed; the old copy has nothing left to give.
+* *killed*: the old executor let go of its copy, by evidence or presumed after two maintenance intervals.
+* *released_idle*: steered, but no batch came; the state is durable, and the next batch goes to the target.
+* *abandoned*: given up, with a reason. Harmless: the partition stays where it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rechannel.wire.messages import DesiredMove, MoveTransition, MoveView
+
+
+class MoveState(StrEnum):
+    """Where a move is in its life."""
+
+    PLANNED = "planned"
+    PREPARED = "prepared"
+    STEERED = "steered"
+    DRAINED = "drained"
+    RELEASED_IDLE = "released_idle"
+    KILLED = "killed"
+    ABANDONED = "abandoned"
+
+
+class Reason(StrEnum):
+    """Why a move took a step."""
+
+    ACCEPTED = "accepted"
+    READY = "ready"
+    SAID = "said"
+    LANDED = "landed"
+    NO_BATCH = "no-batch"
+    CLOSED = "closed"
+    EXECUTOR_GONE = "executor-gone"
+    PRESUMED = "presumed"
+    DEADLINE = "deadline"
+    SUPERSEDED = "superseded"
+    EXPIRED = "expired"
+    RUN_ENDED = "run-ended"
+    TARGET_GONE = "target-gone"
+    ALREADY_THERE = "already-there"
+    STORES_UNKNOWN = "stores-unknown"
+
+
+TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
+    MoveState.PLANNED: frozenset({MoveState.PREPARED, MoveState.ABANDONED}),
+    MoveState.PREPARED: frozenset({MoveState.STEERED, MoveState.ABANDONED}),
+    MoveState.STEERED: frozenset({MoveState.DRAINED, MoveState.RELEASED_IDLE, MoveState.ABANDONED}),
+    MoveState.RELEASED_IDLE: frozenset({MoveState.DRAINED, MoveState.ABANDONED}),
+    MoveState.DRAINED: frozenset({MoveState.KILLED}),
+    MoveState.KILLED: frozenset(),
+    MoveState.ABANDONED: frozenset(),
+}
+UNSETTLED = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})
+
+
+class IllegalTransitionError(RuntimeError):
+    """A step the state machine does not have: a defect of ours, never of the user's."""
+
+
+@dataclass
+class Move:
+    """A move and its story so far.
+
+    ``holder`` is the executor that really held the partition when it was steered (it may have drifted off the planned
+    source); ``steered_batch`` is the last batch begun before it was steered.
+    """
+
+    wanted: DesiredMove
+    decision: str
+    run: str
+    accepted_at: float
+    state: MoveState = MoveState.PLANNED
+    reason: Reason = Reason.ACCEPTED
+    misses: int = 0
+    holder: str = ""
+    steered_batch: int = -1
+    steered_at: float = 0.0
+    drained_at: float = 0.0
+
+    @property
+    def unsettled(self) -> bool:
+        """Still on its way: later steps wait for it."""
+        return self.state in UNSETTLED
+
+    def to(self, state: MoveState, reason: Reason, *, at: float, batch: int = -1, evidence: str = "") -> MoveTransition:
+        """Take a step and return its line for the journal; IllegalTransitionError when the table has no such step."""
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransitionError(f"move {self.wanted.move}: {self.state} -> {state} ({reason})")
+        before, self.state, self.reason = self.state, state, reason
+        return self._line(before, at=at, batch=batch, evidence=evidence)
+
+    def begin(self, at: float) -> MoveTransition:
+        """Return the journal's first line of this move."""
+        return self._line(None, at=at, batch=-1, evidence="")
+
+    def view(self) -> MoveView:
+        """Return what a report shows of the move."""
+        wanted = self.wanted
+        return MoveView(
+            move=wanted.move,
+            query=wanted.query,
+            stage=wanted.stage,
+            partition=wanted.partition,
+            source=wanted.source,
+            target=wanted.target,
+            step=wanted.step,
+            state=self.state,
+            reason=self.reason,
+            misses=self.misses,
+        )
+
+    def _line(self, before: MoveState | None, *, at: float, batch: int, evidence: str) -> MoveTransition:
+        wanted = self.wanted
+        return MoveTransition(
+            move=wanted.move,
+            decision=self.decision,
+            query=wanted.query,
+            stage=wanted.stage,
+            partition=wanted.partition,
+            source=wanted.source,
+            target=wanted.target,
+            step=wanted.step,
+            before=before or "",
+            after=self.state,
+            reason=self.reason,
+            evidence=evidence,
+            batch=batch,
+            at=at,
+        )

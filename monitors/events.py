@@ -1,0 +1,371 @@
+"""Spark's event stream, read line by line into small typed events. Pure: lines in, events out.
+
+The lines are those of Spark's own ``EventLoggingListener`` (``org.apache.spark.util.JsonProtocol``). Only the fields
+used are decoded; unknown events and fields are passed over, so other Spark versions do not break the reader.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from rechannel.wire.messages import TaskRow
+
+# RDDs by whose names a stage is known to hold state stores (Spark's class names, used when an RDD has no name).
+STATE_RDDS = frozenset({"StateStoreRDD", "StateStoreAwareZipPartitionsRDD"})
+
+
+class StageShape(msgspec.Struct, frozen=True):
+    """A stage as its job announces it."""
+
+    stage: int
+    parents: tuple[int, ...]
+    partitions: int
+    stateful: bool
+
+
+class JobStarted(msgspec.Struct, frozen=True):
+    """A job of a streaming query begins; ``query`` is empty for other jobs."""
+
+    job: int
+    query: str
+    run: str
+    batch: int
+    at: float
+    stages: tuple[StageShape, ...]
+
+
+class JobEnded(msgspec.Struct, frozen=True):
+    """A job is over."""
+
+    job: int
+    succeeded: bool
+    at: float
+
+
+class StageEnded(msgspec.Struct, frozen=True):
+    """A stage attempt is over. ``accumulators`` are the ids of its SQL metrics: they tie it to the plan's operators."""
+
+    stage: int
+    attempt: int
+    failure: str
+    accumulators: frozenset[int]
+
+
+class TaskEnded(msgspec.Struct, frozen=True):
+    """A task attempt is over; ``failure`` is empty on success."""
+
+    stage: int
+    attempt: int
+    failure: str
+    row: TaskRow
+
+
+class ExecutorAdded(msgspec.Struct, frozen=True):
+    """An executor registered."""
+
+    executor: str
+    host: str
+    cores: int
+    at: float
+
+
+class ExecutorRemoved(msgspec.Struct, frozen=True):
+    """An executor is gone."""
+
+    executor: str
+    reason: str
+    at: float
+
+
+class QueryProgressed(msgspec.Struct, frozen=True):
+    """A micro-batch is committed (or there was nothing to do: then Spark repeats the last batch's number)."""
+
+    query: str
+    run: str
+    batch: int
+    input_rows: int
+    seconds: float
+
+
+class QueryTerminated(msgspec.Struct, frozen=True):
+    """A run of a query is over."""
+
+    query: str
+    run: str
+
+
+class ApplicationEnded(msgspec.Struct, frozen=True):
+    """The application says goodbye."""
+
+    at: float
+
+
+Event: TypeAlias = (
+    JobStarted
+    | JobEnded
+    | StageEnded
+    | TaskEnded
+    | ExecutorAdded
+    | ExecutorRemoved
+    | QueryProgressed
+    | QueryTerminated
+    | ApplicationEnded
+)
+
+
+class _Json(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the wire shapes below."""
+
+
+class _Kind(_Json, frozen=True, kw_only=True):
+    kind: str = msgspec.field(name="Event", default="")
+
+
+class _Rdd(_Json, frozen=True, kw_only=True):
+    name: str = msgspec.field(name="Name", default="")
+
+
+class _Accumulable(_Json, frozen=True, kw_only=True):
+    id: int = msgspec.field(name="ID", default=-1)
+    name: str = msgspec.field(name="Name", default="")
+    update: Any = msgspec.field(name="Update", default=None)
+    metadata: str | None = msgspec.field(name="Metadata", default=None)
+
+
+class _Stage(_Json, frozen=True, kw_only=True):
+    stage: int = msgspec.field(name="Stage ID")
+    attempt: int = msgspec.field(name="Stage Attempt ID", default=0)
+    tasks: int = msgspec.field(name="Number of Tasks", default=0)
+    rdds: list[_Rdd] = msgspec.field(name="RDD Info", default_factory=list)
+    parents: list[int] = msgspec.field(name="Parent IDs", default_factory=list)
+    failure: str = msgspec.field(name="Failure Reason", default="")
+    accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
+
+
+class _JobStart(_Json, frozen=True, kw_only=True):
+    job: int = msgspec.field(name="Job ID")
+    time: int = msgspec.field(name="Submission Time", default=0)
+    stages: list[_Stage] = msgspec.field(name="Stage Infos", default_factory=list)
+    properties: dict[str, str | None] | None = msgspec.field(name="Properties", default=None)
+
+
+class _Result(_Json, frozen=True, kw_only=True):
+    result: str = msgspec.field(name="Result", default="")
+
+
+class _JobEnd(_Json, frozen=True, kw_only=True):
+    job: int = msgspec.field(name="Job ID")
+    time: int = msgspec.field(name="Completion Time", default=0)
+    result: _Result = msgspec.field(name="Job Result", default_factory=_Result)
+
+
+class _StageEnd(_Json, frozen=True, kw_only=True):
+    info: _Stage = msgspec.field(name="Stage Info")
+
+
+class _Reason(_Json, frozen=True, kw_only=True):
+    reason: str = msgspec.field(name="Reason", default="")
+
+
+class _TaskInfo(_Json, frozen=True, kw_only=True):
+    task: int = msgspec.field(name="Task ID")
+    index: int = msgspec.field(name="Index")
+    partition: int = msgspec.field(name="Partition ID", default=-1)
+    launch: int = msgspec.field(name="Launch Time", default=0)
+    finish: int = msgspec.field(name="Finish Time", default=0)
+    executor: str = msgspec.field(name="Executor ID", default="")
+    accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
+
+
+class _Read(_Json, frozen=True, kw_only=True):
+    local: int = msgspec.field(name="Local Bytes Read", default=0)
+    remote: int = msgspec.field(name="Remote Bytes Read", default=0)
+    records: int = msgspec.field(name="Total Records Read", default=0)
+    wait: int = msgspec.field(name="Fetch Wait Time", default=0)
+
+
+class _Write(_Json, frozen=True, kw_only=True):
+    size: int = msgspec.field(name="Shuffle Bytes Written", default=0)
+    records: int = msgspec.field(name="Shuffle Records Written", default=0)
+
+
+class _Input(_Json, frozen=True, kw_only=True):
+    records: int = msgspec.field(name="Records Read", default=0)
+
+
+class _Output(_Json, frozen=True, kw_only=True):
+    records: int = msgspec.field(name="Records Written", default=0)
+
+
+class _Metrics(_Json, frozen=True, kw_only=True):
+    run: int = msgspec.field(name="Executor Run Time", default=0)
+    cpu: int = msgspec.field(name="Executor CPU Time", default=0)
+    read: _Read = msgspec.field(name="Shuffle Read Metrics", default_factory=_Read)
+    write: _Write = msgspec.field(name="Shuffle Write Metrics", default_factory=_Write)
+    input: _Input = msgspec.field(name="Input Metrics", default_factory=_Input)
+    output: _Output = msgspec.field(name="Output Metrics", default_factory=_Output)
+
+
+class _TaskEnd(_Json, frozen=True, kw_only=True):
+    stage: int = msgspec.field(name="Stage ID")
+    attempt: int = msgspec.field(name="Stage Attempt ID", default=0)
+    reason: _Reason = msgspec.field(name="Task End Reason", default_factory=_Reason)
+    info: _TaskInfo = msgspec.field(name="Task Info")
+    metrics: _Metrics | None = msgspec.field(name="Task Metrics", default=None)
+
+
+class _ExecutorInfo(_Json, frozen=True, kw_only=True):
+    host: str = msgspec.field(name="Host", default="")
+    cores: int = msgspec.field(name="Total Cores", default=1)
+
+
+class _ExecutorAdded(_Json, frozen=True, kw_only=True):
+    time: int = msgspec.field(name="Timestamp", default=0)
+    executor: str = msgspec.field(name="Executor ID")
+    info: _ExecutorInfo = msgspec.field(name="Executor Info", default_factory=_ExecutorInfo)
+
+
+class _ExecutorRemoved(_Json, frozen=True, kw_only=True):
+    time: int = msgspec.field(name="Timestamp", default=0)
+    executor: str = msgspec.field(name="Executor ID")
+    reason: str = msgspec.field(name="Removed Reason", default="")
+
+
+class _Source(_Json, frozen=True, kw_only=True):
+    rows: int = msgspec.field(name="numInputRows", default=0)
+
+
+class _Progress(_Json, frozen=True, kw_only=True):
+    id: str
+    run: str = msgspec.field(name="runId")
+    batch: int = msgspec.field(name="batchId", default=-1)
+    durations: dict[str, int] = msgspec.field(name="durationMs", default_factory=dict)
+    sources: list[_Source] = msgspec.field(default_factory=list)
+
+
+class _ProgressEvent(_Json, frozen=True, kw_only=True):
+    progress: _Progress
+
+
+class _Terminated(_Json, frozen=True, kw_only=True):
+    id: str
+    run: str = msgspec.field(name="runId")
+
+
+class _ApplicationEnd(_Json, frozen=True, kw_only=True):
+    time: int = msgspec.field(name="Timestamp", default=0)
+
+
+_STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
+_SHAPES: dict[str, type[_Json]] = {
+    "SparkListenerJobStart": _JobStart,
+    "SparkListenerJobEnd": _JobEnd,
+    "SparkListenerStageCompleted": _StageEnd,
+    "SparkListenerTaskEnd": _TaskEnd,
+    "SparkListenerExecutorAdded": _ExecutorAdded,
+    "SparkListenerExecutorRemoved": _ExecutorRemoved,
+    _STREAMING + "QueryProgressEvent": _ProgressEvent,
+    _STREAMING + "QueryTerminatedEvent": _Terminated,
+    "SparkListenerApplicationEnd": _ApplicationEnd,
+}
+_DECODERS = {kind: msgspec.json.Decoder(shape) for kind, shape in _SHAPES.items()}
+_STATE_METRICS = {"number of total state rows": 0, "memory used by state": 1, "time to commit changes": 2}
+
+
+class EventError(ValueError):
+    """A line that is not an event of Spark's."""
+
+
+def parse(line: bytes) -> Event | None:
+    """Read one line; None for events of no interest. Raises EventError on garbage (a cut-off line, say)."""
+    # Spark writes the name first in every event; a full decode of the many that do not matter is saved.
+    kind = line[10 : line.find(b'"', 10)] if line.startswith(b'{"Event":"') else b""
+    try:
+        name = kind.decode() or msgspec.json.decode(line, type=_Kind).kind
+        decoder = _DECODERS.get(name)
+        return None if decoder is None else _event(decoder.decode(line))
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise EventError(f"not a Spark event: {error}") from error
+
+
+def _event(data: object) -> Event | None:
+    match data:
+        case _TaskEnd():
+            return _task(data)
+        case _JobStart():
+            return _job(data)
+        case _JobEnd():
+            return JobEnded(data.job, data.result.result == "JobSucceeded", data.time / 1000)
+        case _StageEnd():
+            ids = frozenset(item.id for item in data.info.accumulables if item.metadata == "sql")
+            return StageEnded(data.info.stage, data.info.attempt, data.info.failure, ids)
+        case _ExecutorAdded():
+            return ExecutorAdded(data.executor, data.info.host, data.info.cores, data.time / 1000)
+        case _ExecutorRemoved():
+            return ExecutorRemoved(data.executor, data.reason, data.time / 1000)
+        case _ProgressEvent():
+            progress = data.progress
+            return QueryProgressed(
+                progress.id,
+                progress.run,
+                progress.batch,
+                sum(source.rows for source in progress.sources),
+                progress.durations.get("triggerExecution", 0) / 1000,
+            )
+        case _Terminated():
+            return QueryTerminated(data.id, data.run)
+        case _ApplicationEnd():
+            return ApplicationEnded(data.time / 1000)
+    return None
+
+
+def _job(data: _JobStart) -> JobStarted:
+    properties = data.properties or {}
+    batch = properties.get("streaming.sql.batchId") or "-1"
+    return JobStarted(
+        data.job,
+        properties.get("sql.streaming.queryId") or "",
+        properties.get("spark.jobGroup.id") or "",
+        int(batch),
+        data.time / 1000,
+        tuple(
+            StageShape(
+                stage.stage,
+                tuple(stage.parents),
+                stage.tasks,
+                any(rdd.name in STATE_RDDS for rdd in stage.rdds),
+            )
+            for stage in data.stages
+        ),
+    )
+
+
+def _task(data: _TaskEnd) -> TaskEnded:
+    info, metrics = data.info, data.metrics or _Metrics()
+    state = [0, 0, 0]
+    for item in info.accumulables:
+        position = _STATE_METRICS.get(item.name)
+        if position is not None and item.update is not None:
+            state[position] += max(int(item.update), 0)
+    row = TaskRow(
+        task=info.task,
+        partition=info.partition if info.partition >= 0 else info.index,
+        executor=info.executor,
+        launch=info.launch / 1000,
+        finish=info.finish / 1000,
+        run=metrics.run / 1000,
+        cpu=metrics.cpu / 1e9,
+        fetch_wait=metrics.read.wait / 1000,
+        rows_in=metrics.read.records or metrics.input.records,
+        rows_out=metrics.write.records or metrics.output.records,
+        bytes_local=metrics.read.local,
+        bytes_remote=metrics.read.remote,
+        bytes_out=metrics.write.size,
+        state_rows=state[0],
+        state_bytes=state[1],
+        commit=state[2] / 1000,
+    )
+    reason = data.reason.reason
+    return TaskEnded(data.stage, data.attempt, "" if reason == "Success" else reason or "unknown", row)

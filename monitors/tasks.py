@@ -1,0 +1,221 @@
+"""The task table: folds the event stream into running jobs, finished batches and where each partition last ran.
+
+Pure bookkeeping on an application's events, in order; no clock and no Spark. Knows when a query is *quiet*: no job of
+it runs, so none of its state stores is open and a steer cannot reach a store in use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rechannel.monitors import events
+from rechannel.wire.messages import BatchReport, ExecutorInfo, StageRun, TaskRow
+
+_KEPT_BATCHES = 4  # unfinished batches kept per query; one is usual, more means their progress was never told
+
+
+@dataclass
+class _Batch:
+    start: float
+    end: float = 0.0
+    stages: dict[int, StageRun] = field(default_factory=dict)
+
+
+@dataclass
+class _Job:
+    started: events.JobStarted
+    ordinals: dict[int, int]  # spark stage -> ordinal of the stateful stage in its query
+
+
+@dataclass(frozen=True)
+class StageSeen:
+    """A stateful stage that just finished, with the ids of its SQL metrics."""
+
+    query: str
+    run: str
+    stage: int
+    partitions: int
+    accumulators: frozenset[int]
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A micro-batch is committed."""
+
+    run: str
+    report: BatchReport
+
+
+@dataclass(frozen=True)
+class QueryQuiet:
+    """The last running job of a query ended."""
+
+    query: str
+    run: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class QueryBusy:
+    """A job of the query began."""
+
+    query: str
+    run: str
+    batch: int
+
+
+Notice = StageSeen | BatchDone | QueryQuiet | QueryBusy | events.ExecutorRemoved | events.QueryTerminated
+
+
+class TaskTable:
+    """Fold events with `add`; read executors, placement and quiet queries at any time."""
+
+    def __init__(self) -> None:
+        self.executors: dict[str, ExecutorInfo] = {}
+        self.placement: dict[tuple[str, int], list[str]] = {}  # (query, stateful stage) -> executor per partition
+        self.failed_tasks = 0
+        self.last_batch: dict[str, int] = {}
+        self.ended = False
+        self._jobs: dict[int, _Job] = {}
+        self._stage_job: dict[int, int] = {}
+        self._running: dict[str, set[int]] = {}
+        self._tasks: dict[tuple[int, int], list[TaskRow]] = {}
+        self._batches: dict[tuple[str, int], _Batch] = {}
+        self._runs: dict[str, str] = {}
+
+    def quiet(self, query: str) -> bool | None:
+        """Say whether no job of the query runs; None before its first job was seen."""
+        running = self._running.get(query)
+        return None if running is None else not running
+
+    def assume_quiet(self, query: str) -> None:
+        """Take a query for quiet whose jobs were never seen (the driver says its trigger is not active)."""
+        self._running.setdefault(query, set())
+
+    def add(self, event: events.Event) -> list[Notice]:
+        """Fold one event in; returns what follows from it."""
+        match event:
+            case events.TaskEnded():
+                return self._task_ended(event)
+            case events.JobStarted():
+                return self._job_started(event)
+            case events.JobEnded():
+                return self._job_ended(event)
+            case events.StageEnded():
+                return self._stage_ended(event)
+            case events.QueryProgressed():
+                return self._progressed(event)
+            case events.ExecutorAdded():
+                self.executors[event.executor] = ExecutorInfo(
+                    executor=event.executor, host=event.host, cores=event.cores, added=event.at
+                )
+            case events.ExecutorRemoved():
+                self.executors.pop(event.executor, None)
+                return [event]
+            case events.QueryTerminated():
+                self._forget(event.query)
+                return [event]
+            case events.ApplicationEnded():
+                self.ended = True
+        return []
+
+    def _job_started(self, event: events.JobStarted) -> list[Notice]:
+        if not event.query:
+            return []
+        stateful = sorted(shape.stage for shape in event.stages if shape.stateful)
+        self._jobs[event.job] = _Job(event, {stage: ordinal for ordinal, stage in enumerate(stateful)})
+        for shape in event.stages:
+            self._stage_job[shape.stage] = event.job
+        self._runs[event.query] = event.run
+        self._running.setdefault(event.query, set()).add(event.job)
+        self.last_batch[event.query] = event.batch
+        mine = sorted(batch for query, batch in self._batches if query == event.query)
+        for batch in mine[: -_KEPT_BATCHES + 1]:
+            del self._batches[event.query, batch]
+        self._batches.setdefault((event.query, event.batch), _Batch(start=event.at))
+        return [QueryBusy(event.query, event.run, event.batch)]
+
+    def _job_ended(self, event: events.JobEnded) -> list[Notice]:
+        job = self._jobs.pop(event.job, None)
+        if job is None:
+            return []
+        started = job.started
+        for shape in started.stages:
+            self._stage_job.pop(shape.stage, None)
+            for key in [key for key in self._tasks if key[0] == shape.stage]:
+                del self._tasks[key]
+        batch = self._batches.get((started.query, started.batch))
+        if batch is not None:
+            batch.end = event.at
+        running = self._running.get(started.query, set())
+        running.discard(event.job)
+        return [] if running else [QueryQuiet(started.query, started.run, started.batch)]
+
+    def _task_ended(self, event: events.TaskEnded) -> list[Notice]:
+        if event.failure:
+            # "TaskKilled" is Spark's own doing (a copy lost a speculation race, the query was stopped): no failure.
+            self.failed_tasks += event.failure != "TaskKilled"
+            return []
+        if event.stage in self._stage_job:
+            self._tasks.setdefault((event.stage, event.attempt), []).append(event.row)
+        return []
+
+    def _stage_ended(self, event: events.StageEnded) -> list[Notice]:
+        number = self._stage_job.get(event.stage)
+        job = self._jobs.get(number) if number is not None else None
+        rows = self._tasks.pop((event.stage, event.attempt), [])
+        if job is None:
+            return []
+        started = job.started
+        shape = next(item for item in started.stages if item.stage == event.stage)
+        ordinal = job.ordinals.get(event.stage, -1)
+        batch = self._batches.get((started.query, started.batch))
+        if batch is not None and rows:
+            earlier = batch.stages.get(event.stage)
+            batch.stages[event.stage] = StageRun(
+                spark_stage=event.stage,
+                parents=list(shape.parents),
+                stateful=ordinal,
+                tasks=(earlier.tasks if earlier else []) + rows,
+            )
+        if ordinal < 0:
+            return []
+        key = (started.query, ordinal)
+        where = self.placement.get(key, [])
+        if len(where) != shape.partitions:
+            where = [""] * shape.partitions
+        for row in sorted(rows, key=lambda row: row.finish):
+            if 0 <= row.partition < len(where):
+                where[row.partition] = row.executor
+        self.placement[key] = where
+        if event.failure:
+            return []
+        return [StageSeen(started.query, started.run, ordinal, shape.partitions, event.accumulators)]
+
+    def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
+        batch = self._batches.pop((event.query, event.batch), None)
+        if batch is None:
+            self._running.setdefault(event.query, set())
+            return []
+        report = BatchReport(
+            query=event.query,
+            batch=event.batch,
+            start=batch.start,
+            end=max(batch.end, batch.start),
+            input_rows=event.input_rows,
+            stages=[batch.stages[stage] for stage in sorted(batch.stages)],
+        )
+        return [BatchDone(event.run, report)]
+
+    def _forget(self, query: str) -> None:
+        self._running.pop(query, None)
+        self._runs.pop(query, None)
+        for key in [key for key in self.placement if key[0] == query]:
+            del self.placement[key]
+        for batch in [key for key in self._batches if key[0] == query]:
+            del self._batches[batch]
+        for number, job in list(self._jobs.items()):
+            if job.started.query == query:
+                del self._jobs[number]
+                for shape in job.started.stages:
+                    self._stage_job.pop(shape.stage, None)
