@@ -1,0 +1,91 @@
+"""Settings: defaults that are promised, and mistakes that are all found at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from rechannel.conf.settings import SettingsError, describe, load
+
+
+def test_promised_defaults():
+    settings = load(None, {})
+    assert (settings.agent.window, settings.reschedule.windows) == (5.0, 3)
+    assert settings.reschedule.timeout == 300.0
+    assert settings.reschedule.mode == "observe"
+    assert settings.gate.min_gain == 0.10
+    assert settings.migration.moves_per_executor == 1
+
+
+def test_every_mistake_is_found_at_once(tmp_path):
+    path = tmp_path / "rechannel.toml"
+    path.write_text(
+        """
+        stray = 1
+        [gate]
+        min_gain = 7
+        [agent]
+        windw = 5
+        window = "long"
+        [nonsense]
+        a = 1
+        [redis]
+        url = "localhost"
+        [reschedule]
+        mode = "maybe"
+        """
+    )
+    with pytest.raises(SettingsError) as caught:
+        load(path, {"RECHANNEL_LINK__DEADLINE_BATCHES": "1.5"})
+    text = "\n".join(caught.value.mistakes)
+    assert len(caught.value.mistakes) == 8
+    for field in (
+        "stray",
+        "gate.min_gain",
+        "agent.windw",
+        "agent.window",
+        "[nonsense]",
+        "redis.url",
+        "reschedule.mode",
+        "link.deadline_batches",
+    ):
+        assert field in text
+
+
+def test_the_environment_wins_over_the_file(tmp_path):
+    path = tmp_path / "rechannel.toml"
+    path.write_text('[cluster]\nname = "one"\n[gate]\ncooldown = 5\n')
+    settings = load(path, {"RECHANNEL_CLUSTER__NAME": "two", "RECHANNEL_CONFIG": "ignored"})
+    assert (settings.cluster.name, settings.gate.cooldown) == ("two", 5.0)
+
+
+@pytest.mark.parametrize("text", ["", "[[", "\x00"], ids=["empty", "broken", "binary"])
+def test_a_file_is_read_or_named_in_the_error(tmp_path, text):
+    path = tmp_path / "rechannel.toml"
+    path.write_text(text)
+    if not text:
+        assert load(path, {}).cluster.name == "default"
+        return
+    with pytest.raises(SettingsError, match=r"rechannel\.toml: not valid TOML"):
+        load(path, {})
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(tmp_path / "none.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("RECHANNEL_AGENT__SAMPLE", "30", "agent.sample"),
+        ("RECHANNEL_CONTROLLER__LEASE", "2", "controller.lease"),
+        ("RECHANNEL_GATE__COOLDOWN", "nan", "out of bounds"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(variable, value, why):
+    with pytest.raises(SettingsError, match=why):
+        load(None, {variable: value})
+
+
+def test_each_setting_has_a_reason():
+    assert all(reason for *_, reason in describe())

@@ -1,0 +1,120 @@
+"""Lines as Spark's EventLoggingListener writes them (fields we do not read are left out, some kept for the noise)."""
+
+from __future__ import annotations
+
+import json
+
+
+def job_start(
+    job: int, stages: list[tuple[int, list[int], bool]], query: str = "q", batch: int = 0, tasks: int = 2
+) -> bytes:
+    infos = [
+        {
+            "Stage ID": stage,
+            "Stage Attempt ID": 0,
+            "Number of Tasks": tasks,
+            "RDD Info": [
+                {"RDD ID": 1, "Name": "MapPartitionsRDD"},
+                *([{"RDD ID": 2, "Name": "StateStoreRDD"}] if stateful else []),
+            ],
+            "Parent IDs": parents,
+            "Accumulables": [],
+        }
+        for stage, parents, stateful in stages
+    ]
+    properties = {"sql.streaming.queryId": query, "spark.jobGroup.id": "run", "streaming.sql.batchId": str(batch)}
+    return _line(
+        "SparkListenerJobStart",
+        {"Job ID": job, "Submission Time": 1000, "Stage Infos": infos, "Properties": properties},
+    )
+
+
+def job_end(job: int) -> bytes:
+    return _line(
+        "SparkListenerJobEnd", {"Job ID": job, "Completion Time": 3000, "Job Result": {"Result": "JobSucceeded"}}
+    )
+
+
+def stage_end(stage: int, attempt: int = 0, failure: str | None = None) -> bytes:
+    info = {
+        "Stage ID": stage,
+        "Stage Attempt ID": attempt,
+        "Accumulables": [
+            {"ID": 7, "Name": "number of state store instances", "Value": "2", "Metadata": "sql"},
+            {"ID": 8, "Name": "internal.metrics.executorRunTime", "Value": 5},
+        ],
+    }
+    if failure:
+        info["Failure Reason"] = failure
+    return _line("SparkListenerStageCompleted", {"Stage Info": info})
+
+
+def task_end(
+    stage: int, partition: int, executor: str, task: int = 0, reason: str = "Success", attempt: int = 0
+) -> bytes:
+    return _line(
+        "SparkListenerTaskEnd",
+        {
+            "Stage ID": stage,
+            "Stage Attempt ID": attempt,
+            "Task Type": "ResultTask",
+            "Task End Reason": {"Reason": reason},
+            "Task Info": {
+                "Task ID": task,
+                "Index": partition,
+                "Partition ID": partition,
+                "Launch Time": 1100,
+                "Executor ID": executor,
+                "Finish Time": 2100,
+                "Accumulables": [
+                    {"ID": 1, "Name": "number of total state rows", "Update": "30", "Metadata": "sql"},
+                    {"ID": 2, "Name": "memory used by state", "Update": "4096", "Metadata": "sql"},
+                    {"ID": 3, "Name": "time to commit changes", "Update": "250", "Metadata": "sql"},
+                ],
+            },
+            "Task Metrics": {
+                "Executor Run Time": 900,
+                "Executor CPU Time": 400_000_000,
+                "Shuffle Read Metrics": {
+                    "Local Bytes Read": 10,
+                    "Remote Bytes Read": 20,
+                    "Total Records Read": 5,
+                    "Fetch Wait Time": 100,
+                },
+                "Shuffle Write Metrics": {"Shuffle Bytes Written": 40, "Shuffle Records Written": 6},
+                "Input Metrics": {"Records Read": 0},
+                "Output Metrics": {"Records Written": 0},
+            },
+        },
+    )
+
+
+def progress(batch: int, query: str = "q", rows: int = 10) -> bytes:
+    document = {
+        "id": query,
+        "runId": "run",
+        "batchId": batch,
+        "durationMs": {"triggerExecution": 1500},
+        "sources": [{"numInputRows": rows}],
+    }
+    return _line("org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent", {"progress": document})
+
+
+def terminated(query: str = "q") -> bytes:
+    return _line(
+        "org.apache.spark.sql.streaming.StreamingQueryListener$QueryTerminatedEvent", {"id": query, "runId": "run"}
+    )
+
+
+def executor_added(executor: str, host: str = "h", cores: int = 2) -> bytes:
+    info = {"Host": host, "Total Cores": cores}
+    return _line("SparkListenerExecutorAdded", {"Timestamp": 5000, "Executor ID": executor, "Executor Info": info})
+
+
+def executor_removed(executor: str) -> bytes:
+    return _line("SparkListenerExecutorRemoved", {"Timestamp": 6000, "Executor ID": executor, "Removed Reason": "lost"})
+
+
+def _line(event: str, fields: dict[str, object]) -> bytes:
+    # Spark writes no spaces
+    return json.dumps({"Event": event, **fields}, separators=(",", ":")).encode()

@@ -1,0 +1,129 @@
+"""Messages: what is written is read back, and nothing else is read at all."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rechannel.wire import messages
+from rechannel.wire.messages import (
+    AgentWindow,
+    DesiredMove,
+    DesiredPlacement,
+    MessageError,
+    Request,
+    StreamRow,
+    body_of,
+    decode,
+    encode,
+)
+from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys
+from rechannel.wire.store import Author
+
+WINDOW = AgentWindow(
+    node="n1",
+    start=0.0,
+    end=5.0,
+    complete=1.0,
+    cores=2,
+    node_cpu=1.5,
+    memory_total=10,
+    memory_used=5,
+    executors=[],
+    streams=[StreamRow("app", "1", 0, 7, [1, 2, 3])],
+)
+
+
+def envelope(body=WINDOW, **changes):
+    made = Author("c", "agent@n1", lambda: 100.0).envelope(body, ttl=10.0)
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_what_is_written_is_read_back():
+    assert decode(encode(envelope()), cluster="c") == envelope()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "malformed"),
+        (b"{}", "malformed"),
+        (b"[" * 100_000, "malformed"),
+        (b"\xff\xfe", "malformed"),
+        (encode(envelope()).replace(b'"schema":1', b'"schema":2'), "schema 2"),
+        (encode(envelope()).replace(b"agent-window", b"agent-wonder"), "malformed"),
+        (encode(envelope(cluster="other")), "cluster 'other'"),
+        (encode(envelope()).replace(b'"cores":2', b'"cores":"two"'), "malformed"),
+        (b" " * (messages.MAX_MESSAGE_BYTES + 1), "exceeds"),
+    ],
+    ids=["empty", "no fields", "deep", "not text", "schema", "kind", "cluster", "type", "size"],
+)
+def test_a_message_that_is_not_ours_is_refused(data, why):
+    with pytest.raises(MessageError, match=why):
+        decode(data, cluster="c")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_message_is_refused_or_read_whole(data):
+    good = encode(envelope())
+    at = data.draw(st.integers(0, len(good) - 1))
+    bad = good[:at] + data.draw(st.binary(max_size=3)) + good[at + data.draw(st.integers(0, 3)) :]
+    try:
+        decode(bad)
+    except MessageError:
+        return
+
+
+def test_newer_fields_are_passed_over():
+    newer = encode(envelope()).replace(b'"cores":2', b'"cores":2,"gpus":4')
+    assert decode(newer) == envelope()
+
+
+def test_a_body_of_another_kind_is_refused():
+    with pytest.raises(MessageError, match="expected Request, got AgentWindow"):
+        body_of(envelope(), Request)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return make_keys(tmp_path_factory.mktemp("keys"))
+
+
+def placement(target: str = "1") -> DesiredPlacement:
+    moves = [DesiredMove(move="m", query="q", stage=0, partition=0, source="0", target=target, step=0)]
+    return DesiredPlacement(decision="d", runs={"q": "r"}, moves=moves)
+
+
+def test_a_signature_holds_across_the_wire(keys):
+    private, public = keys
+    signed = Signer.from_file(private).sign(envelope(placement()))
+    Verifier.from_file(public).check(decode(encode(signed)))
+
+
+def test_an_unsigned_or_altered_message_is_refused(keys):
+    private, public = keys
+    verifier, signed = Verifier.from_file(public), Signer.from_file(private).sign(envelope(placement()))
+    with pytest.raises(SignatureError, match="unsigned"):
+        verifier.check(envelope(placement()))
+    for change in (
+        {"epoch": 9},
+        {"expires": 1e12},
+        {"application": "other"},
+        {"body": placement("2")},
+        {"signature": "!"},
+    ):
+        with pytest.raises(SignatureError, match="does not hold"):
+            verifier.check(msgspec.structs.replace(signed, **change))
+
+
+def test_keys_are_private_and_never_overwritten(keys, tmp_path):
+    private, public = keys
+    assert private.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(KeyFileError, match="exists"):
+        make_keys(private.parent)
+    for path in (public, tmp_path / "none"):
+        with pytest.raises(KeyFileError, match=r"signing\.private_key_file"):
+            Signer.from_file(path)
