@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
+from urllib.parse import urlsplit
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"
 _ENVIRONMENT_PREFIX = "RECHANNEL_"
@@ -238,6 +239,8 @@ def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
 
 def _check_together(settings: Settings) -> None:
     mistakes = []
+    if urlsplit(settings.redis.url).password:
+        mistakes.append("redis.url: holds a password; put it alone in a file and name that in redis.password_file")
     if settings.agent.sample > settings.agent.window:
         mistakes.append("agent.sample: must not exceed agent.window, or a window holds no sample")
     if settings.controller.observe * 3 > settings.controller.lease:

@@ -107,3 +107,13 @@ def _checked(name: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         raise KeyNameError(f"{what} {name[:140]!r}: use letters, digits and . _ : @ - only, 1 to 128 of them")
     return name
+
+
+def markdown() -> str:
+    """Return the table of all keys in Markdown, as it stands in ``docs/redis-keys.md``."""
+    lines = ["| key | kind | writer | readers | bound | ttl | holds |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for rule in TABLE:
+        ttl = f"{rule.ttl} s" if rule.ttl else "none"
+        cells = (f"`{rule.pattern}`", rule.kind, rule.writer, rule.readers, f"{rule.bound:,}", ttl, rule.holds)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -79,12 +79,14 @@ def test_a_missing_file_is_an_error(tmp_path):
     [
         ("RECHANNEL_AGENT__SAMPLE", "30", "agent.sample"),
         ("RECHANNEL_CONTROLLER__LEASE", "2", "controller.lease"),
+        ("RECHANNEL_REDIS__URL", "redis://:secret@h:1/0", "redis.password_file"),
         ("RECHANNEL_GATE__COOLDOWN", "nan", "out of bounds"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(variable, value, why):
-    with pytest.raises(SettingsError, match=why):
+    with pytest.raises(SettingsError, match=why) as caught:
         load(None, {variable: value})
+    assert "secret" not in str(caught.value)
 
 
 def test_each_setting_has_a_reason():

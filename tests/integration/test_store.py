@@ -1,0 +1,183 @@
+"""The store against a real server: what is refused, what is away, who leads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import RedisSettings
+from rechannel.wire import keys
+from rechannel.wire.messages import Reply, Request
+from rechannel.wire.store import Author, Store, StoreRefusedError, StoreUnavailableError
+
+pytestmark = pytest.mark.redis
+AUTHOR = Author("c", "test")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[RedisServer]:
+    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
+        server = RedisServer(group, password="geheim").start()
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def settings(server, tmp_path) -> RedisSettings:
+    password = tmp_path / "password"
+    password.write_text("geheim\n")
+    return RedisSettings(url=f"unix://{server.socket_path}", password_file=str(password), timeout=0.5)
+
+
+@pytest.fixture
+def store(settings) -> Iterator[Store]:
+    store = Store(settings, "c")
+    raw(store).flushall()
+    yield store
+    store.close()
+
+
+def raw(store: Store) -> redis.Redis:
+    return store._redis
+
+
+def request(name: str):
+    return AUTHOR.envelope(Request(request=name, verb="status", user="u"), ttl=60)
+
+
+def test_a_stream_is_read_in_order_and_from_where_one_left(store):
+    store.append(keys.REQUESTS, "", request("1"), request("2"))
+    last, first = store.read(keys.REQUESTS, "", "0")
+    store.append(keys.REQUESTS, "", request("3"))
+    after, second = store.read(keys.REQUESTS, "", last)
+    assert [item.body.request for item in first + second] == ["1", "2", "3"]
+    assert store.read(keys.REQUESTS, "", after) == (after, [])
+    assert [item.body.request for item in store.last(keys.REQUESTS, "", 2)] == ["2", "3"]
+    assert store.last_id(keys.REQUESTS) == after
+
+
+def test_strings_and_streams_have_their_time_to_live(store):
+    store.put(keys.REPLY, "1", AUTHOR.envelope(Reply(request="1", code=0, sentence=""), ttl=60))
+    store.append(keys.REQUESTS, "", request("1"))
+    assert 0 < raw(store).ttl(store.keys(keys.REPLY, "1")) <= keys.REPLY.ttl
+    assert 0 < raw(store).ttl(store.keys(keys.REQUESTS)) <= keys.REQUESTS.ttl
+
+
+def test_streams_stay_within_their_bound(store):
+    for _ in range(3):
+        store.append(keys.WINDOWS, "n", *[request(str(number)) for number in range(200)])
+    assert raw(store).xlen(store.keys(keys.WINDOWS, "n")) <= keys.WINDOWS.bound + 100  # trimmed by whole nodes
+
+
+def test_garbage_is_counted_and_passed_over(store):
+    key = store.keys(keys.REQUESTS)
+    for fields in ({"m": b"{"}, {"x": b"1"}, {"m": b"\xff"}):
+        raw(store).xadd(key, fields)
+    store.append(keys.REQUESTS, "", request("1"))
+    assert [item.body.request for item in store.read(keys.REQUESTS, "", "0")[1]] == ["1"]
+    raw(store).set(store.keys(keys.REPORT, "app"), b"nonsense")
+    assert store.get(keys.REPORT, "app") is None
+    assert store.rejected == 4
+
+
+def test_a_key_of_another_kind_is_refused_not_crashed_on(store):
+    raw(store).set(store.keys(keys.REQUESTS), "a string")
+    with pytest.raises(StoreRefusedError, match="WRONGTYPE"):
+        store.read(keys.REQUESTS, "", "0")
+
+
+def test_the_lease_has_one_holder_and_its_epoch_only_rises(store):
+    first = store.acquire_lease("a", 5, 0)
+    assert (first.holder, first.epoch) == ("a", 1)
+    assert store.acquire_lease("b", 5, 0) == first
+    assert store.acquire_lease("a", 5, 0) == first
+    store.release_lease("b")
+    assert store.acquire_lease("b", 5, 0) == first
+    store.release_lease("a")
+    assert (store.acquire_lease("b", 5, 0).holder, store.acquire_lease("b", 5, 0).epoch) == ("b", 2)
+
+
+def test_an_emptied_redis_cannot_give_out_an_old_epoch(store):
+    store.acquire_lease("a", 5, 0)
+    raw(store).flushall()
+    assert store.acquire_lease("b", 5, 41).epoch == 42
+
+
+def test_a_leader_that_learns_of_a_higher_epoch_takes_a_higher_one(store):
+    store.acquire_lease("a", 5, 0)
+    assert store.acquire_lease("a", 5, 7).epoch == 8
+
+
+def test_a_lease_runs_out(store):
+    store.acquire_lease("a", 0.05, 0)
+    deadline = time.monotonic() + 5
+    while store.acquire_lease("b", 5, 0).holder != "b":
+        assert time.monotonic() < deadline
+
+
+def test_applications_are_listed_by_when_they_were_seen(store):
+    store.seen_application("old", 100.0)
+    store.seen_application("new", 200.0)
+    assert store.applications(150.0) == ["new"]
+    assert store.applications(0.0) == ["new", "old"]
+
+
+def test_pause_is_remembered(store):
+    assert not store.paused()
+    store.set_paused(True)
+    assert store.paused()
+    store.set_paused(False)
+    assert not store.paused()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "why"),
+    [
+        ({"password_file": ""}, StoreRefusedError, "redis.password_file"),
+        ({"password_file": "/nowhere/at/all"}, StoreRefusedError, "cannot be read"),
+        ({"url": "redis://127.0.0.1:1/0"}, StoreUnavailableError, "cannot be reached"),
+        ({"url": "unix:///nowhere/redis.sock"}, StoreUnavailableError, "cannot be reached"),
+        ({"url": "redis://127.0.0.1:99999/0"}, (StoreRefusedError, StoreUnavailableError), "127.0.0.1:99999"),
+    ],
+    ids=["no password", "no password file", "nobody listens", "no socket", "no such port"],
+)
+def test_a_wrong_address_or_password_is_said_clearly(settings, change, error, why):
+    with pytest.raises(error, match=why) as caught:
+        Store(replace(settings, **change), "c").check()
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_wrong_password_is_not_repeated_in_the_error(settings, tmp_path):
+    wrong = tmp_path / "wrong"
+    wrong.write_text("falsch")
+    with pytest.raises(StoreRefusedError, match="refuses us") as caught:
+        Store(replace(settings, password_file=str(wrong)), "c").check()
+    assert "falsch" not in str(caught.value)
+
+
+def test_an_old_server_is_refused(store, monkeypatch):
+    monkeypatch.setattr(store._redis, "info", lambda section: {"redis_version": "6.2.14"})
+    with pytest.raises(StoreRefusedError, match=r"version 6\.2\.14; 7\.0 or newer"):
+        store.check()
+
+
+def test_a_server_that_dies_is_away_and_comes_back(tmp_path):
+    with ProcessGroup(Path(tmp_path)) as group:
+        server = RedisServer(group, name="mortal").start()
+        store = Store(RedisSettings(url=server.url, timeout=0.5), "c")
+        store.append(keys.REQUESTS, "", request("1"))
+        server.kill()
+        with pytest.raises(StoreUnavailableError):
+            store.append(keys.REQUESTS, "", request("2"))
+        server.start()
+        store.append(keys.REQUESTS, "", request("3"))
+        assert [item.body.request for item in store.read(keys.REQUESTS, "", "0")[1]] == ["3"]
+        store.close()
+        server.close()

@@ -1,0 +1,31 @@
+"""The key table: names that are safe, and the page that shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rechannel.wire import keys
+
+
+def test_the_page_shows_the_table():
+    page = Path(__file__).parents[3] / "docs" / "redis-keys.md"
+    assert keys.markdown() in page.read_text()
+
+
+def test_names_fill_the_pattern():
+    assert keys.Keys("prod")(keys.WINDOWS, "10.0.0.1") == "rechannel:{prod}:node:10.0.0.1:windows"
+    assert keys.Keys("prod")(keys.LEASE) == "rechannel:{prod}:controller:lease"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a*", "a\n", "{x}", "ü", "x" * 129])
+def test_a_name_that_could_reach_other_keys_is_refused(name):
+    with pytest.raises(keys.KeyNameError):
+        keys.Keys("prod")(keys.WINDOWS, name)
+    with pytest.raises(keys.KeyNameError):
+        keys.Keys(name)
+
+
+def test_every_key_has_a_bound():
+    assert all(rule.bound > 0 for rule in keys.TABLE)
