@@ -1,0 +1,151 @@
+"""The table of policies, and the one way to ask one for a proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from rechannel.policies.balance import BalanceParameters, balance
+from rechannel.policies.metrics import placement_cost
+from rechannel.policies.model import UNPLACED, Cluster, ModelError, Move, Outcome, Placement, Workload
+
+__all__ = [
+    "POLICIES",
+    "ParameterError",
+    "PolicyEntry",
+    "PolicyLawError",
+    "Proposal",
+    "UnknownPolicyError",
+    "is_worse",
+    "propose",
+]
+
+Objective = tuple[float, ...]
+
+_ROUNDING = 1e-9
+
+
+class UnknownPolicyError(ModelError):
+    """No policy has that name; the message lists those there are."""
+
+
+class ParameterError(ModelError):
+    """The policy has no such parameter; the message names it."""
+
+
+class PolicyLawError(RuntimeError):
+    """A policy broke a law that every proposal must keep: a defect of the policy, nothing to apply."""
+
+
+@dataclass(frozen=True)
+class PolicyEntry:
+    """One policy.
+
+    ``function`` takes cluster, workload, current placement and parameters; ``objective`` is what it minimizes,
+    compared entry by entry; ``parameters`` is the frozen dataclass of its settings.
+    """
+
+    name: str
+    function: Callable[[Cluster, Workload, Placement, Any], Outcome]
+    objective: Callable[[Cluster, Workload, Placement], Objective]
+    parameters: type[Any]
+    summary: str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a policy proposes: the placement, how it differs from the current one, and what it gains by its objective.
+
+    Where partitions of the current placement are on no executor, ``objective_before`` leaves them out.
+    """
+
+    policy: str
+    placement: Placement
+    moves: tuple[Move, ...]
+    objective_before: Objective
+    objective_after: Objective
+    notes: tuple[str, ...]
+
+
+POLICIES: dict[str, PolicyEntry] = {
+    entry.name: entry
+    for entry in (
+        PolicyEntry(
+            name="balance",
+            function=balance,
+            objective=placement_cost,
+            parameters=BalanceParameters,
+            summary="Evens out the slowest executor of every stage with few moves.",
+        ),
+    )
+}
+"""Every policy by name."""
+
+
+def propose(
+    name: str,
+    cluster: Cluster,
+    workload: Workload,
+    current: Placement,
+    parameters: Mapping[str, object] | None = None,
+) -> Proposal:
+    """Ask the policy of that name where the partitions should be.
+
+    The laws are kept here, so no policy can break them: every partition is on an available executor, and where
+    ``current`` was so too, the proposal is not worse by the policy's own objective (it is then ``current`` itself,
+    and a note says so).
+
+    Raises :class:`UnknownPolicyError`, :class:`ParameterError`, ``ModelError`` for arguments that do not fit
+    together, ``ScaleOutError`` where no placement exists, and :class:`PolicyLawError` for a defect of the policy.
+    """
+    entry = POLICIES.get(name)
+    if entry is None:
+        raise UnknownPolicyError(f"unknown policy {name!r}, valid names: {', '.join(sorted(POLICIES))}")
+    settings = _settings(entry, parameters or {})
+    current.validate(cluster, workload)
+    outcome = entry.function(cluster, workload, current, settings)
+    _check(entry, cluster, workload, outcome.placement)
+    before = entry.objective(cluster, workload, current)
+    after = entry.objective(cluster, workload, outcome.placement)
+    placement, notes = outcome.placement, outcome.notes
+    if _is_placed(cluster, current) and is_worse(after, before):
+        placement, after = current, before
+        notes = (*notes, "not applied: worse than the current placement by its own objective")
+    return Proposal(name, placement, placement.moves_from(current), before, after, notes)
+
+
+def is_worse(after: Objective, before: Objective) -> bool:
+    """Whether ``after`` is larger in the first entry that differs by more than rounding."""
+    for new, old in zip(after, before, strict=True):
+        tolerance = _ROUNDING * max(abs(new), abs(old))
+        if abs(new - old) > tolerance:
+            return new > old
+    return False
+
+
+def _settings(entry: PolicyEntry, given: Mapping[str, object]) -> object:
+    known = [field.name for field in fields(entry.parameters)]
+    for key in given:
+        if key not in known:
+            raise ParameterError(f"policy {entry.name!r} has no parameter {key!r}, it has: {', '.join(known)}")
+    return entry.parameters(**given)
+
+
+def _is_placed(cluster: Cluster, placement: Placement) -> bool:
+    return all(
+        bool((array != UNPLACED).all() and cluster.available[array].all()) for array in placement.assignments.values()
+    )
+
+
+def _check(entry: PolicyEntry, cluster: Cluster, workload: Workload, placement: Placement) -> None:
+    try:
+        placement.validate(cluster, workload)
+    except ModelError as error:
+        raise PolicyLawError(f"policy {entry.name!r} answered with an impossible placement: {error}") from error
+    for key, array in placement.assignments.items():
+        wrong = np.flatnonzero((array == UNPLACED) | ~cluster.available[array])
+        if wrong.size:
+            raise PolicyLawError(f"policy {entry.name!r} put partition {wrong[0]} of {key!r} on no available executor")

@@ -1,0 +1,79 @@
+"""Random clusters, workloads and placements for the laws, and small hand-made ones for the cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from rechannel.policies.model import Cluster, Placement, Stage, Stream, Workload
+
+Situation = tuple[Cluster, Workload, Placement]
+
+
+@st.composite
+def situations(draw: st.DrawFn, all_available: bool = False, max_executors: int = 6) -> Situation:
+    """A cluster with at least one available executor, up to three queries, and a placement with gaps."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    size = draw(st.integers(1, max_executors))
+    available = np.ones(size, dtype=np.bool_)
+    if not all_available:
+        available = np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+        available[random.integers(size)] = True
+    cluster = Cluster(
+        tuple(f"e{i}" for i in range(size)),
+        tuple(f"n{i // 2}" for i in range(size)),
+        random.integers(1, 5, size).astype(float),
+        np.full(size, draw(st.sampled_from([np.inf, 4e6, 0.0]))),
+        random.choice([0.5, 1.0, 2.0], size),
+        available,
+    )
+    stages: list[Stage] = []
+    streams: list[Stream] = []
+    for query in range(draw(st.integers(0, 3))):
+        previous: Stage | None = None
+        rate = draw(st.sampled_from([0.0, 0.1, 1.0]))
+        for depth, placeable in enumerate(draw(st.lists(st.booleans(), min_size=1, max_size=4))):
+            stage = _stage(random, f"q{query}.{depth}", f"q{query}", placeable, rate, size, draw(st.integers(1, 12)))
+            if previous is not None and draw(st.booleans()):
+                volume = random.pareto(1.0, (previous.n, stage.n)) * (random.random((previous.n, stage.n)) < 0.7)
+                streams.append(Stream(previous.key, stage.key, volume))
+            stages.append(stage)
+            previous = stage
+    workload = Workload(tuple(stages), tuple(streams))
+    low = 0 if all_available else -1
+    placement = Placement({stage.key: random.integers(low, size, stage.n) for stage in workload.placeable})
+    return cluster, workload, placement
+
+
+def _stage(
+    random: np.random.Generator, key: str, query: str, placeable: bool, rate: float, size: int, parts: int
+) -> Stage:
+    n = parts if placeable else size
+    busy = random.choice([0.0, 0.5, 1.0, 1.0, 1.0, 7.0], n) * random.choice([1.0, random.random()])
+    return Stage(key, query, placeable, rate, busy, random.integers(0, 1000, n), random.random(n) * 1e6)
+
+
+def cluster_of(size: int, unavailable: Sequence[int] = (), cores: float = 1.0, memory: float = np.inf) -> Cluster:
+    """Equal executors e0, e1, …, two on a node."""
+    return Cluster(
+        tuple(f"e{i}" for i in range(size)),
+        tuple(f"n{i // 2}" for i in range(size)),
+        np.full(size, cores),
+        np.full(size, memory),
+        np.ones(size),
+        np.array([i not in unavailable for i in range(size)]),
+    )
+
+
+def workload_of(busy: Mapping[str, Sequence[float]], streams: Sequence[Stream] = (), rate: float = 1.0) -> Workload:
+    """One query of placeable stages, with one row and one state byte for each second of work."""
+    return Workload(
+        tuple(Stage(key, "q", True, rate, values, values, values) for key, values in busy.items()), tuple(streams)
+    )
+
+
+def placement_of(**assignments: Sequence[int]) -> Placement:
+    """A placement from plain lists."""
+    return Placement({key: np.array(values, dtype=np.int64) for key, values in assignments.items()})
