@@ -1,0 +1,361 @@
+"""The node agent: samples the executors of its node, closes windows, and pushes both windows and evidence to Redis.
+
+Two threads. One samples and never waits for anybody; the other pushes, and may wait for Redis as long as that takes.
+Between them stands a bounded buffer. A push that timed out may have arrived all the same and is then pushed again:
+readers know such twins by their equal sender, time and sequence.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from rechannel.conf.settings import Settings
+from rechannel.monitors.closed_stores import ClosedStoreReader
+from rechannel.monitors.processes import (
+    ExecutorSample,
+    MachineUsage,
+    ProcessTable,
+    ProcessWatcher,
+    machine_usage,
+)
+from rechannel.monitors.shuffle import ShuffleReader
+from rechannel.monitors.windows import Clock, ClosedWindow, Reading, SystemClock, Windower
+from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule, Keys
+from rechannel.wire.messages import AgentEvidence, AgentWindow, ClosedStore, Envelope, ExecutorUsage, StreamRow
+from rechannel.wire.store import Author, Store, StoreRefusedError, StoreUnavailableError
+
+WINDOW_SIZES = 200_000  # numbers in the stream rows of one window; as JSON well below the largest message
+BUFFERED_SIZES = 400_000  # the same in all windows that wait for Redis: about 16 MB
+BUFFERED_EVIDENCE = 1_000  # messages
+BATCH = 16  # messages pushed in one round trip
+FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
+REFUSED_EVERY = 60.0  # seconds between two complaints of the same refusal
+STRANGER_AFTER = 30.0  # seconds without an executor of this node, while others run here
+
+_DROPPED = "window dropped: buffer full while Redis was away"
+_STRIPPED = "map outputs dropped: buffer full while Redis was away"
+_UNSAID = "evidence dropped: buffer full while Redis was away"
+_OVER = "map outputs over the limit of a window"
+
+_log: Any = structlog.get_logger("rechannel.agent")
+
+
+class Appender(Protocol):
+    """The part of `rechannel.wire.store.Store` that the agent needs."""
+
+    def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
+        """Add messages to a stream."""
+
+    def close(self) -> None:
+        """Drop the connections."""
+
+
+def open_store(settings: Settings) -> Appender:
+    """Return the store the settings name."""
+    return Store(settings.redis, settings.cluster.name)
+
+
+class NodeMonitor:
+    """What the agent sees of its node: one call of `sample` for every sampling interval."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        table: ProcessTable | None = None,
+        machine: Callable[[], MachineUsage] = machine_usage,
+    ) -> None:
+        self.node = settings.node
+        self._settings = settings.agent
+        self._clock = clock
+        self._machine = machine
+        self._watcher = ProcessWatcher(self.node, table, clock.monotonic)
+        self._shuffle = ShuffleReader(wall=clock.wall)
+        self._logs = ClosedStoreReader()
+        self._windower = Windower(settings.agent.window, settings.agent.sample, clock)
+        self._usage = machine()
+        self._latest: dict[tuple[int, float], ExecutorSample] = {}
+        self._rows: list[StreamRow] = []
+        self._sizes = 0
+        self._skipped: Counter[str] = Counter()
+        self._began = clock.monotonic()
+        self._met = False  # an executor of this node, ever
+
+    def wait_time(self) -> float:
+        """Return the seconds until the next sample is due."""
+        return self._windower.wait_time()
+
+    def sample(self) -> tuple[AgentWindow | None, AgentEvidence | None]:
+        """Look at everything once; returns the window that is over by now, and stores seen closed."""
+        samples = self._watcher.sample()
+        self._usage = self._machine()
+        alive = {_identity(sample) for sample in samples}
+        closed: list[ClosedStore] = []
+        self._logs.forget(alive)
+        self._shuffle.forget(alive)
+        for sample in samples:
+            closed += self._logs.read(sample.executor)
+            for row in self._shuffle.read(sample.executor):
+                self._keep(row)
+        readings: dict[Hashable, Reading] = {"node": Reading(self._usage.cpu, 0.0)}
+        for sample in samples:
+            identity, born = _identity(sample), sample.executor.started
+            readings["jvm", identity] = Reading(sample.jvm_cpu, born)
+            readings["python", identity] = Reading(sample.python_cpu, born)
+        over = self._windower.add(readings)
+        window = None if over is None else self._body(over)
+        self._latest.update({_identity(sample): sample for sample in samples})
+        self._warn_of_strangers(samples)
+        return window, AgentEvidence(node=self.node, closed=closed) if closed else None
+
+    def finish(self) -> AgentWindow | None:
+        """Return the window that is open, as far as it came, and let go of all files."""
+        self._logs.close()
+        over = self._windower.close()
+        return None if over is None else self._body(over)
+
+    def _keep(self, row: StreamRow) -> None:
+        if len(self._rows) >= self._settings.stream_rows or self._sizes + len(row.sizes) > WINDOW_SIZES:
+            self._skipped[_OVER] += 1
+            return
+        self._rows.append(row)
+        self._sizes += len(row.sizes)
+
+    def _body(self, over: ClosedWindow) -> AgentWindow:
+        skipped, self._skipped = self._skipped, Counter()
+        for part in (self._watcher, self._shuffle, self._logs, self._windower):
+            skipped.update(part.take_skipped())
+        rows, self._rows, self._sizes = self._rows, [], 0
+        latest, self._latest = self._latest, {}
+        return AgentWindow(
+            node=self.node,
+            start=over.start,
+            end=over.end,
+            complete=over.complete,
+            cores=self._usage.cores,
+            node_cpu=over.growth.get("node", 0.0),
+            memory_total=self._usage.memory_total,
+            memory_used=self._usage.memory_used,
+            executors=[_usage(sample, over) for sample in latest.values()],
+            streams=rows,
+            skipped=dict(skipped),
+        )
+
+    def _warn_of_strangers(self, samples: list[ExecutorSample]) -> None:
+        self._met = self._met or bool(samples)
+        if self._met or self._clock.monotonic() - self._began < max(STRANGER_AFTER, 3 * self._settings.window):
+            return
+        if others := self._watcher.other_hosts:
+            self._met = True  # said once
+            _log.warning(
+                "no executor of this node",
+                problem=f"no executor on this machine carries the host name {self.node!r}",
+                executors_here_carry=others,
+                cure="set agent.node to the host name this node's executors carry in Spark",
+            )
+
+
+def _identity(sample: ExecutorSample) -> tuple[int, float]:
+    return (sample.executor.pid, sample.executor.started)
+
+
+def _usage(sample: ExecutorSample, over: ClosedWindow) -> ExecutorUsage:
+    executor, identity = sample.executor, _identity(sample)
+    return ExecutorUsage(
+        application=executor.application,
+        executor=executor.executor,
+        host=executor.host,
+        pid=executor.pid,
+        started=executor.started,
+        cores=executor.cores,
+        jvm_cpu=over.growth.get(("jvm", identity), 0.0),
+        python_cpu=over.growth.get(("python", identity), 0.0),
+        jvm_rss=sample.jvm_rss,
+        python_rss=sample.python_rss,
+        python_workers=sample.python_workers,
+        samples=over.samples.get(("jvm", identity), 0),
+    )
+
+
+class Pusher:
+    """Brings messages to Redis from a thread of its own; buffers them, bounded, while Redis is away.
+
+    An outage and its end are logged once each, a refusal at most once a minute.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        store_factory: Callable[[], Appender],
+        buffered_windows: int,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
+        self._factory = store_factory
+        self._monotonic = monotonic
+        self._store: Appender | None = None
+        self._condition = threading.Condition()
+        self._windows: deque[Envelope] = deque()
+        self._evidence: deque[Envelope] = deque()
+        self._bound = buffered_windows
+        self._dropped: Counter[str] = Counter()
+        self._failures = 0
+        self._complained = -REFUSED_EVERY
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="rechannel-push", daemon=True)
+
+    def start(self) -> None:
+        """Begin to push."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> int:
+        """Push what is left if Redis answers within so many seconds; returns how many messages stay behind."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        self._thread.join(timeout)
+        with self._condition:
+            return len(self._windows) + len(self._evidence)
+
+    def offer(self, envelope: Envelope) -> None:
+        """Hand over a message; never waits for Redis. A full buffer gives up its oldest."""
+        with self._condition:
+            if isinstance(envelope.body, AgentWindow):
+                self._windows.append(envelope)
+                if len(self._windows) > self._bound:
+                    self._windows.popleft()
+                    self._dropped[_DROPPED] += 1
+                self._strip()
+            else:
+                self._evidence.append(envelope)
+                if len(self._evidence) > BUFFERED_EVIDENCE:
+                    self._evidence.popleft()
+                    self._dropped[_UNSAID] += 1
+            self._condition.notify()
+
+    def take_dropped(self) -> dict[str, int]:
+        """Return what was given up since the last call, by reason."""
+        with self._condition:
+            dropped, self._dropped = self._dropped, Counter()
+        return dict(dropped)
+
+    def attempt(self) -> float:
+        """Push all there is; returns the seconds to rest before the next attempt, 0 when all is pushed."""
+        try:
+            if self._store is None:
+                self._store = self._factory()
+            for rule, queue in ((EVIDENCE, self._evidence), (WINDOWS, self._windows)):
+                while batch := self._head(queue):
+                    self._store.append(rule, self._node, *batch)
+                    self._done(queue, batch)
+        except StoreUnavailableError as error:
+            if self._failures == 0:
+                _log.warning("redis is away", problem=str(error), buffers_windows=self._bound)
+            self._failures += 1
+            return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures - 1, 10)))
+        except StoreRefusedError as error:
+            if self._monotonic() - self._complained >= REFUSED_EVERY:
+                self._complained = self._monotonic()
+                _log.error("redis refuses", problem=str(error), next_attempt_in=REFUSED_DELAY)
+            self._failures += 1
+            self._let_go()  # the next attempt reads the password file anew
+            return REFUSED_DELAY
+        if self._failures:
+            _log.info("redis is back", failed_attempts=self._failures)
+        self._failures = 0
+        self._complained = -REFUSED_EVERY
+        return 0.0
+
+    def _run(self) -> None:
+        rest = 0.0
+        while True:
+            with self._condition:
+                if rest:
+                    # Not woken by new messages: they come every few seconds and would undo the growing delay.
+                    self._condition.wait_for(lambda: self._closing, rest)
+                else:
+                    self._condition.wait_for(lambda: self._closing or self._windows or self._evidence)
+                closing = self._closing
+            rest = self.attempt()
+            if closing:
+                self._let_go()
+                return
+
+    def _head(self, queue: deque[Envelope]) -> list[Envelope]:
+        with self._condition:
+            return [queue[index] for index in range(min(BATCH, len(queue)))]
+
+    def _done(self, queue: deque[Envelope], batch: list[Envelope]) -> None:
+        last = batch[-1].sequence
+        with self._condition:
+            while queue and queue[0].sequence <= last:
+                queue.popleft()
+
+    def _strip(self) -> None:
+        """Give up the stream rows of the oldest windows that wait, when all together hold too many."""
+        total = 0
+        for index in range(len(self._windows) - 1, -1, -1):
+            envelope = self._windows[index]
+            body = envelope.body
+            if not isinstance(body, AgentWindow) or not body.streams:
+                continue
+            total += sum(len(row.sizes) for row in body.streams)
+            if total > BUFFERED_SIZES:
+                skipped = Counter(body.skipped) + Counter({_STRIPPED: len(body.streams)})
+                stripped = msgspec.structs.replace(body, streams=[], skipped=dict(skipped))
+                self._windows[index] = msgspec.structs.replace(envelope, body=stripped)
+
+    def _let_go(self) -> None:
+        if self._store is not None:
+            try:
+                self._store.close()
+            except (StoreUnavailableError, StoreRefusedError) as error:
+                _log.debug("store not closed", problem=str(error))
+            self._store = None
+
+
+def run_agent(
+    settings: Settings,
+    *,
+    stop: threading.Event,
+    store_factory: Callable[[Settings], Appender] = open_store,
+    clock: Clock | None = None,
+    table: ProcessTable | None = None,
+) -> None:
+    """Watch this node until ``stop`` is set. Redis may come and go; a last, shorter window is pushed at the end.
+
+    Raises KeyNameError when the cluster's or the node's name cannot be part of a Redis key.
+    """
+    clock = clock or SystemClock()
+    Keys(settings.cluster.name)(WINDOWS, settings.node)
+    monitor = NodeMonitor(settings, clock=clock, table=table)
+    author = Author(settings.cluster.name, f"agent:{settings.node}", clock.wall)
+    pusher = Pusher(settings.node, lambda: store_factory(settings), settings.agent.buffered_windows)
+
+    def send(body: AgentWindow | AgentEvidence | None) -> None:
+        if isinstance(body, AgentWindow) and (dropped := pusher.take_dropped()):
+            body = msgspec.structs.replace(body, skipped={**body.skipped, **dropped})
+        if body is not None:
+            rule = WINDOWS if isinstance(body, AgentWindow) else EVIDENCE
+            pusher.offer(author.envelope(body, ttl=rule.ttl))
+
+    _log.info("agent started", node=settings.node, sample=settings.agent.sample, window=settings.agent.window)
+    pusher.start()
+    while True:
+        window, evidence = monitor.sample()
+        send(evidence)
+        send(window)
+        if clock.wait(stop, monitor.wait_time()):
+            break
+    send(monitor.finish())
+    left = pusher.stop(settings.redis.timeout + 0.5)
+    _log.info("agent stopped", node=settings.node, messages_not_pushed=left)

@@ -1,0 +1,183 @@
+"""Windows: what counters grew by in each aligned span of time.
+
+Pure but for the clock it is given. Stamps come from the wall clock, and windows begin at its multiples of the window
+length, so that those of different nodes can be laid side by side; durations come from the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+LATE = 0.002  # seconds after a grid point at which a sample is taken: a timer may fire a little early
+CLOCK_JUMPED = "window dropped: clock jumped"
+PAUSED = "window dropped: agent was not running"
+WENT_BACK = "counter went back"
+
+
+class Clock(Protocol):
+    """Time, and waiting for it."""
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never jumps."""
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        """Wait so long or until ``stop`` is set; say whether it is."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that never jumps."""
+        return time.monotonic()
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        """Wait so long or until ``stop`` is set; say whether it is."""
+        return stop.wait(seconds)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A counter's value, and when it began to count from zero (seconds since the epoch)."""
+
+    value: float
+    born: float
+
+
+@dataclass(frozen=True)
+class ClosedWindow:
+    """A window that is over. ``complete`` is the share of the wanted samples that were taken.
+
+    ``start`` and ``end`` are seconds since the epoch; only the first window, the one after a dropped one and the last
+    one may be shorter than the others. ``growth`` has each counter's increase, ``samples`` how often it was read.
+    """
+
+    start: float
+    end: float
+    complete: float
+    growth: dict[Hashable, float]
+    samples: dict[Hashable, int]
+
+
+class Windower:
+    """Takes counters sample by sample, gives their growth window by window.
+
+    The growth between two samples is split at a window's edge in proportion to time. A counter first seen counts from
+    zero if it was born since the last sample, else from its first value: a key must therefore tell a restarted counter
+    from its forerunner. Drops are counted by reason in `take_skipped`: a window in which the wall clock jumped by more
+    than a window, and windows that passed while nobody sampled.
+    """
+
+    def __init__(self, window: float, sample: float, clock: Clock) -> None:
+        self._window = window
+        self._sample = sample
+        self._wanted = max(1, round(window / sample))
+        self._clock = clock
+        self._skipped: Counter[str] = Counter()
+        self._last: dict[Hashable, float] = {}
+        self._wall: float | None = None  # of the last sample
+        self._monotonic = 0.0
+        self._index = 0  # of the open window: it ends where the next one begins
+        self._start = 0.0
+        self._growth: dict[Hashable, float] = {}
+        self._samples: Counter[Hashable] = Counter()
+        self._taken = 0
+
+    def wait_time(self) -> float:
+        """Return the seconds until the next sample is due: samples lie just behind the wall clock's grid."""
+        return self._sample - self._clock.wall() % self._sample + LATE
+
+    def take_skipped(self) -> dict[str, int]:
+        """Return what was dropped since the last call, by reason."""
+        skipped, self._skipped = self._skipped, Counter()
+        return dict(skipped)
+
+    def add(self, readings: Mapping[Hashable, Reading]) -> ClosedWindow | None:
+        """Take one sample; returns the window it closes, if it does."""
+        wall, monotonic = self._clock.wall(), self._clock.monotonic()
+        if self._wall is None:
+            self._remember(readings, wall, monotonic)
+            self._begin(wall, math.floor(wall / self._window))
+            self._count(readings)
+            return None
+        if abs((wall - self._wall) - (monotonic - self._monotonic)) > self._window:
+            self._skipped[CLOCK_JUMPED] += 1
+            self._remember(readings, wall, monotonic)
+            self._begin(wall, math.floor(wall / self._window))
+            self._count(readings)
+            return None
+        growth = self._grown(readings, self._wall)
+        before = self._wall
+        self._remember(readings, wall, monotonic)
+        index = math.floor(wall / self._window)
+        if index <= self._index:
+            self._add(growth, 1.0)
+            self._count(readings)
+            return None
+        end, edge = (self._index + 1) * self._window, index * self._window
+        span = wall - before
+        self._add(growth, min(1.0, (end - before) / span) if span > 0 else 1.0)
+        closed = self._closed(end)
+        if index - self._index > 1:
+            self._skipped[PAUSED] += index - self._index - 1
+        self._begin(edge, index)
+        self._add(growth, min(1.0, (wall - edge) / span) if span > 0 else 0.0)
+        self._count(readings)
+        return closed
+
+    def close(self) -> ClosedWindow | None:
+        """Close the window that is open, as far as its last sample; None if it holds nothing."""
+        if self._wall is None or self._wall <= self._start:
+            return None
+        closed = self._closed(self._wall)
+        self._begin(self._wall, self._index)
+        return closed
+
+    def _begin(self, start: float, index: int) -> None:
+        self._start, self._index = start, index
+        self._growth = {}
+        self._samples = Counter()
+        self._taken = 0
+
+    def _count(self, readings: Mapping[Hashable, Reading]) -> None:
+        self._taken += 1
+        self._samples.update(readings.keys())
+
+    def _remember(self, readings: Mapping[Hashable, Reading], wall: float, monotonic: float) -> None:
+        self._last = {key: reading.value for key, reading in readings.items()}
+        self._wall, self._monotonic = wall, monotonic
+
+    def _grown(self, readings: Mapping[Hashable, Reading], since: float) -> dict[Hashable, float]:
+        growth = {}
+        for key, reading in readings.items():
+            before = self._last.get(key, 0.0 if reading.born >= since else reading.value)
+            if reading.value < before:
+                self._skipped[WENT_BACK] += 1
+            growth[key] = max(0.0, reading.value - before)
+        return growth
+
+    def _add(self, growth: Mapping[Hashable, float], share: float) -> None:
+        for key, value in growth.items():
+            self._growth[key] = self._growth.get(key, 0.0) + value * share
+
+    def _closed(self, end: float) -> ClosedWindow:
+        return ClosedWindow(
+            start=self._start,
+            end=end,
+            complete=min(1.0, self._taken / self._wanted),
+            growth=self._growth,
+            samples=dict(self._samples),
+        )

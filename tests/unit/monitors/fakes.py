@@ -1,0 +1,113 @@
+"""A clock that stands still until told, and a process table made of plain values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rechannel.monitors.processes import Executor, ProcessDeniedError, ProcessGoneError, Usage
+
+START = 1_000_000.0  # a multiple of every window length used here
+
+
+class FakeClock:
+    def __init__(self, wall: float = START) -> None:
+        self.now = wall
+        self.steady = 0.0
+
+    def wall(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.steady
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.pass_time(seconds)
+        return stop.is_set()
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.steady += seconds
+
+
+@dataclass
+class FakeProcess:
+    pid: int
+    ppid: int = 1
+    words: Sequence[str] = ()
+    created: float = START
+    cpu: float = 0.0
+    rss: int = 1
+    environ: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = "/nowhere"
+    denied: frozenset[str] = frozenset()
+    gone: bool = False
+
+    def _checked(self, what: str) -> None:
+        if self.gone:
+            raise ProcessGoneError
+        if what in self.denied:
+            raise ProcessDeniedError
+
+    def parent(self) -> int:
+        self._checked("parent")
+        return self.ppid
+
+    def command_line(self) -> list[str]:
+        self._checked("command_line")
+        return list(self.words)
+
+    def environment(self) -> Mapping[str, str]:
+        self._checked("environment")
+        return self.environ
+
+    def directory(self) -> str:
+        self._checked("directory")
+        return self.cwd
+
+    def usage(self) -> Usage:
+        self._checked("usage")
+        return Usage(self.cpu, self.rss)
+
+
+class FakeTable:
+    def __init__(self, *processes: FakeProcess) -> None:
+        self.processes = {process.pid: process for process in processes}
+        self.opened = 0
+
+    def add(self, process: FakeProcess) -> FakeProcess:
+        self.processes[process.pid] = process
+        return process
+
+    def pids(self) -> Sequence[int]:
+        return list(self.processes)
+
+    def open(self, pid: int) -> FakeProcess:
+        self.opened += 1
+        return self.processes[pid]
+
+
+def backend(host: str = "127.0.0.2", executor: str = "0", application: str = "app-1") -> list[str]:
+    return [
+        *("java", "-cp", "jars/*", "org.apache.spark.executor.CoarseGrainedExecutorBackend"),
+        *("--driver-url", "spark://CoarseGrainedScheduler@127.0.0.1:4040", "--executor-id", executor),
+        *("--hostname", host, "--cores", "2", "--app-id", application, "--resourceProfileId", "0"),
+    ]
+
+
+DAEMON = ["python3", "-m", "pyspark.daemon", "pyspark.worker"]
+
+
+def executor(root: Path | None = None, *, name: str = "0", pid: int = 10, started: float = START) -> Executor:
+    return Executor(
+        application="app-1",
+        executor=name,
+        host="127.0.0.2",
+        pid=pid,
+        started=started,
+        cores=2,
+        directories=() if root is None else (root,),
+        log=None if root is None else root / "stderr",
+    )

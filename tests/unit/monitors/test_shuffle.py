@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from rechannel.monitors import shuffle
+from rechannel.monitors.shuffle import IndexFileError, ShuffleReader, read_index
+from unit.monitors.fakes import START, executor
+
+
+def _index(path: Path, *offsets: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack(f">{len(offsets)}q", *offsets))
+    return path
+
+
+def _settle(leaf: Path, at: float = START - 100) -> None:
+    os.utime(leaf, (at, at))
+
+
+def _reader() -> ShuffleReader:
+    return ShuffleReader(wall=lambda: START)
+
+
+def test_a_map_output_gives_bytes_for_each_downstream_partition_once(tmp_path: Path) -> None:
+    _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 10, 10, 25)
+    reader = _reader()
+    (row,) = reader.read(executor(tmp_path))
+    assert (row.application, row.executor, row.shuffle, row.map_task, row.sizes) == ("app-1", "0", 3, 41, [10, 0, 15])
+    assert list(reader.read(executor(tmp_path))) == []
+    assert reader.take_skipped() == {}
+
+
+def test_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
+    leaf = tmp_path / "blockmgr-1/0c"
+    for name in ("shuffle_1_1_0.data", "shuffle_1_1_0.index.0f3c", "shuffle_1_1_1.index", "temp_0.index"):
+        _index(leaf / name, 0, 1)
+    _index(tmp_path / "other/0c/shuffle_1_1_0.index", 0, 1)
+    _index(tmp_path / "blockmgr-1/shuffle_1_1_0.index", 0, 1)
+    assert list(_reader().read(executor(tmp_path))) == []
+
+
+def test_new_files_in_known_and_new_directories_are_found(tmp_path: Path) -> None:
+    reader = _reader()
+    assert list(reader.read(executor(tmp_path))) == []
+    for batch, leaf in enumerate(("blockmgr-1/00", "blockmgr-1/00", "blockmgr-1/3f", "blockmgr-2/00")):
+        _index(tmp_path / leaf / f"shuffle_{batch}_0_0.index", 0, batch)
+        assert [row.shuffle for row in reader.read(executor(tmp_path))] == [batch]
+
+
+def test_a_directory_that_did_not_change_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
+    _settle(file.parent)
+    reader = _reader()
+    assert len(list(reader.read(executor(tmp_path)))) == 1
+
+    def fail(path: str) -> list[str]:
+        raise AssertionError(f"listed {path}")
+
+    monkeypatch.setattr(shuffle.os, "listdir", fail)
+    assert list(reader.read(executor(tmp_path))) == []
+
+
+def test_a_directory_changed_a_moment_ago_is_listed_again(tmp_path: Path) -> None:
+    file = _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
+    _settle(file.parent, START)
+    reader = _reader()
+    assert len(list(reader.read(executor(tmp_path)))) == 1
+    _index(file.parent / "shuffle_3_42_0.index", 0, 1)
+    _settle(file.parent, START)  # within one tick of the file system's clock
+    assert [row.map_task for row in reader.read(executor(tmp_path))] == [42]
+
+
+def test_what_an_executor_left_before_the_agent_came_is_no_news(tmp_path: Path) -> None:
+    old = executor(tmp_path, started=START - 1000)
+    _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
+    reader = _reader()
+    assert list(reader.read(old)) == []
+    _index(tmp_path / "blockmgr-1/0c/shuffle_3_42_0.index", 0, 1)
+    _index(tmp_path / "blockmgr-1/0d/shuffle_3_43_0.index", 0, 1)
+    assert sorted(row.map_task for row in reader.read(old)) == [42, 43]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "index file empty"),
+        (b"\0" * 12, "index file cut off"),
+        (b"\0" * 8, "index file cut off"),
+        (struct.pack(">3q", 0, 9, 4), "index file holds no rising offsets"),
+        (struct.pack(">3q", 5, 9, 14), "index file holds no rising offsets"),
+        (b"\0" * 8 * 101, "index file too big"),
+    ],
+)
+def test_a_bad_file_is_counted_once_by_reason(
+    tmp_path: Path, content: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shuffle, "LARGEST_INDEX", 800)
+    bad = _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index")
+    bad.write_bytes(content)
+    _index(bad.parent / "shuffle_3_42_0.index", 0, 1)
+    with pytest.raises(IndexFileError, match=reason):
+        read_index(bad)
+    reader = _reader()
+    assert [row.map_task for row in reader.read(executor(tmp_path))] == [42]
+    assert list(reader.read(executor(tmp_path))) == []
+    assert reader.take_skipped() == {reason: 1}
+
+
+def test_a_file_that_vanishes_between_listing_and_reading_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "blockmgr-1/0c").mkdir(parents=True)
+    (tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index").symlink_to(tmp_path / "gone")
+    reader = _reader()
+    assert list(reader.read(executor(tmp_path))) == []
+    assert reader.take_skipped() == {"index file vanished": 1}
+
+
+def test_a_directory_that_vanishes_is_forgotten(tmp_path: Path) -> None:
+    file = _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
+    reader = _reader()
+    list(reader.read(executor(tmp_path)))
+    file.unlink()
+    file.parent.rmdir()
+    assert list(reader.read(executor(tmp_path))) == []
+    file.parent.parent.rmdir()
+    assert list(reader.read(executor(tmp_path / "never"))) == []
+    assert reader.take_skipped() == {}
+
+
+def test_a_pass_over_its_budget_goes_on_in_the_next(tmp_path: Path) -> None:
+    for leaf in range(4):
+        _index(tmp_path / f"blockmgr-1/0{leaf}/shuffle_0_{leaf}_0.index", 0, 1)
+    reader = ShuffleReader(wall=lambda: START, budget=10)
+    passes = [[row.map_task for row in reader.read(executor(tmp_path))] for _ in range(4)]
+    assert [len(found) for found in passes] == [1, 1, 1, 1]
+    assert sorted(task for found in passes for task in found) == [0, 1, 2, 3]
+    assert reader.take_skipped() == {"shuffle directories put off to the next pass": 4}
+
+
+def test_executors_that_share_a_local_directory_report_no_map_output_twice(tmp_path: Path) -> None:
+    _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
+    reader = _reader()
+    first, second = executor(tmp_path), executor(tmp_path, name="1", pid=11)
+    assert len([*reader.read(first), *reader.read(second)]) == 1
+    reader.forget({(11, START)})
+    assert len(list(reader.read(second))) == 1
+
+
+def test_missing_rights_are_counted_with_the_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(shuffle.os, "scandir", refuse)
+    reader = _reader()
+    assert list(reader.read(executor(tmp_path))) == []
+    assert reader.take_skipped() == {"executor 0: rights missing to read its local directories": 1}
