@@ -1,0 +1,297 @@
+"""The command line ``rechannel``: shows, asks the leading controller, starts the daemons. It plans nothing itself.
+
+Exit codes (also of the controller's replies):
+
+==== ==================================================================
+0    done
+1    the request is wrong, or a law refuses it
+2    wrong usage of the command line
+3    nothing to do, or the gate or the cool-down says no
+4    not ready: the figures a decision needs are not there yet
+5    Redis cannot be reached, or refuses
+6    no controller answered
+7    the configuration is wrong
+==== ==================================================================
+
+With ``--json`` exactly one JSON document is on standard output (for ``history --follow`` one a line); on an error it is
+``{"error": sentence, "code": number}``. The sentence always goes to standard error too.
+
+Nothing heavy is imported here: each command imports what it needs, so that ``--help`` is quick everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from rechannel import __version__
+from rechannel.daemon.exits import EXIT_WORDS, CommandError, Exit
+
+if TYPE_CHECKING:
+    from rechannel.conf.settings import Settings
+
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {words}" for code, words in EXIT_WORDS.items())
+_DEBUG = "RECHANNEL_DEBUG"
+
+
+def _config(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--config",
+        metavar="FILE",
+        help="Configuration file; the environment's RECHANNEL_CONFIG otherwise, the defaults if neither is given.",
+    )(command)
+
+
+def _json(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")(command)
+
+
+def _application(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--application", metavar="ID", default="", help="Which application, where there are several.")(
+        command
+    )
+
+
+def _asking(command: Callable[..., Any]) -> Callable[..., Any]:
+    wait = click.option(
+        "--wait", type=click.FloatRange(0.1, 3600), metavar="SECONDS", help="How long to wait for an answer."
+    )
+    return wait(command)
+
+
+def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn every error into one sentence and an exit code."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        as_json = bool(kwargs.get("as_json"))
+        try:
+            code = command(*args, **kwargs)
+        except CommandError as error:
+            _fail(error.code, error.sentence, as_json)
+        except click.exceptions.ClickException:
+            raise
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except Exception as error:
+            if os.environ.get(_DEBUG):
+                raise
+            _fail(*_explained(error), as_json)
+        sys.exit(int(code or 0))
+
+    return guarded
+
+
+def _explained(error: Exception) -> tuple[Exit, str]:
+    from rechannel.conf.settings import SettingsError
+    from rechannel.wire.keys import KeyNameError
+    from rechannel.wire.signing import KeyFileError
+    from rechannel.wire.store import StoreError
+
+    if isinstance(error, (SettingsError, KeyFileError)):
+        return Exit.CONFIGURATION, str(error)
+    if isinstance(error, StoreError):
+        return Exit.REDIS, str(error)
+    if isinstance(error, KeyNameError):
+        return Exit.REFUSED, str(error)
+    return Exit.REFUSED, f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"
+
+
+def _fail(code: Exit, sentence: str, as_json: bool) -> NoReturn:
+    if as_json:
+        click.echo(json.dumps({"error": sentence, "code": int(code)}))
+    click.echo(f"rechannel: {sentence}", err=True)
+    sys.exit(int(code))
+
+
+def _settings(config: str | None) -> Settings:
+    from rechannel.conf.settings import load
+
+    return load(config)
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rechannel")
+def main() -> None:
+    """Rechannel: moves stateful partitions of running PySpark streaming queries to where they run best."""
+
+
+@main.command()
+@_config
+@click.option("--node", metavar="NAME", default="", help="The host name this node's executors carry in Spark.")
+@_guarded
+def agent(config: str | None, node: str) -> None:
+    """Run the monitor of this node until it is told to stop."""
+    import dataclasses
+
+    from rechannel.daemon import log
+    from rechannel.monitors.agent import run_agent
+
+    settings = _settings(config)
+    if node:
+        settings = dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node))
+    log.set_up()
+    run_agent(settings, stop=_stop_on_signals())
+
+
+@main.command()
+@_config
+@_guarded
+def controller(config: str | None) -> None:
+    """Run the controller: lead or stand by, decide, and follow migrations, until it is told to stop."""
+    from rechannel.daemon import log
+    from rechannel.daemon.service import run_controller
+
+    settings = _settings(config)
+    log.set_up()
+    run_controller(settings, _stop_on_signals())
+
+
+@main.command()
+@_config
+@_application
+@click.option("--query", metavar="ID|NAME", default="", help="Only this query.")
+@click.option("--node", metavar="NAME", default="", help="Only the executors of this node.")
+@_json
+@_guarded
+def status(config: str | None, application: str, query: str, node: str, as_json: bool) -> None:
+    """Show the controller, the executors with their load, the queries, and moves under way."""
+    from rechannel.daemon import cli_status
+
+    cli_status.run(_settings(config), application=application, query=query, node=node, as_json=as_json)
+
+
+@main.command()
+@_config
+@_application
+@click.option("--force", is_flag=True, help="Plan as if gate and cool-down said yes.")
+@_asking
+@_json
+@_guarded
+def plan(config: str | None, application: str, force: bool, wait: float | None, as_json: bool) -> int:
+    """Say what would be moved now, and why; move nothing."""
+    from rechannel.daemon import cli_request
+
+    arguments = {"application": application, "force": "yes" if force else ""}
+    return cli_request.decide(_settings(config), "plan", arguments, reason="", wait=wait, as_json=as_json)
+
+
+@main.command()
+@_config
+@_application
+@click.option("--apply", is_flag=True, help="Do it. Without this it is a dry run, the same as `plan`.")
+@click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
+@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
+@_asking
+@_json
+@_guarded
+def rebalance(
+    config: str | None, application: str, apply: bool, force: bool, reason: str, wait: float | None, as_json: bool
+) -> int:
+    """Rebalance now."""
+    from rechannel.daemon import cli_request
+
+    arguments = {"application": application, "force": "yes" if force else ""}
+    verb = "rebalance" if apply else "plan"
+    return cli_request.decide(_settings(config), verb, arguments, reason=reason, wait=wait, as_json=as_json)
+
+
+@main.command()
+@_config
+@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
+@_asking
+@_json
+@_guarded
+def pause(config: str | None, reason: str, wait: float | None, as_json: bool) -> int:
+    """Pause everything: nothing is begun, and running migrations hold after the moves already steered."""
+    from rechannel.daemon import cli_request
+
+    return cli_request.pause(_settings(config), "pause", reason=reason, wait=wait, as_json=as_json)
+
+
+@main.command()
+@_config
+@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
+@_asking
+@_json
+@_guarded
+def resume(config: str | None, reason: str, wait: float | None, as_json: bool) -> int:
+    """End the pause."""
+    from rechannel.daemon import cli_request
+
+    return cli_request.pause(_settings(config), "resume", reason=reason, wait=wait, as_json=as_json)
+
+
+@main.command()
+@_config
+@_application
+@click.option("--query", metavar="ID|NAME", default="", help="Only moves of this query, and decisions that touch it.")
+@click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Newest entries shown.")
+@click.option("--follow", is_flag=True, help="Go on showing what happens until interrupted.")
+@_json
+@_guarded
+def history(config: str | None, application: str, query: str, limit: int, follow: bool, as_json: bool) -> None:
+    """Show decisions and the steps of their moves, oldest first."""
+    from rechannel.daemon import cli_history
+
+    stop = _stop_on_signals() if follow else None
+    cli_history.run(
+        _settings(config), application=application, query=query, limit=limit, as_json=as_json, follow_until=stop
+    )
+
+
+@main.group()
+def config() -> None:
+    """Check, show and prepare the configuration."""
+
+
+@config.command("check")
+@_config
+@_json
+@_guarded
+def config_check(config: str | None, as_json: bool) -> None:
+    """Say whether the configuration can be used, with every mistake."""
+    from rechannel.daemon import cli_config
+
+    cli_config.check(_settings(config), as_json=as_json)
+
+
+@config.command("show")
+@_config
+@_json
+@_guarded
+def config_show(config: str | None, as_json: bool) -> None:
+    """Show every setting with its value, unit, bounds and reason."""
+    from rechannel.daemon import cli_config
+
+    cli_config.show(_settings(config), as_json=as_json)
+
+
+@config.command("keys")
+@click.argument("directory", type=click.Path(file_okay=False))
+@_json
+@_guarded
+def config_keys(directory: str, as_json: bool) -> None:
+    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for the drivers."""
+    from rechannel.daemon import cli_config
+
+    cli_config.keys(directory, as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()

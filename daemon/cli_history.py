@@ -1,0 +1,143 @@
+"""The command ``history``: decisions and the steps of their moves, merged in time, oldest first."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.collect import read_on
+from rechannel.daemon.exits import CommandError, Exit
+from rechannel.wire import keys
+from rechannel.wire.messages import Decision, Envelope, LinkReport, MoveTransition
+from rechannel.wire.store import Store
+
+_POLL = 0.5
+
+Entry = dict[str, Any]
+
+
+def run(
+    settings: Settings,
+    *,
+    application: str,
+    query: str,
+    limit: int,
+    as_json: bool,
+    follow_until: threading.Event | None,
+) -> None:
+    """Show the newest ``limit`` entries, then with an event to stop on, whatever comes."""
+    reader = Reader(Store(settings.redis, settings.cluster.name), time.time, application)
+    reader.only_query(query)
+    first = reader.first(limit)
+    if follow_until is None:
+        if as_json:
+            click.echo(json.dumps({"entries": first}))
+            return
+        _show(first, as_json=False)
+        if not first:
+            click.echo("nothing has been decided yet")
+        return
+    _show(first, as_json)
+    for entries in reader.follow(follow_until):
+        _show(entries, as_json)
+
+
+def _show(entries: list[Entry], as_json: bool) -> None:
+    for entry in entries:
+        if as_json:
+            click.echo(json.dumps(entry))
+        else:
+            from rechannel.daemon import cli_tables
+
+            click.echo(cli_tables.history_line(entry))
+
+
+class Reader:
+    """Reads decisions and journals of one application, or of all."""
+
+    def __init__(self, store: Store, clock: Callable[[], float], application: str = "") -> None:
+        self._store = store
+        self._clock = clock
+        self._only = application
+        self._query = ""
+        self._after: dict[str, str] = {}  # application ("" for the decisions) -> last id
+        self._shown: set[tuple[str, ...]] = set()
+
+    def only_query(self, query: str) -> None:
+        """Show nothing but what touches this query, by id or name; CommandError when no application has it."""
+        if not query:
+            return
+        known: dict[str, str] = {}
+        for application in self._applications():
+            report = self._store.get(keys.REPORT, application)
+            if report is not None and isinstance(report.body, LinkReport):
+                known |= {state.name or state.query: state.query for state in report.body.queries}
+        found = known.get(query, query if query in known.values() else "")
+        if not found:
+            # A query that has ended is in no report any more, but its moves are in the journal.
+            past = {entry["query"] for entry in self.first(keys.JOURNAL.bound) if entry["type"] == "move"}
+            if query not in past:
+                names = ", ".join(sorted(set(known) | past)) or "none"
+                raise CommandError(Exit.REFUSED, f"unknown query {query}; known are {names}")
+        self._query = found or query
+
+    def first(self, limit: int) -> list[Entry]:
+        """Return the newest entries, oldest first."""
+        known = self._applications()
+        if self._only and self._only not in known:
+            raise CommandError(
+                Exit.REFUSED, f"unknown application {self._only}; known are {', '.join(known) or 'none'}"
+            )
+        self._after.clear()
+        self._shown.clear()
+        return self._new(limit)[-limit:]
+
+    def follow(self, stop: threading.Event) -> Iterator[list[Entry]]:
+        """Yield what is new until ``stop`` is set."""
+        while not stop.wait(_POLL):
+            entries = self._new(keys.DECISIONS.bound)
+            if entries:
+                yield entries
+
+    def _applications(self) -> list[str]:
+        seen = set(self._store.applications(self._clock() - keys.APPLICATIONS.ttl))
+        decided = {envelope.application for envelope in self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)}
+        return sorted((seen | decided) - {""})
+
+    def _new(self, first: int) -> list[Entry]:
+        entries: list[Entry] = []
+        for name in ["", *([self._only] if self._only else self._applications())]:
+            rule = keys.JOURNAL if name else keys.DECISIONS
+            after, envelopes = read_on(self._store, rule, name, self._after.get(name, ""), first=first)
+            self._after[name] = after
+            entries += [entry for envelope in envelopes if (entry := self._entry(envelope)) is not None]
+        entries = [entry for entry in entries if self._is_new(entry)]
+        return sorted(entries, key=lambda entry: float(entry["at"]))
+
+    def _is_new(self, entry: Entry) -> bool:
+        # What came in while a stream was read for the first time is read a second time.
+        key = (entry["type"], entry["decision"], entry.get("move", ""), entry.get("after", ""), str(entry["at"]))
+        new = key not in self._shown
+        self._shown.add(key)
+        return new
+
+    def _entry(self, envelope: Envelope) -> Entry | None:
+        body = envelope.body
+        if self._only and envelope.application != self._only:
+            return None
+        if isinstance(body, Decision):
+            if self._query and self._query not in {*body.batch_time_before, *(move.query for move in body.moves)}:
+                return None
+            return {"application": envelope.application, **msgspec.to_builtins(body), "type": "decision"}
+        if isinstance(body, MoveTransition):
+            if self._query and body.query != self._query:
+                return None
+            return {"application": envelope.application, **msgspec.to_builtins(body), "type": "move"}
+        return None

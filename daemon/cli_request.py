@@ -1,0 +1,109 @@
+"""Asking the leading controller: a request on the stream, the reply by its id."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.exits import CommandError, Exit
+from rechannel.wire import keys
+from rechannel.wire.messages import Decision, Reply, Request
+from rechannel.wire.store import Author, Store
+
+_POLL = 0.05
+_PATIENCE = 5.0  # seconds beyond the lease, so that a take-over meanwhile still answers
+
+
+def decide(
+    settings: Settings,
+    verb: str,
+    arguments: Mapping[str, str],
+    *,
+    reason: str,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Ask for a plan or a rebalance and show the decision; returns the exit code."""
+    reply = ask(settings, verb, arguments, reason=reason, wait=wait)
+    if "decision" not in reply.data:
+        raise CommandError(Exit(reply.code), reply.sentence)
+    if as_json:
+        click.echo(json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}))
+    else:
+        from rechannel.daemon import cli_tables
+
+        cli_tables.decision(str(reply.data["application"]), msgspec.convert(reply.data["decision"], Decision))
+    if reply.code:
+        click.echo(f"rechannel: {reply.sentence}", err=True)
+    return reply.code
+
+
+def pause(settings: Settings, verb: str, *, reason: str, wait: float | None, as_json: bool) -> int:
+    """Ask for a pause or its end; returns the exit code."""
+    reply = ask(settings, verb, {}, reason=reason, wait=wait)
+    if reply.code:
+        raise CommandError(Exit(reply.code), reply.sentence)
+    click.echo(
+        json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}) if as_json else reply.sentence
+    )
+    return reply.code
+
+
+def ask(
+    settings: Settings,
+    verb: str,
+    arguments: Mapping[str, str],
+    *,
+    reason: str = "",
+    wait: float | None = None,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Reply:
+    """Put a request and wait for its reply; CommandError when no controller answers within ``wait`` seconds."""
+    patience = settings.controller.lease + _PATIENCE if wait is None else wait
+    store = Store(settings.redis, settings.cluster.name)
+    user = _user()
+    request = Request(
+        request=uuid.uuid4().hex,
+        verb=verb,
+        user=user,
+        reason=reason,
+        arguments={name: value for name, value in arguments.items() if value},
+    )
+    author = Author(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
+    store.append(keys.REQUESTS, "", author.envelope(request, ttl=patience))
+    deadline = clock() + patience
+    while True:
+        found = store.get(keys.REPLY, request.request)
+        if found is not None and isinstance(found.body, Reply):
+            return found.body
+        if clock() >= deadline:
+            raise CommandError(
+                Exit.NO_ANSWER, f"no controller answered within {patience:g} s{_who_leads(store, clock)}"
+            )
+        sleep(_POLL)
+
+
+def _who_leads(store: Store, clock: Callable[[], float]) -> str:
+    state = store.get(keys.STATE)
+    if state is None or state.expires <= clock():
+        return ": none leads; start one with `rechannel controller`"
+    leader: Any = getattr(state.body, "leader", "?")
+    return f", though {leader} leads: is it stuck, or are the clocks apart?"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user id without a name
+        return str(os.getuid())

@@ -1,0 +1,172 @@
+"""The command ``status``: what Redis knows, put together with a fresh queue model. It needs no leading controller."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+import click
+import msgspec
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.collect import Collector, Facts
+from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, fresh_usage, take_snapshot
+from rechannel.migration.moves import UNSETTLED
+from rechannel.policies.queueing import executor_utilization
+from rechannel.wire import keys
+from rechannel.wire.messages import ControllerState, QueryState
+from rechannel.wire.store import Store
+
+Row = dict[str, Any]
+
+
+def run(settings: Settings, *, application: str, query: str, node: str, as_json: bool) -> None:
+    """Show the status, of one application, query or node where one is named."""
+    store = Store(settings.redis, settings.cluster.name)
+    document = collect(store, settings, time.time())
+    document["applications"] = _only(document["applications"], "application", application)
+    _filter(document["applications"], "queries", query, lambda row: (row["query"], row["name"]), "query")
+    _filter(document["applications"], "executors", node, lambda row: (row["node"],), "node")
+    if as_json:
+        click.echo(json.dumps(document))
+        return
+    from rechannel.daemon import cli_tables
+
+    cli_tables.status(document, time.time())
+
+
+def collect(store: Store, settings: Settings, now: float) -> Row:
+    """Return the whole status as plain values."""
+    collector = Collector(store, settings, lambda: now)
+    found = [collector.gather(name) for name in collector.refresh()]
+    state = store.get(keys.STATE)
+    leads = state is not None and state.expires > now and isinstance(state.body, ControllerState)
+    controller = msgspec.to_builtins(state.body) if state is not None and leads else None
+    if controller is not None:
+        del controller["type"]
+    applications = [_application(facts, settings, now, controller) for facts in found if facts is not None]
+    return {"at": now, "controller": controller, "applications": applications, "rejected_messages": store.rejected}
+
+
+def _application(facts: Facts, settings: Settings, now: float, controller: Row | None) -> Row:
+    report = facts.report
+    arguments = (facts.application, report, facts.batches, facts.windows, settings, now)
+    ready = take_snapshot(*arguments)
+    model = build_snapshot(*arguments) if isinstance(ready, NotReady) else ready
+    words = (controller or {}).get("applications", {}).get(facts.application, "")
+    return {
+        "application": facts.application,
+        "name": report.name,
+        "spark_version": report.spark_version,
+        "readiness": {
+            "ready": not isinstance(ready, NotReady),
+            "code": ready.code if isinstance(ready, NotReady) else "ready",
+            "sentence": ready.sentence if isinstance(ready, NotReady) else "ready",
+            "controller": words,
+        },
+        "executors": _executors(facts, model, settings, now),
+        "queries": [_query(query, model) for query in report.queries],
+        "moves": [msgspec.to_builtins(view) for view in report.moves if view.state in UNSETTLED],
+        "settled_moves": sum(view.state not in UNSETTLED for view in report.moves),
+        "counters": {
+            "landed": report.landed,
+            "missed": report.missed,
+            "abandoned": report.abandoned,
+            "failed_tasks": report.failed_tasks,
+            "rejected_messages": report.rejected_messages,
+        },
+        "problems": list(report.problems),
+    }
+
+
+def _executors(facts: Facts, model: Snapshot | None, settings: Settings, now: float) -> list[Row]:
+    usage = fresh_usage(facts.application, facts.windows, settings, now)
+    held: dict[str, int] = {}
+    for query in facts.report.queries:
+        for stage in query.stages if query.active else ():
+            for executor in stage.placement:
+                held[executor] = held.get(executor, 0) + 1
+    rows: list[Row] = []
+    infos = {info.executor: info for info in facts.report.executors}
+    for info in infos.values():
+        window, used = usage.get(info.executor, (None, None))
+        seconds = max(window.end - window.start, 1e-9) if window is not None else 1.0
+        rows.append(
+            {
+                "executor": info.executor,
+                "node": info.host,
+                "cores": info.cores,
+                "partitions": held.get(info.executor, 0),
+                "utilization": None,
+                "arrival_rate": None,
+                "service_rate": None,
+                "cpu": used.jvm_cpu / seconds if used else None,
+                "python_cpu": used.python_cpu / seconds if used else None,
+                "rss_bytes": used.jvm_rss + used.python_rss if used else None,
+                "fresh": used is not None,
+            }
+        )
+    if model is not None:
+        queue = executor_utilization(model.cluster, model.workload, model.placement)
+        for row in rows:
+            index = model.cluster.index_of(row["executor"])
+            row["utilization"] = float(queue.utilization[index])
+            row["arrival_rate"] = float(queue.arrival_rate[index])
+            rate = float(queue.service_rate[index])
+            row["service_rate"] = rate if math.isfinite(rate) else None
+    return rows
+
+
+def _query(query: QueryState, model: Snapshot | None) -> Row:
+    known = model is not None and query.query in model.batch_seconds
+    stages = []
+    for stage in query.stages:
+        placement: dict[str, list[int]] = {}
+        for partition, executor in enumerate(stage.placement):
+            placement.setdefault(executor or "unknown", []).append(partition)
+        stages.append(
+            {
+                "stage": stage.stage,
+                "partitions": stage.partitions,
+                "operators": [operator.name for operator in stage.operators],
+                "placement": dict(sorted(placement.items(), key=lambda item: (len(item[0]), item[0]))),
+            }
+        )
+    return {
+        "query": query.query,
+        "name": query.name,
+        "run": query.run,
+        "batch": query.batch,
+        "active": query.active,
+        "problem": query.problem,
+        "batch_seconds": model.batch_seconds[query.query] if model is not None and known else None,
+        "batches_per_second": 1 / model.batch_period[query.query] if model is not None and known else None,
+        "stages": stages,
+    }
+
+
+def _only(rows: list[Row], field: str, wanted: str) -> list[Row]:
+    if not wanted:
+        return rows
+    found = [row for row in rows if row[field] == wanted]
+    if not found:
+        _unknown(field, wanted, [row[field] for row in rows])
+    return found
+
+
+def _filter(applications: list[Row], field: str, wanted: str, names: Any, what: str) -> None:
+    if not wanted:
+        return
+    known = [names(row)[-1] or names(row)[0] for application in applications for row in application[field]]
+    for application in applications:
+        application[field] = [row for row in application[field] if wanted in names(row)]
+    if not any(application[field] for application in applications):
+        _unknown(what, wanted, known)
+
+
+def _unknown(what: str, wanted: str, known: list[str]) -> None:
+    listed = ", ".join(sorted(set(known))) or "none"
+    raise CommandError(Exit.REFUSED, f"unknown {what} {wanted}; known are {listed}")

@@ -1,0 +1,223 @@
+"""What people see: tables and lines. Programs read ``--json``; nothing here is to be parsed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rechannel.wire.messages import Decision
+
+_WIDE = 160  # columns when the output is no terminal
+_MOVES_SHOWN = 20
+_BUSY = 0.95
+_UUID = 36
+
+
+def _console() -> Console:
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False, soft_wrap=False)
+
+
+def _table(title: str, *columns: tuple[str, str]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name, side in columns:
+        table.add_column(name, justify="right" if side == ">" else "left", overflow="fold")
+    return table
+
+
+def settings(rows: Sequence[tuple[str, str, str, str, str, str]]) -> None:
+    """Show every setting: name, value, default, unit, bounds, reason."""
+    table = _table(
+        "", ("setting", "<"), ("value", "<"), ("default", "<"), ("unit", "<"), ("bounds", "<"), ("reason", "<")
+    )
+    for row in rows:
+        changed = "bold" if row[1] != row[2] else ""
+        table.add_row(*(escape(cell) for cell in row), style=changed)
+    _console().print(table)
+
+
+def status(document: dict[str, Any], now: float) -> None:
+    """Show the status document of `cli_status`."""
+    console = _console()
+    console.print(_controller_line(document["controller"], now))
+    if not document["applications"]:
+        console.print("no application reports: does a driver run rechannel.attach(spark)?")
+    for application in document["applications"]:
+        console.print()
+        name = f"{application['name']} ({application['application']}), Spark {application['spark_version']}"
+        readiness = application["readiness"]
+        said = readiness["controller"] or readiness["sentence"]
+        console.print(f"[bold]{escape(name)}[/bold]: {escape(said)}")
+        for problem in application["problems"]:
+            console.print(f"  problem: {escape(problem)}", style="yellow")
+        console.print(_executor_table(application["executors"]))
+        console.print(_query_table(application["queries"]))
+        counters = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in application["counters"].items())
+        console.print(f"moves so far: {counters}")
+        if application["moves"]:
+            console.print(_view_table(application["moves"]))
+    if document["rejected_messages"]:
+        console.print(f"{document['rejected_messages']} unreadable messages in Redis were passed over", style="yellow")
+
+
+def _controller_line(controller: dict[str, Any] | None, now: float) -> str:
+    if controller is None:
+        return "[yellow]no controller leads[/yellow]: start one with `rechannel controller`"
+    parts = [
+        f"controller {controller['leader']} leads in epoch {controller['epoch']}",
+        f"mode {controller['mode']}",
+        "[yellow]paused[/yellow]" if controller["paused"] else "",
+        f"next decision in {max(0.0, controller['next_decision'] - now):.0f} s",
+    ]
+    line = ", ".join(part for part in parts if part)
+    return f"{line}\nlast: {escape(controller['last_sentence'])}" if controller["last_sentence"] else line
+
+
+def _short(query: str) -> str:
+    """The first eight digits of a query id, which is a UUID; enough for people."""
+    return query[:8] if len(query) == _UUID and query.count("-") == 4 else query
+
+
+def _number(value: float | None, form: str) -> str:
+    return "?" if value is None else format(value, form)
+
+
+def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = _table(
+        "",
+        ("node", "<"),
+        ("executor", "<"),
+        ("cores", ">"),
+        ("partitions", ">"),
+        ("busy", ">"),
+        ("λ rows/s", ">"),
+        ("μ rows/s", ">"),
+        ("CPU", ">"),
+        ("Python CPU", ">"),
+        ("memory", ">"),
+        ("", "<"),
+    )
+    for row in rows:
+        busy = row["utilization"]
+        table.add_row(
+            row["node"],
+            row["executor"],
+            str(row["cores"]),
+            str(row["partitions"]),
+            _number(busy, ".0%"),
+            _number(row["arrival_rate"], ",.0f"),
+            _number(row["service_rate"], ",.0f"),
+            _number(row["cpu"], ".2f"),
+            _number(row["python_cpu"], ".2f"),
+            "?" if row["rss_bytes"] is None else f"{row['rss_bytes'] / 2**20:,.0f} MiB",
+            "" if row["fresh"] else "no fresh agent figures",
+            style="red" if busy is not None and busy > _BUSY else "",
+        )
+    return table
+
+
+def _query_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = _table(
+        "",
+        ("query", "<"),
+        ("batch", ">"),
+        ("batch time", ">"),
+        ("stage", "<"),
+        ("partitions by executor", "<"),
+        ("", "<"),
+    )
+    for row in rows:
+        remark = row["problem"] or ("" if row["active"] else "not active")
+        stages = row["stages"] or [{"stage": "", "operators": [], "placement": {}}]
+        for number, stage in enumerate(stages):
+            first = number == 0
+            operators = ", ".join(stage["operators"])
+            table.add_row(
+                escape(row["name"] or row["query"]) if first else "",
+                str(row["batch"]) if first else "",
+                (f"{row['batch_seconds']:.2f} s" if row["batch_seconds"] is not None else "?") if first else "",
+                escape(f"{stage['stage']} {operators}"),
+                "  ".join(f"{executor}: {len(held)}" for executor, held in stage["placement"].items()),
+                escape(remark) if first else "",
+            )
+    return table
+
+
+def _view_table(moves: Sequence[dict[str, Any]]) -> Table:
+    table = _table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
+    for move in moves[:_MOVES_SHOWN]:
+        missed = f", missed {move['misses']}" if move["misses"] else ""
+        table.add_row(
+            move["move"],
+            f"{_short(move['query'])}/{move['stage']} #{move['partition']}",
+            f"{move['source'] or '?'} → {move['target']}",
+            str(move["step"]),
+            f"{move['state']}{missed}",
+        )
+    if len(moves) > _MOVES_SHOWN:
+        table.add_row(f"… and {len(moves) - _MOVES_SHOWN} more")
+    return table
+
+
+def decision(application: str, made: Decision) -> None:
+    """Show a decision with its numbers."""
+    console = _console()
+    console.print(f"[bold]{escape(application)}[/bold] {made.decision} ({made.policy}): {escape(made.sentence)}")
+    if made.executors:
+        table = _table(
+            "",
+            ("node", "<"),
+            ("executor", "<"),
+            ("partitions", ">"),
+            ("busy", ">"),
+            ("λ rows/s", ">"),
+            ("μ rows/s", ">"),
+        )
+        for load in made.executors:
+            table.add_row(
+                load.node,
+                load.executor,
+                f"{load.partitions_before} → {load.partitions_after}",
+                f"{load.utilization_before:.0%} → {load.utilization_after:.0%}",
+                f"{load.arrival_before:,.0f} → {load.arrival_after:,.0f}",
+                f"{load.service:,.0f}" if load.service else "?",
+            )
+        console.print(table)
+    for query, before in made.batch_time_before.items():
+        after = made.batch_time_after.get(query, before)
+        console.print(f"batch time of {escape(_short(query))}: {before:.2f} → {after:.2f} s (critical path, predicted)")
+    if made.moves:
+        table = _table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
+        for move in made.moves[:_MOVES_SHOWN]:
+            where = f"{move.source or '?'} → {move.target}"
+            table.add_row(str(move.step), f"{_short(move.query)}/{move.stage} #{move.partition}", where)
+        if len(made.moves) > _MOVES_SHOWN:
+            table.add_row("", f"… and {len(made.moves) - _MOVES_SHOWN} more")
+        console.print(table)
+    if made.streams:
+        counts = ", ".join(f"{count} {kind}" for kind, count in made.streams.items())
+        console.print(f"streams: {counts}")
+        for stream in made.hot_streams:
+            console.print(f"  {escape(stream)}")
+    for refusal in made.refusals:
+        console.print(f"refused by {refusal.law} (reaches the {refusal.reach}): {escape(refusal.detail)}")
+    for note in made.notes:
+        console.print(f"note: {escape(note)}")
+
+
+def history_line(entry: dict[str, Any]) -> str:
+    """Return one line of the history."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
+    if entry["type"] == "decision":
+        who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
+        return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}): {entry['sentence']}"
+    step = f"{entry['before'] or '·'} → {entry['after']}"
+    unit = f"{_short(entry['query'])}/{entry['stage']} #{entry['partition']}"
+    way = f"{entry['source'] or '?'} → {entry['target']}"
+    evidence = f": {entry['evidence']}" if entry["evidence"] else ""
+    return f"{at}  move {entry['move']}  {unit} {way}  {step} ({entry['reason']}){evidence}"

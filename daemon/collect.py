@@ -1,0 +1,161 @@
+"""What is kept of Redis between two decisions: fresh link reports, the last batches, the last agent windows.
+
+Streams are read on from the last entry seen, so a refresh costs what is new. Everything is bounded: so many batches a
+query, so many windows a node, and what belongs to an application or node that is gone is dropped. Any method may raise
+a StoreError; what was read before stays, and whoever decides reads anew first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rechannel.conf.settings import Settings
+from rechannel.wire import keys
+from rechannel.wire.keys import KeyNameError, KeyRule
+from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport
+from rechannel.wire.store import Store
+
+_PAGE = 200
+_FIRST = 64  # entries of a stream read when it is met for the first time
+_SPARE = 3  # times the entries one decision needs are kept, for joining streams with their batches
+_WINDOW_KEPT = 12
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The messages about one application at one moment."""
+
+    application: str
+    report: LinkReport
+    batches: tuple[BatchReport, ...]
+    windows: dict[str, tuple[AgentWindow, ...]]
+
+
+@dataclass
+class _Application:
+    report: Envelope
+    after: str = ""
+    batches: dict[str, deque[tuple[str, BatchReport]]] = field(default_factory=dict)  # query -> (run, batch)
+
+
+@dataclass
+class _Node:
+    after: str = ""
+    windows: deque[AgentWindow] = field(default_factory=deque)
+
+
+class Collector:
+    """Reads the messages of links and agents."""
+
+    def __init__(self, store: Store, settings: Settings, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._applications: dict[str, _Application] = {}
+        self._nodes: dict[str, _Node] = {}
+
+    @property
+    def reports(self) -> dict[str, LinkReport]:
+        """The last read report of every application that has a fresh one, by application id."""
+        now = self._clock()
+        found = {}
+        for name, known in sorted(self._applications.items()):
+            if known.report.expires > now and isinstance(known.report.body, LinkReport):
+                found[name] = known.report.body
+        return found
+
+    def refresh(self) -> dict[str, LinkReport]:
+        """Read the report of every application and return the fresh ones."""
+        now = self._clock()
+        fresh: dict[str, Envelope] = {}
+        for name in self._store.applications(now - keys.REPORT.ttl):
+            try:
+                envelope = self._store.get(keys.REPORT, name)
+            except KeyNameError:
+                continue  # somebody put a name on the list that can have no key
+            # A report that was copied under another application's key is nobody's.
+            if envelope is not None and isinstance(envelope.body, LinkReport) and envelope.application == name:
+                fresh[name] = envelope
+        for name in set(self._applications) - set(fresh):
+            del self._applications[name]
+        for name, envelope in fresh.items():
+            self._applications.setdefault(name, _Application(envelope)).report = envelope
+        return self.reports
+
+    def gather(self, application: str) -> Facts | None:
+        """Read what is new about an application and its nodes; None when it has no fresh report."""
+        report = self.reports.get(application)
+        if report is None:
+            return None
+        known = self._applications[application]
+        self._read_batches(application, known)
+        hosts = sorted({info.host for info in report.executors})
+        for host in hosts:
+            self._read_windows(host)
+        self._forget_nodes()
+        runs = {query.query: query.run for query in report.queries}
+        known.batches = {query: kept for query, kept in known.batches.items() if query in runs}
+        batches = tuple(
+            batch for query, kept in known.batches.items() for run, batch in kept if run in ("", runs[query])
+        )
+        windows = {host: tuple(self._nodes[host].windows) for host in hosts if host in self._nodes}
+        return Facts(application, report, batches, windows)
+
+    def _read_batches(self, application: str, known: _Application) -> None:
+        most = max(_FIRST, self._settings.reschedule.batches * _SPARE)
+        known.after, envelopes = read_on(self._store, keys.BATCHES, application, known.after, first=most)
+        for envelope in envelopes:
+            body = envelope.body
+            if not isinstance(body, BatchReport) or envelope.application != application:
+                continue
+            kept = known.batches.setdefault(body.query, deque(maxlen=self._settings.reschedule.batches * _SPARE))
+            kept.append((envelope.run, body))
+
+    def _read_windows(self, host: str) -> None:
+        node = self._nodes.setdefault(host, _Node(windows=deque(maxlen=self._kept_windows)))
+        try:
+            node.after, envelopes = read_on(self._store, keys.WINDOWS, host, node.after, first=self._kept_windows)
+        except KeyNameError:
+            return  # a host name that can have no key has no agent: it counts as silent
+        for envelope in envelopes:
+            if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
+                node.windows.append(envelope.body)
+
+    @property
+    def _kept_windows(self) -> int:
+        return max(self._settings.reschedule.windows, _WINDOW_KEPT)
+
+    def _forget_nodes(self) -> None:
+        wanted = {info.host for report in self.reports.values() for info in report.executors}
+        for host in set(self._nodes) - wanted:
+            del self._nodes[host]
+
+
+def read_on(store: Store, rule: KeyRule, name: str, after: str, *, first: int) -> tuple[str, list[Envelope]]:
+    """Read a stream on from ``after``, or its newest ``first`` entries when ``after`` is empty.
+
+    A stream that ends before ``after`` was emptied or replaced: it is read from its start.
+    """
+    if not after:
+        newest = store.last_id(rule, name)
+        if newest == "0":
+            return "", []
+        return newest, store.last(rule, name, first)
+    found: list[Envelope] = []
+    while True:
+        newest, envelopes = store.read(rule, name, after, _PAGE)
+        if newest == after:
+            break
+        found += envelopes
+        after = newest
+    if not found and entry_number(store.last_id(rule, name)) < entry_number(after):
+        return read_on(store, rule, name, "", first=first)
+    return after, found
+
+
+def entry_number(entry: str) -> tuple[int, int]:
+    """Read a stream entry's id as numbers that compare as the entries follow."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)

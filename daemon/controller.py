@@ -1,0 +1,387 @@
+"""The controller: leads or stands by, decides, publishes what it wants, and follows it to the end.
+
+Each public method is one cycle: it reads once, walks its guards and returns a sentence or a decision. Methods may raise
+StoreError (nothing is decided on stale data; the next cycle tries again) and are safe to call from several threads.
+
+One migration at a time per application. A desired placement is renewed as long as one of its moves is not settled,
+under the same decision id; a new leader finds it in Redis and goes on with it under its own epoch.
+
+What it does not do: react to events (it decides by time and on request), or take up again a migration whose desired
+placement expired while nobody led: the links let such moves go, and the next decision starts afresh.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+import structlog
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon import deciding, requests
+from rechannel.daemon.collect import Collector
+from rechannel.daemon.deciding import Ask
+from rechannel.daemon.following import Migration, in_flight
+from rechannel.daemon.lead import Lead, Turn
+from rechannel.daemon.snapshot import NotReady, take_snapshot
+from rechannel.wire import keys
+from rechannel.wire.messages import (
+    ControllerState,
+    Decision,
+    DesiredPlacement,
+    Envelope,
+    LinkReport,
+    MessageError,
+    Refusal,
+    body_of,
+)
+from rechannel.wire.signing import SignatureError, Signer
+from rechannel.wire.store import Author, Store, StoreError
+
+_COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
+
+
+class Controller:
+    """One controller of one cluster."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        signer: Signer,
+        clock: Callable[[], float] = time.time,
+        *,
+        name: str = "controller",
+    ) -> None:
+        self.settings = settings
+        self.lead = Lead(settings, store, clock, name)
+        self.rejected = 0  # desired placements found in Redis that we did not sign
+        self.next_decision = clock() + settings.reschedule.timeout
+        self.migrations: dict[str, Migration] = {}
+        self.ended: dict[str, float] = {}  # application -> end of its last migration
+        self._store = store
+        self._signer = signer
+        self._clock = clock
+        self._author = Author(settings.cluster.name, self.lead.name, clock)
+        self._collector = Collector(store, settings, clock)
+        self._lock = threading.RLock()
+        self._log = structlog.get_logger("rechannel.controller")
+        self._examined: set[str] = set()  # applications whose desired placement this leader has looked at
+        self._complained: dict[str, float] = {}
+        self._words: dict[str, str] = {}
+        self._words_at = 0.0
+        self._last_sentence = ""
+        self._followed_at = clock()
+        self._desk = requests.Desk(self, store, self._author, clock)
+
+    def observe(self) -> str:
+        """See to the lease and the links' reports, and publish what the controller is doing."""
+        with self._lock:
+            reports = self._collector.refresh()
+            turn = self.lead.renew(max((report.accepted_epoch for report in reports.values()), default=0))
+            if turn is Turn.WAITING:
+                if self._examined or self.migrations:
+                    self._log.warning("lead-lost", leader=self.lead.holder, epoch=self.lead.epoch)
+                self._forget()
+                return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
+            if turn is not Turn.KEPT:
+                self._examined.clear()
+                self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
+            self._each(sorted(set(reports) - self._examined), lambda name: self._adopt(name, reports[name]))
+            if self._clock() >= self._words_at + self.settings.agent.window:
+                self._words_at = self._clock()
+                self._words = {}
+            self._each(sorted(set(reports) - set(self._words)), self._say_readiness)
+            self._publish_state()
+            return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
+
+    def decide_all(self, trigger: str = "timeout") -> list[Decision]:
+        """Decide on every application that reports; act only in mode ``apply``. Does nothing unless leading."""
+        with self._lock:
+            self.next_decision = self._clock() + self.settings.reschedule.timeout
+            if not self.lead.holds():
+                return []
+            apply = self.settings.reschedule.mode == "apply" and not self.lead.paused
+            decisions: list[Decision] = []
+            self._each(
+                self._collector.refresh(),
+                lambda name: decisions.append(self.decide(trigger, application=name, apply=apply)),
+            )
+            return decisions
+
+    def decide(
+        self,
+        trigger: str,
+        *,
+        application: str,
+        user: str = "",
+        reason: str = "",
+        apply: bool = False,
+        force: bool = False,
+    ) -> Decision:
+        """Decide on one application, publish the decision, and with ``apply`` begin the migration.
+
+        ``force`` skips the gate and the cool-down, never a hard law, a pause or a running migration.
+        """
+        with self._lock:
+            now = self._clock()
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+            ask = Ask(f"{stamp}-{secrets.token_hex(2)}", now, trigger, user, reason, apply, force)
+            why = NotReady("not-leading", "this controller does not lead", transient=True)
+            if not self.lead.holds():
+                return deciding.not_ready(ask, self.settings.reschedule.policy, why)
+            decision, runs = self._decided(ask, application)
+            if not self.lead.holds():  # planning took long, or the process was stopped meanwhile
+                return deciding.not_ready(ask, self.settings.reschedule.policy, why)
+            self._publish(decision, application, runs)
+            return decision
+
+    def follow(self) -> str:
+        """Renew what is wanted and not yet reached; notice what is over."""
+        with self._lock:
+            if not self.lead.holds():
+                return "not leading"
+            if self.migrations:
+                self._collector.refresh()
+            now = self._clock()
+            # While Redis was away nobody could be heard: that silence is not the links'.
+            silence = now - self._followed_at
+            self._followed_at = now
+            if silence > 3 * self.settings.controller.observe:
+                for migration in self.migrations.values():
+                    migration.last_sign = min(now, migration.last_sign + silence)
+            self._each(sorted(self.migrations), self._follow)
+            running = [migration.sentence() for migration in self.migrations.values()]
+            return "; ".join(running) or "no migration runs"
+
+    def answer_requests(self) -> int:
+        """Answer what operators ask; returns how many requests were answered."""
+        with self._lock:
+            return self._desk.answer() if self.lead.holds() else 0
+
+    def pause(self, paused: bool) -> str:
+        """Pause or resume everything; running migrations begin no further move while paused."""
+        with self._lock:
+            self.lead.pause(paused)
+            self.follow()
+            running = len(self.migrations)
+            held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
+            self._last_sentence = f"{'paused' if paused else 'resumed'}{held if running else ''}"
+            self._log.info("paused" if paused else "resumed", migrations=running)
+            self._publish_state()
+            return self._last_sentence
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this controller leads in, or last knew of."""
+        return self.lead.epoch
+
+    @property
+    def applications(self) -> list[str]:
+        """Ids of the applications with a fresh report."""
+        return sorted(self._collector.reports)
+
+    def close(self) -> None:
+        """Give the lead up, so that a stand-by takes over at once."""
+        with self._lock:
+            self.lead.release()
+
+    def _decided(self, ask: Ask, application: str) -> tuple[Decision, dict[str, str]]:
+        """Return the decision and the query runs it was made for."""
+        policy = self.settings.reschedule.policy
+        if ask.apply and self.lead.paused:
+            detail = "Rechannel is paused: `rechannel resume` first"
+            return deciding.refused(ask, policy, Refusal(law="paused", reach="plan", detail=detail)), {}
+        self._collector.refresh()
+        facts = self._collector.gather(application)
+        if facts is None:
+            why = NotReady("no-report", f"no link reports for application {application}", transient=True)
+            return deciding.not_ready(ask, policy, why), {}
+        busy = self._migration_runs(application, facts.report, ask.at)
+        if busy:
+            return deciding.not_ready(ask, policy, NotReady("migration-running", busy, transient=True)), {}
+        snapshot = take_snapshot(application, facts.report, facts.batches, facts.windows, self.settings, ask.at)
+        if isinstance(snapshot, NotReady):
+            return deciding.not_ready(ask, policy, snapshot), {}
+        resting = self._resting(application, ask.at)
+        decision = deciding.decide(
+            ask,
+            snapshot,
+            self.settings,
+            in_flight=in_flight(facts.report),
+            resting=resting,
+            notes=[f"the link says: {problem}" for problem in facts.report.problems],
+        )
+        moving = {move.query for move in decision.moves}
+        return decision, {name: query.run for name, query in snapshot.queries.items() if name in moving}
+
+    def _migration_runs(self, application: str, report: LinkReport, now: float) -> str:
+        if application not in self._examined:
+            self._adopt(application, report)
+        migration = self.migrations.get(application)
+        if migration is not None:
+            migration.update(report, now)
+            if not migration.over(now):
+                return f"{migration.sentence()}; one at a time"
+            self._finish(migration, now)
+        flying = len(in_flight(report))
+        return f"the link still works on {flying} moves of decision {report.decision or '?'}" if flying else ""
+
+    def _resting(self, application: str, now: float) -> float:
+        if application not in self.ended:
+            return 0.0
+        return max(0.0, self.ended[application] + self.settings.gate.cooldown - now)
+
+    def _publish(self, decision: Decision, application: str, runs: dict[str, str]) -> None:
+        self._last_sentence = f"{application}: {decision.sentence}"
+        self._log.info(
+            "decision",
+            application=application,
+            decision=decision.decision,
+            outcome=decision.outcome,
+            reason=decision.reason,
+            sentence=decision.sentence,
+        )
+        envelope = self._author.envelope(
+            decision, ttl=keys.DECISIONS.ttl, application=application, epoch=self.lead.epoch
+        )
+        self._store.append(keys.DECISIONS, "", envelope)
+        if decision.outcome == "applied":
+            desired = DesiredPlacement(decision=decision.decision, runs=runs, moves=decision.moves)
+            patience = self.settings.controller.placement_ttl
+            self.migrations[application] = Migration(application, desired, self._clock(), patience)
+            self._words.pop(application, None)
+            try:
+                self._renew(self.migrations[application])
+            except StoreError as error:  # the decision stands; `follow` says it again while its figures are fresh
+                self._log.warning("desired-not-sent", application=application, sentence=str(error))
+
+    def _follow(self, application: str) -> None:
+        migration = self.migrations[application]
+        now = self._clock()
+        migration.update(self._collector.reports.get(application), now)
+        if migration.over(now):
+            self._finish(migration, now)
+        else:
+            self._renew(migration)
+
+    def _finish(self, migration: Migration, now: float) -> None:
+        why = migration.over(now)
+        self._last_sentence = migration.sentence(why)
+        self._log.info("migration-over", application=migration.application, why=why, sentence=self._last_sentence)
+        if why != "not-taken-up":
+            self.ended[migration.application] = now
+        del self.migrations[migration.application]
+        self._words.pop(migration.application, None)
+
+    def _renew(self, migration: Migration) -> None:
+        """Put the desired placement where its link looks, unless what stands there still does."""
+        now, ttl = self._clock(), self.settings.controller.placement_ttl
+        migration.desired = msgspec.structs.replace(migration.desired, hold=self.lead.paused)
+        found = self._store.get(keys.DESIRED, migration.application)
+        ours = found is not None and self._is_ours(found)
+        if found is not None and ours and found.epoch > self.lead.epoch:
+            self._log.warning("epoch-behind", application=migration.application, found=found.epoch)
+            self.lead.learn(found.epoch)
+            return  # another leader's, or Redis went back in time; the next renewal of the lease tells
+        if (
+            found is not None
+            and ours
+            and found.body == migration.desired
+            and found.epoch == self.lead.epoch
+            and found.expires - now > ttl * 2 / 3
+        ):
+            return
+        if not self.lead.holds():
+            return
+        envelope = self._author.envelope(
+            migration.desired, ttl=ttl, application=migration.application, epoch=self.lead.epoch
+        )
+        self._store.put(keys.DESIRED, migration.application, self._signer.sign(envelope))
+        migration.epoch = self.lead.epoch
+
+    def _adopt(self, application: str, report: LinkReport) -> None:
+        """Go on with the migration that a leader before us began, or learn when the last one was."""
+        found = self._store.get(keys.DESIRED, application)
+        self._examined.add(application)
+        if found is None:
+            return
+        try:
+            desired = body_of(found, DesiredPlacement)
+            if found.application != application or not self._is_ours(found):
+                raise SignatureError(f"desired placement of {application} was not signed by this cluster's key")
+        except MessageError as error:
+            self.rejected += 1
+            self._log.warning("desired-rejected", application=application, sentence=str(error))
+            return
+        mine = self.migrations.get(application)
+        if mine is not None:
+            if desired.decision == mine.desired.decision or found.epoch <= mine.epoch:
+                return
+            del self.migrations[application]  # somebody led while we could not, and decided anew
+        now = self._clock()
+        migration = Migration(application, desired, found.time, self.settings.controller.placement_ttl)
+        migration.update(report, now)
+        if found.expires <= now or migration.over(now):
+            self.ended[application] = max(self.ended.get(application, 0.0), found.time)
+            return
+        self.migrations[application] = migration
+        self._log.info("migration-adopted", application=application, decision=desired.decision, epoch=self.lead.epoch)
+
+    def _is_ours(self, envelope: Envelope) -> bool:
+        # Ed25519 signatures are deterministic: what this key signed, it signs the same way again.
+        return bool(envelope.signature) and self._signer.sign(envelope).signature == envelope.signature
+
+    def _forget(self) -> None:
+        self.migrations.clear()
+        self._examined.clear()
+        self._words.clear()
+        self._words_at = 0.0
+        self._desk.forget()
+
+    def _say_readiness(self, application: str) -> None:
+        migration = self.migrations.get(application)
+        if migration is not None:
+            self._words[application] = migration.sentence()
+            return
+        facts = self._collector.gather(application)
+        if facts is None:
+            return
+        found = take_snapshot(application, facts.report, facts.batches, facts.windows, self.settings, self._clock())
+        if isinstance(found, NotReady):
+            self._words[application] = f"not ready: {found.sentence}"
+            return
+        resting = self._resting(application, self._clock())
+        rest = f", cool-down for {resting:.0f} s" if resting else ""
+        placed = sum(stage.n for stage in found.workload.placeable)
+        self._words[application] = f"ready: {placed} partitions on {found.cluster.size} executors{rest}"
+
+    def _publish_state(self) -> None:
+        state = ControllerState(
+            leader=self.lead.name,
+            since=self.lead.since,
+            epoch=self.lead.epoch,
+            paused=self.lead.paused,
+            mode=self.settings.reschedule.mode,
+            next_decision=self.next_decision,
+            last_sentence=self._last_sentence,
+            applications=dict(self._words),
+        )
+        # It expires with the lease: a state that is still valid means that somebody leads.
+        ttl = self.settings.controller.lease
+        self._store.put(keys.STATE, "", self._author.envelope(state, ttl=ttl, epoch=self.lead.epoch))
+
+    def _each(self, applications: Iterable[str], act: Callable[[str], object]) -> None:
+        """Act on every application; what fails for one is logged and never stops the others."""
+        for application in list(applications):
+            try:
+                act(application)
+            except StoreError:
+                raise
+            except Exception:  # noqa: BLE001 one application's odd figures must not leave the others without a leader
+                if self._clock() >= self._complained.get(application, 0.0) + _COMPLAIN_EVERY:
+                    self._complained[application] = self._clock()
+                    self._log.exception("application-failed", application=application)

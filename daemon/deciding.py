@@ -1,0 +1,199 @@
+"""From a snapshot to a decision: ask the policy, let the manager dispose, and say it in one sentence with its numbers.
+
+Pure, except for policies' own defects, which become refusals. Nothing is published here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.exits import Exit
+from rechannel.daemon.snapshot import NotReady, Snapshot
+from rechannel.migration.plan.manager import Disposition, Facts, dispose
+from rechannel.policies.classification import StreamClass, classify, hot_streams
+from rechannel.policies.model import ModelError, Placement, ScaleOutError
+from rechannel.policies.registry import POLICIES, PolicyLawError, propose
+from rechannel.wire.messages import Decision, ExecutorLoad, Refusal
+
+_HOT_STREAMS = 10
+_EXITS = {
+    "ok": Exit.DONE,
+    "nothing-to-do": Exit.NOTHING,
+    "gate": Exit.NOTHING,
+    "cooldown": Exit.NOTHING,
+}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Who wants a decision, why, and what may be done with it."""
+
+    decision: str
+    at: float
+    trigger: str
+    user: str = ""
+    reason: str = ""
+    apply: bool = False
+    force: bool = False
+
+
+def exit_of(decision: Decision) -> Exit:
+    """Return the exit code that stands for a decision."""
+    if decision.outcome == "not-ready":
+        return Exit.NOT_READY
+    return _EXITS.get(decision.reason, Exit.REFUSED)
+
+
+def not_ready(ask: Ask, policy: str, why: NotReady) -> Decision:
+    """Return the decision not to decide."""
+    wait = f"; ready in about {why.ready_in:.0f} s" if why.ready_in is not None else ""
+    return _empty(ask, policy, "not-ready", why.code, f"not ready: {why.sentence}{wait}")
+
+
+def refused(ask: Ask, policy: str, refusal: Refusal) -> Decision:
+    """Return a refusal that needed no plan."""
+    return _empty(ask, policy, "refused", refusal.law, refusal.detail, [refusal])
+
+
+def decide(
+    ask: Ask,
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    in_flight: frozenset[tuple[str, int, int]] = frozenset(),
+    resting: float = 0.0,
+    notes: Sequence[str] = (),
+) -> Decision:
+    """Decide on one application. ``resting``: seconds of its cool-down that are left."""
+    policy = settings.reschedule.policy
+    entry = POLICIES.get(policy)
+    limits = {"max_moves": settings.migration.max_moves}
+    known = getattr(entry.parameters, "__dataclass_fields__", {}) if entry else {}
+    parameters = {name: value for name, value in limits.items() if name in known}
+    try:
+        proposal = propose(policy, snapshot.cluster, snapshot.workload, snapshot.placement, parameters)
+    except ScaleOutError as error:
+        return refused(ask, policy, Refusal(law="scale-out", reach="plan", detail=str(error)))
+    except (ModelError, PolicyLawError) as error:
+        return refused(ask, policy, Refusal(law="policy", reach="plan", detail=str(error)))
+    facts = Facts(
+        cluster=snapshot.cluster,
+        workload=snapshot.workload,
+        current=snapshot.placement,
+        stages=snapshot.stages,
+        queries=snapshot.queries,
+        in_flight=in_flight,
+        resting=resting,
+    )
+    disposed = dispose(proposal.placement, facts, settings, decision=ask.decision, force=ask.force)
+    classes, hot = _streams(snapshot)
+    asked = [f"asked by {ask.user}: {ask.reason}"] if ask.reason else []
+    return Decision(
+        decision=ask.decision,
+        at=ask.at,
+        trigger=ask.trigger,
+        user=ask.user,
+        policy=policy,
+        outcome=_outcome(ask, disposed),
+        reason=disposed.code,
+        sentence=_sentence(ask, disposed),
+        executors=_loads(snapshot, disposed),
+        moves=list(disposed.moves),
+        refusals=list(disposed.refusals),
+        batch_time_before=disposed.batch_time_before,
+        batch_time_after=disposed.batch_time_after,
+        gain=disposed.verdict.gain if disposed.verdict else 0.0,
+        cost=disposed.verdict.cost if disposed.verdict else 0.0,
+        streams=classes,
+        hot_streams=hot,
+        notes=[*asked, *notes, *snapshot.notes, *proposal.notes],
+    )
+
+
+def _empty(
+    ask: Ask, policy: str, outcome: str, code: str, sentence: str, refusals: list[Refusal] | None = None
+) -> Decision:
+    return Decision(
+        decision=ask.decision,
+        at=ask.at,
+        trigger=ask.trigger,
+        user=ask.user,
+        policy=policy,
+        outcome=outcome,
+        reason=code,
+        sentence=sentence,
+        refusals=refusals or [],
+        notes=[f"asked by {ask.user}: {ask.reason}"] if ask.reason else [],
+    )
+
+
+def _outcome(ask: Ask, disposed: Disposition) -> str:
+    if disposed.code == "ok":
+        return "applied" if ask.apply else "planned"
+    return "planned" if disposed.code == "nothing-to-do" else "refused"
+
+
+def _sentence(ask: Ask, disposed: Disposition) -> str:
+    if disposed.code == "ok":
+        return f"{'moving' if ask.apply else 'would move'} {disposed.sentence}"
+    return disposed.sentence
+
+
+def _loads(snapshot: Snapshot, disposed: Disposition) -> list[ExecutorLoad]:
+    cluster, before, after = snapshot.cluster, disposed.queue_before, disposed.queue_after
+    counts = [partitions(placement, cluster.size) for placement in (snapshot.placement, disposed.placement)]
+    return [
+        ExecutorLoad(
+            executor=cluster.executors[index],
+            node=cluster.nodes[index],
+            partitions_before=int(counts[0][index]),
+            partitions_after=int(counts[1][index]),
+            arrival_before=float(before.arrival_rate[index]),
+            arrival_after=float(after.arrival_rate[index]),
+            service=finite(before.service_rate[index]),
+            utilization_before=float(before.utilization[index]),
+            utilization_after=float(after.utilization[index]),
+        )
+        for index in range(cluster.size)
+    ]
+
+
+def partitions(placement: Placement, executors: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Count the partitions on each executor."""
+    counts = np.zeros(executors, dtype=np.int64)
+    for array in placement.assignments.values():
+        counts += np.bincount(array[array >= 0], minlength=executors)
+    return counts
+
+
+def finite(value: float) -> float:
+    """Return a number JSON can carry; 0 stands for unknown or unbounded."""
+    return float(value) if math.isfinite(value) else 0.0
+
+
+def _streams(snapshot: Snapshot) -> tuple[dict[str, int], list[str]]:
+    volumes = [stream.volume[stream.volume > 0] for stream in snapshot.workload.streams]
+    if not volumes:
+        return {}, []
+    classes = classify(np.concatenate(volumes)).classes
+    count = {kind.name.lower(): int((classes == kind).sum()) for kind in sorted(StreamClass, reverse=True)}
+    hot = hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
+    placed = set(snapshot.stages)
+    names = [
+        f"{_end(snapshot, stream.upstream, stream.upstream_index, placed)} → "
+        f"{_end(snapshot, stream.downstream, stream.downstream_partition, placed)}: "
+        f"{stream.volume / 1e6:.3f} MB/s, {'local' if stream.local else 'remote'}"
+        for stream in hot
+    ]
+    return count, names
+
+
+def _end(snapshot: Snapshot, stage: str, entry: int, placed: set[str]) -> str:
+    return (
+        f"{stage} partition {entry}" if stage in placed else f"{stage} on executor {snapshot.cluster.executors[entry]}"
+    )

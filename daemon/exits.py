@@ -1,0 +1,51 @@
+"""Exit codes of the command line, which are also the codes of the controller's replies.
+
+==== ==================================================================
+0    done
+1    the request is wrong, or a law refuses it
+2    wrong usage of the command line
+3    nothing to do, or the gate or the cool-down says no
+4    not ready: the figures a decision needs are not there yet
+5    Redis cannot be reached, or refuses
+6    no controller answered
+7    the configuration is wrong
+==== ==================================================================
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What a command's end means."""
+
+    DONE = 0
+    REFUSED = 1
+    USAGE = 2
+    NOTHING = 3
+    NOT_READY = 4
+    REDIS = 5
+    NO_ANSWER = 6
+    CONFIGURATION = 7
+
+
+EXIT_WORDS = {
+    Exit.DONE: "done",
+    Exit.REFUSED: "the request is wrong, or a law refuses it",
+    Exit.USAGE: "wrong usage",
+    Exit.NOTHING: "nothing to do, or the gate or the cool-down says no",
+    Exit.NOT_READY: "not ready: the figures a decision needs are not there yet",
+    Exit.REDIS: "Redis cannot be reached, or refuses",
+    Exit.NO_ANSWER: "no controller answered",
+    Exit.CONFIGURATION: "the configuration is wrong",
+}
+
+
+class CommandError(Exception):
+    """A command ends without doing what was asked: the sentence for people, and the exit code."""
+
+    def __init__(self, code: Exit, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence

@@ -1,0 +1,191 @@
+"""What the last batches of a query say about its stages, and the agents' stream rows about the shuffles between them.
+
+Pure. A stateful stage has one entry for each partition; every other stage, and a stateful stage that is not ours to
+place, is floating: entry e is what was observed on executor e. All figures are means over the batches given, a batch
+in which a stage or partition did not run counting as zero, because `batches_per_second` counts it too.
+
+Streams are joined by task id, which is unique within an application: what a map task left on its executor's disk says
+how much went to each downstream partition, and the batch report says which stage and partition that task was. Volumes
+are bytes per second at the rate of the batches, not of the agents' windows: a batch may last longer than a window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.model import FloatArray, Stage, Stream
+from rechannel.wire.messages import BatchReport, QueryState, StageRun, StatefulStage, StreamRow, TaskRow
+
+_SHORTEST_PERIOD = 1e-3
+_LARGEST_BLOCK = 20_000_000  # entries of one dense shuffle block: 160 MB
+
+
+@dataclass(frozen=True, eq=False)
+class QueryModel:
+    """A query's stages in the order they run, and what is needed to join streams to them.
+
+    ``placed`` is stage key -> the stage as the link reports it, for placeable stages alone.
+    """
+
+    stages: tuple[Stage, ...]
+    streams: tuple[Stream, ...]
+    placed: Mapping[str, StatefulStage]
+    skipped: Counter[str]
+
+
+def period(batches: Sequence[BatchReport], now: float) -> float:
+    """Seconds from one batch's start to the next one's. An idle query's period grows with its silence."""
+    starts = [batch.start for batch in batches]
+    gaps = len(starts) - 1
+    mean = (starts[-1] - starts[0]) / gaps if gaps else batches[-1].end - batches[-1].start
+    return max(mean, now - batches[-1].end, _SHORTEST_PERIOD)
+
+
+def stage_keys(query: str, batch: BatchReport) -> list[tuple[str, StageRun]]:
+    """Name the stages of a batch in the order they ran: ``query/ordinal``, or ``query/f<position>`` for the rest."""
+    named = []
+    floating = 0
+    for run in sorted(batch.stages, key=lambda item: item.spark_stage):
+        if run.stateful >= 0:
+            named.append((f"{query}/{run.stateful}", run))
+        else:
+            named.append((f"{query}/f{floating}", run))
+            floating += 1
+    return named
+
+
+def model_query(
+    query: QueryState,
+    batches: Sequence[BatchReport],
+    streams: Iterable[StreamRow],
+    executors: Mapping[str, int],
+    *,
+    placeable: bool,
+    now: float,
+) -> QueryModel:
+    """Model one query from its last batches (oldest first, at least one) and the stream rows of its application."""
+    known = [stage for stage in query.stages if placeable and stage.partitions > 0]
+    sizes = {f"{query.query}/{stage.stage}": stage.partitions for stage in known}
+    rate = 1.0 / period(batches, now)
+    named = [stage_keys(query.query, batch) for batch in batches]
+    order = _order(named, sizes)
+    totals = {key: _Totals(sizes.get(key, len(executors))) for key in order}
+    for batch in named:
+        for key, run in batch:
+            totals[key].add(run, executors, by_partition=key in sizes)
+    stages = tuple(
+        Stage(
+            key=key,
+            query=query.query,
+            placeable=key in sizes,
+            batches_per_second=rate,
+            busy=total.busy / len(batches),
+            rows=total.rows / len(batches),
+            state_bytes=total.state,
+        )
+        for key, total in totals.items()
+    )
+    skipped: Counter[str] = Counter()
+    blocks = _blocks(named, list(streams), totals, executors, sizes, skipped)
+    position = {key: index for index, key in enumerate(order)}
+    kept = tuple(
+        Stream(up, down, volume * rate)
+        for (up, down), volume in blocks.items()
+        if position[up] < position[down] and volume.any()
+    )
+    return QueryModel(stages, kept, {f"{query.query}/{stage.stage}": stage for stage in known}, skipped)
+
+
+def _order(named: Sequence[list[tuple[str, StageRun]]], sizes: Mapping[str, int]) -> list[str]:
+    """Stage keys in running order: the fullest batch leads (the latest of equals), what it lacks comes after."""
+    fullest = max(range(len(named)), key=lambda index: (len(named[index]), index))
+    keys = [key for key, _ in named[fullest]]
+    keys += [key for batch in named for key, _ in batch]
+    return list(dict.fromkeys([*keys, *sizes]))
+
+
+class _Totals:
+    """Sums over batches for the entries of one stage."""
+
+    def __init__(self, size: int) -> None:
+        self.busy = np.zeros(size)
+        self.rows = np.zeros(size)
+        self.state = np.zeros(size)
+
+    def add(self, run: StageRun, executors: Mapping[str, int], *, by_partition: bool) -> None:
+        state = np.zeros_like(self.state)
+        for task in _latest(run):
+            entry = task.partition if by_partition else executors.get(task.executor, -1)
+            if not 0 <= entry < len(self.busy):
+                continue
+            self.busy[entry] += max(0.0, task.run - task.fetch_wait)
+            self.rows[entry] += max(0, task.rows_in)
+            state[entry] += max(0, task.state_bytes)
+            if by_partition:
+                self.state[entry] = state[entry]
+        if not by_partition:
+            self.state = state
+
+
+def _latest(run: StageRun) -> Iterable[TaskRow]:
+    """One task for each partition: a stage that was run again counts once."""
+    return {task.partition: task for task in sorted(run.tasks, key=lambda task: task.finish)}.values()
+
+
+def _blocks(
+    named: Sequence[list[tuple[str, StageRun]]],
+    rows: Sequence[StreamRow],
+    totals: Mapping[str, _Totals],
+    executors: Mapping[str, int],
+    sizes: Mapping[str, int],
+    skipped: Counter[str],
+) -> dict[tuple[str, str], FloatArray]:
+    """Mean bytes per batch between the entries of every two stages that a shuffle joins."""
+    by_task = {row.map_task: row for row in rows}
+    sums: dict[tuple[str, str], FloatArray] = {}
+    seen: set[tuple[str, str, int]] = set()  # a batch with several jobs can run a stage more than once
+    for number, batch in enumerate(named):
+        for up, run in batch:
+            sent = [(task, by_task[task.task]) for task in run.tasks if task.task in by_task]
+            if not sent:
+                continue
+            for down, reader in batch:
+                if run.spark_stage not in reader.parents:
+                    continue
+                shape = (len(totals[up].busy), len(totals[down].busy))
+                if shape[0] * shape[1] > _LARGEST_BLOCK:
+                    skipped["shuffle too large for a dense block"] += 1
+                    continue
+                block = sums.setdefault((up, down), np.zeros(shape))
+                targets = None if down in sizes else _targets(reader, executors)
+                for task, row in sent:
+                    entry = task.partition if up in sizes else executors.get(task.executor, -1)
+                    if not _add(block, entry, row, targets):
+                        skipped["stream row that fits no stage"] += 1
+                seen.add((up, down, number))
+    batches = Counter((up, down) for up, down, _ in seen)
+    return {pair: block / batches[pair] for pair, block in sums.items()}
+
+
+def _targets(reader: StageRun, executors: Mapping[str, int]) -> dict[int, int]:
+    return {task.partition: executors[task.executor] for task in reader.tasks if task.executor in executors}
+
+
+def _add(block: FloatArray, entry: int, row: StreamRow, targets: Mapping[int, int] | None) -> bool:
+    """Add what one map task sent; ``targets`` says where each partition of a floating reader ran."""
+    sizes = np.asarray(row.sizes, dtype=np.float64)
+    if not 0 <= entry < len(block) or (sizes < 0).any():
+        return False
+    if targets is None:
+        if len(sizes) != block.shape[1]:
+            return False
+        block[entry] += sizes
+        return True
+    for partition, target in targets.items():
+        if partition < len(sizes):
+            block[entry, target] += sizes[partition]
+    return True

@@ -1,0 +1,230 @@
+"""One reading of everything a decision needs, or the reason why there is none yet.
+
+Pure: messages and a time in, numpy model out. Keys of placeable stages are ``<query>/<ordinal>``. A query whose state
+cannot be moved now (its link reports a problem, or it has too few batches) still loads its executors: its stages
+count as floating, as they were observed.
+
+An executor that the link lists but no agent reports freshly stays in the model, since its tasks are measured by the
+driver's event stream; it counts against ``reschedule.coverage``. Speed is 1 for every executor: none is measured yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon import observed
+from rechannel.policies.model import UNPLACED, Cluster, Placement, Stage, Stream, Workload
+from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
+
+Windows = Mapping[str, Sequence[AgentWindow]]
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """Why nothing can be decided. ``transient``: waiting helps; ``ready_in``: how long, in seconds, where known."""
+
+    code: str
+    sentence: str
+    transient: bool
+    ready_in: float | None = None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many executors have fresh figures. ``silent`` are the nodes that hold the others."""
+
+    share: float
+    fresh: int
+    total: int
+    silent: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The model at one moment. ``stages``: key of a placeable stage -> (query, number in the link's report).
+
+    ``batch_seconds`` is the mean duration of each query's last batches, ``batch_period`` from start to start.
+    """
+
+    application: str
+    cluster: Cluster
+    workload: Workload
+    placement: Placement
+    stages: Mapping[str, tuple[str, int]]
+    queries: Mapping[str, QueryState]
+    batch_seconds: Mapping[str, float]
+    batch_period: Mapping[str, float]
+    coverage: Coverage
+    notes: tuple[str, ...] = ()
+
+
+def take_snapshot(
+    application: str,
+    report: LinkReport,
+    batches: Sequence[BatchReport],
+    windows: Windows,
+    settings: Settings,
+    now: float,
+) -> Snapshot | NotReady:
+    """Build the model of an application, or say why it cannot be decided on."""
+    reason = _readiness(application, report, batches, windows, settings, now)
+    if reason is not None:
+        return reason
+    built = build_snapshot(application, report, batches, windows, settings, now)
+    return built or NotReady("no-batches", "no stage of any query was measured yet", transient=True)
+
+
+def build_snapshot(
+    application: str,
+    report: LinkReport,
+    batches: Sequence[BatchReport],
+    windows: Windows,
+    settings: Settings,
+    now: float,
+) -> Snapshot | None:
+    """Build what model there is, ready for decisions or not; None without an executor or a measured query."""
+    infos = sorted({info.executor: info for info in report.executors}.values(), key=_executor_order)
+    if not infos:
+        return None
+    executors = {info.executor: index for index, info in enumerate(infos)}
+    cluster = Cluster(
+        executors=tuple(info.executor for info in infos),
+        nodes=tuple(info.host for info in infos),
+        cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
+        memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
+        speed=np.ones(len(infos)),
+        available=np.ones(len(infos), dtype=np.bool_),
+    )
+    rows = [
+        row for node in windows.values() for window in node for row in window.streams if row.application == application
+    ]
+    stages: list[Stage] = []
+    streams: list[Stream] = []
+    placed: dict[str, tuple[str, int]] = {}
+    assignments: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+    skipped: Counter[str] = Counter()
+    durations: dict[str, float] = {}
+    periods: dict[str, float] = {}
+    queries = {query.query: query for query in report.queries if query.active}
+    for query in queries.values():
+        last = last_batches(query, batches, settings)
+        if not last:
+            continue
+        placeable = not query.problem and len(last) >= settings.reschedule.batches
+        model = observed.model_query(query, last, rows, executors, placeable=placeable, now=now)
+        stages += model.stages
+        streams += model.streams
+        skipped += model.skipped
+        durations[query.query] = sum(batch.end - batch.start for batch in last) / len(last)
+        periods[query.query] = observed.period(last, now)
+        for key, stage in model.placed.items():
+            placed[key] = (query.query, stage.stage)
+            where = [executors.get(name, UNPLACED) for name in stage.placement[: stage.partitions]]
+            where += [UNPLACED] * (stage.partitions - len(where))
+            assignments[key] = np.array(where, dtype=np.int64)
+    if not stages:
+        return None
+    return Snapshot(
+        application,
+        cluster,
+        Workload(tuple(stages), tuple(streams)),
+        Placement(assignments),
+        placed,
+        queries,
+        durations,
+        periods,
+        coverage_of(application, report, windows, settings, now),
+        tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items())),
+    )
+
+
+def last_batches(query: QueryState, batches: Sequence[BatchReport], settings: Settings) -> list[BatchReport]:
+    """Return the newest batches of a query that a decision looks at, oldest first."""
+    found = {batch.batch: batch for batch in batches if batch.query == query.query and batch.stages}
+    return [found[number] for number in sorted(found)][-settings.reschedule.batches :]
+
+
+def coverage_of(application: str, report: LinkReport, windows: Windows, settings: Settings, now: float) -> Coverage:
+    """Say how many of the application's executors have fresh figures."""
+    names = {info.executor: info.host for info in report.executors}
+    known = fresh_usage(application, windows, settings, now)
+    silent = sorted({host for name, host in names.items() if name not in known})
+    covered = sum(name in known for name in names)
+    return Coverage(covered / len(names) if names else 0.0, covered, len(names), tuple(silent))
+
+
+def fresh_usage(
+    application: str, windows: Windows, settings: Settings, now: float
+) -> dict[str, tuple[AgentWindow, ExecutorUsage]]:
+    """Return the newest fresh window of each executor of an application, with its usage."""
+    found: dict[str, tuple[AgentWindow, ExecutorUsage]] = {}
+    oldest = now - stale_after(settings)
+    for node in windows.values():
+        for window in node:
+            if window.end < oldest:
+                continue
+            for usage in window.executors:
+                known = found.get(usage.executor)
+                if usage.application == application and (known is None or known[0].end <= window.end):
+                    found[usage.executor] = (window, usage)
+    return found
+
+
+def stale_after(settings: Settings) -> float:
+    """Return the age in seconds at which an agent's window no longer counts: one more than those averaged."""
+    return settings.agent.window * (settings.reschedule.windows + 1)
+
+
+def _readiness(
+    application: str,
+    report: LinkReport,
+    batches: Sequence[BatchReport],
+    windows: Windows,
+    settings: Settings,
+    now: float,
+) -> NotReady | None:
+    if not report.executors:
+        return NotReady("no-executors", "the application has no executors", transient=True)
+    active = [query for query in report.queries if query.active]
+    if not active:
+        return NotReady("no-active-query", "no streaming query is active", transient=True)
+    movable = [query for query in active if not query.problem]
+    if not movable:
+        problems = "; ".join(f"{query.name or query.query}: {query.problem}" for query in active)
+        return NotReady("query-problem", f"no query can be moved: {problems}", transient=False)
+    stateful = [query for query in movable if query.stages]
+    if not stateful:
+        return NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
+    need = settings.reschedule.batches
+    measured = {query.query: last_batches(query, batches, settings) for query in stateful}
+    if all(len(last) < need for last in measured.values()):
+        name, last = max(measured.items(), key=lambda item: (len(item[1]), item[0]))
+        wait = (need - len(last)) * observed.period(last, now) if last else None
+        return NotReady(
+            "too-few-batches",
+            f"query {name} has {len(last)} measured batches, {need} are needed (reschedule.batches)",
+            transient=True,
+            ready_in=wait,
+        )
+    coverage = coverage_of(application, report, windows, settings, now)
+    if coverage.share < settings.reschedule.coverage:
+        return NotReady(
+            "stale-agents",
+            f"fresh figures for {coverage.fresh} of {coverage.total} executors ({coverage.share:.0%}, "
+            f"reschedule.coverage wants {settings.reschedule.coverage:.0%}); no agent reports from node"
+            f"{'s' if len(coverage.silent) > 1 else ''} {', '.join(coverage.silent)}",
+            transient=True,
+            ready_in=settings.agent.window,
+        )
+    return None
+
+
+def _executor_order(info: ExecutorInfo) -> tuple[int, str]:
+    name = info.executor
+    return (int(name), "") if name.isdigit() else (2**62, name)

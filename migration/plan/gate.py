@@ -1,0 +1,59 @@
+"""Whether moving pays: the predicted gain over a horizon against the predicted cost. Never move for noise.
+
+Gain is batch time saved: for each query, its critical path before minus after, times its batches in the horizon (a
+query that gets slower counts against it). Cost is batch time spent: what each step is expected to add, and the loading
+of the moved state. A plan passes where some query gains at least ``gate.min_gain`` of its critical path, and the whole
+gains more than it costs. The share is asked of the query that gains most, not of every query: one that hardly changes
+must not keep another one slow.
+
+Not priced: what the moves cost other applications, and what a placement saves in network traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rechannel.conf.settings import GateSettings
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says. ``gain`` and ``cost`` in seconds over the horizon, ``share`` that of ``query``, the best."""
+
+    passes: bool
+    code: str  # ok | too-small | too-dear
+    gain: float
+    cost: float
+    query: str
+    share: float
+    sentence: str
+
+
+def judge(
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    batches_per_second: Mapping[str, float],
+    *,
+    steps: int,
+    state_bytes: float,
+    settings: GateSettings,
+    names: Mapping[str, str] | None = None,
+) -> Verdict:
+    """Judge a plan. ``before`` and ``after`` are critical paths in seconds per batch by query, ``names`` for people."""
+    gain = sum((before[query] - after[query]) * batches_per_second[query] for query in before) * settings.horizon
+    cost = steps * settings.move_cost + state_bytes / settings.load_rate
+    shares = {query: (before[query] - after[query]) / before[query] for query in before if before[query] > 0}
+    query = max(shares, key=lambda name: (shares[name], name), default="")
+    share = shares.get(query, 0.0)
+    balance = f"gain {gain:.1f} s over {settings.horizon:g} s against a cost of {cost:.1f} s"
+    if share < settings.min_gain or share <= 0:
+        change = f"batch time would fall by {share:.1%} at most" if share > 0 else "no query's batch time would fall"
+        sentence = f"{change}, gate.min_gain asks for {settings.min_gain:.1%}: {balance}"
+        return Verdict(False, "too-small", gain, cost, query, share, sentence)
+    change = (
+        f"batch time of {(names or {}).get(query, query)} {before[query]:.2f} → {after[query]:.2f} s ({-share:+.0%})"
+    )
+    if gain <= cost:
+        return Verdict(False, "too-dear", gain, cost, query, share, f"moving does not pay: {change}, but {balance}")
+    return Verdict(True, "ok", gain, cost, query, share, f"{change}, {balance}")

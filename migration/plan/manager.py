@@ -1,0 +1,286 @@
+"""Policies propose, the manager disposes: the laws a migration must keep, whoever asks for it.
+
+Hard laws, which nothing skips, and how far each refusal reaches:
+
+=================== ======== ==============================================================================
+``target``          move     the target executor is known, alive and available
+``query-problem``   query    the query is active and can be moved (its link reports no problem)
+``run-unknown``     query    the query's run id is known, so the order can be bound to it
+``stores-unknown``  query    the stage is known with its operators and their state stores
+``partition``       move     the partition exists in that stage
+``in-flight``       move     no other move of this partition is under way
+``max-moves``       move     at most ``migration.max_moves`` at once; the lightest wait
+``utilization``     plan     no executor above ``gate.max_utilization`` *and* above the highest of before
+=================== ======== ==============================================================================
+
+Soft laws, which ``force`` skips: ``cooldown`` (rest after a migration) and ``gate`` (moving must pay). Both refuse the
+plan as a whole. What a law refuses leaves the plan first, and the later laws judge what is left.
+
+A partition that is on no known executor loads its state wherever it goes next, so placing it costs nothing and gains
+nothing here: a plan that does only this passes the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.conf.settings import Settings
+from rechannel.migration.plan.gate import Verdict, judge
+from rechannel.migration.plan.steps import order_steps
+from rechannel.policies.metrics import critical_path
+from rechannel.policies.model import UNPLACED, Cluster, Move, Placement, Workload
+from rechannel.policies.queueing import QueueReport, executor_utilization
+from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the laws look at.
+
+    ``stages``: key of a placeable stage -> (query, number of the stage in the link's report).
+    ``in_flight``: (query, stage, partition) of moves that are not settled. ``resting``: seconds of cool-down left.
+    """
+
+    cluster: Cluster
+    workload: Workload
+    current: Placement
+    stages: Mapping[str, tuple[str, int]]
+    queries: Mapping[str, QueryState]
+    in_flight: frozenset[tuple[str, int, int]] = frozenset()
+    resting: float = 0.0
+
+
+@dataclass(frozen=True)
+class Disposition:
+    """What may be done of a proposal, and why not the rest.
+
+    ``code``: ok, nothing-to-do, law, cooldown or gate. ``moves`` is empty unless the code is ok; ``placement`` is
+    where the permitted moves lead even where a soft law or the utilization then refused them, so that the numbers
+    of a refusal can be shown.
+    """
+
+    code: str
+    sentence: str
+    moves: tuple[DesiredMove, ...]
+    refusals: tuple[Refusal, ...]
+    verdict: Verdict | None
+    placement: Placement
+    queue_before: QueueReport
+    queue_after: QueueReport
+    batch_time_before: dict[str, float]
+    batch_time_after: dict[str, float]
+
+
+def dispose(wanted: Placement, facts: Facts, settings: Settings, *, decision: str, force: bool = False) -> Disposition:
+    """Return what of ``wanted`` may be done now. ``decision`` becomes part of each move's id."""
+    refusals: list[Refusal] = []
+    proposed = wanted.moves_from(facts.current)
+    moves = _permitted(proposed, facts, refusals)
+    moves = _capped(moves, facts, settings.migration.max_moves, refusals)
+    placement = _applied(facts.current, moves)
+    steps = order_steps(moves, _weights(moves, facts.workload), settings.migration.moves_per_executor)
+    before, after = (executor_utilization(facts.cluster, facts.workload, at) for at in (facts.current, placement))
+    path_before = critical_path(facts.cluster, facts.workload, _homeless_filled(facts.current, placement))
+    path_after = critical_path(facts.cluster, facts.workload, placement)
+    verdict: Verdict | None = None
+    code, sentence = "ok", ""
+    if not proposed:
+        code, sentence = "nothing-to-do", "nothing to move: no better placement was found"
+    elif not moves:
+        code, sentence = "law", f"none of {len(proposed)} moves is permitted: {refusals[0].detail}"
+    else:
+        verdict = _verdict(moves, steps.max(initial=-1) + 1, facts, path_before, path_after, settings)
+        refusal = _too_full(facts.cluster, before, after, settings) or _soft(moves, facts, verdict, settings, force)
+        if refusal is not None:
+            refusals.append(refusal)
+            code = "law" if refusal.law == "utilization" else refusal.law
+            sentence = refusal.detail
+        else:
+            sentence = _summary(moves, int(steps.max()) + 1, facts, verdict, force)
+    accepted = _desired(moves, steps.tolist(), facts, decision) if code == "ok" else ()
+    return Disposition(
+        code,
+        sentence,
+        accepted,
+        tuple(refusals),
+        verdict,
+        placement,
+        before,
+        after,
+        path_before,
+        path_after,
+    )
+
+
+def _permitted(moves: tuple[Move, ...], facts: Facts, refusals: list[Refusal]) -> list[Move]:
+    """Keep the moves that break no law of their own; a refusal that reaches a whole query is told once."""
+    kept: list[Move] = []
+    told: set[tuple[str, str]] = set()
+    for move in moves:
+        refusal = _refused(move, facts)
+        if refusal is None:
+            kept.append(move)
+        elif refusal.reach == "move" or (refusal.law, refusal.detail) not in told:
+            told.add((refusal.law, refusal.detail))
+            refusals.append(refusal)
+    return kept
+
+
+def _refused(move: Move, facts: Facts) -> Refusal | None:
+    if move.stage not in facts.stages:
+        return Refusal(law="stores-unknown", reach="query", detail=f"stage {move.stage}: no such stateful stage")
+    query, number = facts.stages[move.stage]
+    state = facts.queries.get(query)
+    name = (state.name if state else "") or query
+    unit = f"partition {move.partition} of {name} stage {number}"
+    if state is None or not state.active:
+        return Refusal(law="query-problem", reach="query", detail=f"query {name} is not active")
+    if state.problem:
+        return Refusal(law="query-problem", reach="query", detail=f"query {name} cannot be moved: {state.problem}")
+    if not state.run:
+        return Refusal(law="run-unknown", reach="query", detail=f"the run id of query {name} is not known")
+    stage = next((stage for stage in state.stages if stage.stage == number), None)
+    if stage is None or not _stores_known(stage):
+        return Refusal(
+            law="stores-unknown",
+            reach="query",
+            detail=f"query {name}: the state stores of stage {number} are not known",
+        )
+    if not 0 <= move.partition < stage.partitions:
+        return Refusal(law="partition", reach="move", detail=f"{unit}: the stage has {stage.partitions} partitions")
+    if not 0 <= move.target < facts.cluster.size:
+        return Refusal(law="target", reach="move", detail=f"{unit}: its target executor is not known")
+    if not facts.cluster.available[move.target]:
+        executor = facts.cluster.executors[move.target]
+        return Refusal(law="target", reach="move", detail=f"{unit}: executor {executor} is not available")
+    if (query, number, move.partition) in facts.in_flight:
+        return Refusal(law="in-flight", reach="move", detail=f"{unit} is being moved already")
+    return None
+
+
+def _stores_known(stage: StatefulStage) -> bool:
+    return bool(stage.operators) and all(operator.stores for operator in stage.operators)
+
+
+def _capped(moves: list[Move], facts: Facts, most: int, refusals: list[Refusal]) -> list[Move]:
+    if len(moves) <= most:
+        return moves
+    work = [_busy(move, facts.workload) for move in moves]
+    heaviest = sorted(range(len(moves)), key=lambda index: (moves[index].source != UNPLACED, -work[index], index))
+    refusals.append(
+        Refusal(
+            law="max-moves",
+            reach="move",
+            detail=f"{len(moves) - most} of {len(moves)} moves wait: migration.max_moves is {most}",
+        )
+    )
+    return [moves[index] for index in sorted(heaviest[:most])]
+
+
+def _busy(move: Move, workload: Workload) -> float:
+    stage = workload.stage(move.stage)
+    return float(stage.busy[move.partition] * stage.batches_per_second)
+
+
+def _weights(moves: list[Move], workload: Workload) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What each move shifts per second: the moves that relieve most come first."""
+    return np.array([_busy(move, workload) for move in moves], dtype=np.float64)
+
+
+def _applied(current: Placement, moves: list[Move]) -> Placement:
+    changed = {key: array.copy() for key, array in current.assignments.items()}
+    for move in moves:
+        changed[move.stage][move.partition] = move.target
+    return Placement(changed)
+
+
+def _homeless_filled(current: Placement, placement: Placement) -> Placement:
+    return Placement(
+        {key: np.where(array == UNPLACED, placement[key], array) for key, array in current.assignments.items()}
+    )
+
+
+def _verdict(
+    moves: list[Move],
+    steps: int,
+    facts: Facts,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    settings: Settings,
+) -> Verdict:
+    rates = dict.fromkeys(before, 0.0)
+    for stage in facts.workload.stages:
+        rates[stage.query] = max(rates[stage.query], stage.batches_per_second)
+    paid = [move for move in moves if move.source != UNPLACED]
+    state = sum(float(facts.workload.stage(move.stage).state_bytes[move.partition]) for move in paid)
+    return judge(
+        before,
+        after,
+        rates,
+        steps=int(steps) if paid else 0,
+        state_bytes=state,
+        settings=settings.gate,
+        names={query: known.name or query for query, known in facts.queries.items()},
+    )
+
+
+def _too_full(cluster: Cluster, before: QueueReport, after: QueueReport, settings: Settings) -> Refusal | None:
+    highest = float(before.utilization.max())
+    limit = max(settings.gate.max_utilization, highest) * (1 + _ROUNDING)
+    worst = int(np.argmax(after.utilization))
+    if after.utilization[worst] <= limit:
+        return None
+    detail = (
+        f"executor {cluster.executors[worst]} would be {after.utilization[worst]:.0%} busy, above "
+        f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
+    )
+    return Refusal(law="utilization", reach="plan", detail=detail)
+
+
+def _soft(moves: list[Move], facts: Facts, verdict: Verdict, settings: Settings, force: bool) -> Refusal | None:
+    if force or all(move.source == UNPLACED for move in moves):
+        return None
+    if facts.resting > 0:
+        detail = (
+            f"the last migration ended {settings.gate.cooldown - facts.resting:.0f} s ago, gate.cooldown is "
+            f"{settings.gate.cooldown:g} s: {facts.resting:.0f} s to go"
+        )
+        return Refusal(law="cooldown", reach="plan", detail=detail)
+    if not verdict.passes:
+        return Refusal(law="gate", reach="plan", detail=verdict.sentence)
+    return None
+
+
+def _summary(moves: list[Move], steps: int, facts: Facts, verdict: Verdict, force: bool) -> str:
+    total = sum(stage.n for stage in facts.workload.placeable)
+    what = f"{len(moves)} of {total} partitions in {steps} step{'s' if steps != 1 else ''}"
+    homeless = sum(move.source == UNPLACED for move in moves)
+    if homeless:
+        what += f" ({homeless} of them on no known executor)"
+    forced = "forced although " if force and not verdict.passes and homeless < len(moves) else ""
+    return f"{what}: {forced}{verdict.sentence}" if homeless < len(moves) else what
+
+
+def _desired(moves: list[Move], steps: list[int], facts: Facts, decision: str) -> tuple[DesiredMove, ...]:
+    order = sorted(range(len(moves)), key=lambda index: (steps[index], index))
+    wanted = []
+    for number, index in enumerate(order):
+        move = moves[index]
+        query, stage = facts.stages[move.stage]
+        wanted.append(
+            DesiredMove(
+                move=f"{decision}.{number}",
+                query=query,
+                stage=stage,
+                partition=move.partition,
+                source=facts.cluster.executors[move.source] if move.source != UNPLACED else "",
+                target=facts.cluster.executors[move.target],
+                step=steps[index],
+            )
+        )
+    return tuple(wanted)

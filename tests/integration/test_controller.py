@@ -1,0 +1,494 @@
+"""Controller and command line against a real server: asked and answered, taken over, emptied, refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import signal
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import structlog
+from click.testing import CliRunner, Result
+from unit.daemon.fakes import APP, FakeClock, FakeStore, World
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import RedisSettings, Settings, load
+from rechannel.daemon import cli_history, log
+from rechannel.daemon.cli import main
+from rechannel.daemon.service import run_controller
+from rechannel.wire import keys
+from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
+from rechannel.wire.signing import Verifier, make_keys
+from rechannel.wire.store import Author, Store, StoreRefusedError
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+PATIENCE = 30.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def _log() -> Iterator[io.StringIO]:
+    """The controller's lines, which must not get between those of the command line."""
+    target = io.StringIO()
+    log.set_up(target)
+    yield target
+    structlog.reset_defaults()
+    logging.getLogger().handlers = []
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
+        server = RedisServer(group, password="geheim").start()
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration file that the environment names, with quick times and a fresh key pair."""
+    (tmp_path / "password").write_text("geheim\n")
+    make_keys(tmp_path / "keys")
+    path = tmp_path / "rechannel.toml"
+    path.write_text(
+        f"""
+[redis]
+url = "unix://{server.socket_path}"
+password_file = "{tmp_path}/password"
+[signing]
+private_key_file = "{tmp_path}/keys/signing.key"
+public_key_file = "{tmp_path}/keys/signing.pub"
+[controller]
+name = "test"
+lease = 1
+observe = 0.1
+[gate]
+move_cost = 0.01
+"""
+    )
+    monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
+    return path
+
+
+@pytest.fixture
+def settings(config: Path) -> Settings:
+    return load(config)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    made = Store(settings.redis, settings.cluster.name)
+    raw(made).flushall()
+    yield made
+    made.close()
+
+
+def raw(store: Store) -> redis.Redis:
+    return store._redis
+
+
+@pytest.fixture
+def world(store: Store) -> World:
+    made = World(store, time.time)  # type: ignore[arg-type]
+    made.ready()
+    return made
+
+
+@pytest.fixture
+def led(settings: Settings, store: Store) -> Iterator[None]:
+    """A controller that leads, in a thread of this process."""
+    stop = threading.Event()
+    thread = threading.Thread(target=run_controller, args=(settings, stop))
+    thread.start()
+    try:
+        until(lambda: state(store))
+        yield
+    finally:
+        stop.set()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def state(store: Store) -> ControllerState | None:
+    found = store.get(keys.STATE)
+    return found.body if found is not None and found.expires > time.time() else None  # type: ignore[return-value]
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output
+    return done
+
+
+def run_json(*arguments: str, code: int = 0) -> Any:
+    return json.loads(run(*arguments, "--json", code=code).stdout)
+
+
+# -- asked and answered --
+
+
+def test_plan_and_rebalance(led: None, world: World, store: Store, settings: Settings) -> None:
+    planned = run_json("plan")
+    assert set(planned) == {"code", "sentence", "application", "decision"}
+    assert (planned["code"], planned["application"], planned["decision"]["outcome"]) == (0, APP, "planned")
+    assert planned["sentence"].startswith("would move ")
+    assert store.get(keys.DESIRED, APP) is None
+    dry = run_json("rebalance", "--reason", "a look")
+    assert dry["decision"]["outcome"] == "planned"
+    assert store.get(keys.DESIRED, APP) is None
+
+    done = run_json("rebalance", "--apply", "--reason", "skewed")
+    assert done["decision"]["outcome"] == "applied"
+    found = store.get(keys.DESIRED, APP)
+    assert found is not None
+    Verifier.from_file(settings.signing.public_key_file).check(found)
+    assert isinstance(found.body, DesiredPlacement)
+    assert [move.move for move in found.body.moves] == [move["move"] for move in done["decision"]["moves"]]
+
+    again = run_json("rebalance", "--apply", "--force", code=4)
+    assert again["decision"]["reason"] == "migration-running"
+    world.obey("drained")
+    until(lambda: "is over" in state(store).last_sentence)  # type: ignore[union-attr]
+    resting = run_json("plan", code=3)
+    assert resting["decision"]["reason"] == "cooldown"
+
+    entries = run_json("history")["entries"]
+    assert [entry["outcome"] for entry in entries] == ["planned", "planned", "applied", "not-ready", "refused"]
+    assert entries[2]["notes"][0].endswith(": skewed")
+    text = run("plan", code=3).stdout
+    assert "refused by cooldown" in text
+    assert "127.0.0.2" in text
+
+
+def test_pause_and_resume(led: None, world: World, store: Store) -> None:
+    assert run_json("pause") == {"code": 0, "sentence": "paused", "paused": True}
+    assert store.paused()
+    refused = run_json("rebalance", "--apply", code=1)
+    assert refused["decision"]["reason"] == "paused"
+    assert "paused" in run("status").stdout
+    assert run("resume").stdout == "resumed\n"
+    assert not store.paused()
+
+
+def test_status(world: World, led: None, store: Store) -> None:
+    found = run_json("status")
+    assert set(found) == {"at", "controller", "applications", "rejected_messages"}
+    assert found["controller"]["epoch"] == 1
+    (application,) = found["applications"]
+    assert application["readiness"]["ready"] is True
+    first = application["executors"][0]
+    assert (first["node"], first["partitions"], first["cpu"], first["python_cpu"]) == ("127.0.0.2", 6, 0.4, 0.2)
+    assert first["utilization"] == pytest.approx(0.14, rel=0.2)  # it falls with the time since the last batch
+    assert first["arrival_rate"] > 0
+    (query,) = application["queries"]
+    assert query["batch_seconds"] == pytest.approx(5)
+    assert query["stages"][0]["placement"] == {
+        "0": [0, 1, 2, 3, 4, 5],
+        "1": [6, 7],
+        "2": [8, 9],
+        "3": [10, 11],
+    }
+    text = run("status").stdout
+    for words in ("leads in epoch 1", "mode observe", "127.0.0.5", "name-of-q1", "ready: 12 partitions"):
+        assert words in text
+
+
+def test_status_of_a_part(world: World) -> None:
+    one = run_json("status", "--node", "127.0.0.3")["applications"][0]
+    assert [row["executor"] for row in one["executors"]] == ["1"]
+    assert run_json("status", "--query", "name-of-q1")["applications"][0]["queries"][0]["query"] == "q1"
+    for arguments, words in (
+        (("--node", "x"), "unknown node x; known are 127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5"),
+        (("--query", "x"), "unknown query x; known are name-of-q1"),
+        (("--application", "x"), "unknown application x; known are app-1"),
+    ):
+        assert run_json("status", *arguments, code=1) == {"error": words, "code": 1}
+        assert run("status", *arguments, code=1).stderr == f"rechannel: {words}\n"
+
+
+def test_status_without_anything(store: Store) -> None:
+    found = run_json("status")
+    assert (found["controller"], found["applications"]) == (None, [])
+    text = run("status").stdout
+    assert "no controller leads" in text
+    assert "no application reports" in text
+
+
+def test_several_applications(led: None, world: World, store: Store) -> None:
+    World(store, time.time, "app-2").ready()  # type: ignore[arg-type]
+    until(lambda: (found := state(store)) is not None and len(found.applications) == 2)
+    assert "app-1, app-2" in run("plan", code=1).stderr
+    assert "unknown application x; known are app-1, app-2" in run_json("plan", "--application", "x", code=1)["error"]
+    assert run_json("plan", "--application", "app-2")["application"] == "app-2"
+
+
+def test_history_has_the_journal_and_can_be_followed(led: None, world: World, store: Store, settings: Settings) -> None:
+    run("plan")
+    author = Author("default", "link", time.time)
+
+    def journal(after: str) -> None:
+        line = MoveTransition(
+            move="d.0",
+            decision="d",
+            query="q1",
+            stage=0,
+            partition=3,
+            source="0",
+            target="1",
+            step=0,
+            before="planned",
+            after=after,
+            reason="ready",
+            evidence="",
+            batch=9,
+            at=time.time(),
+        )
+        store.append(keys.JOURNAL, APP, author.envelope(line, ttl=60, application=APP))
+
+    journal("prepared")
+    entries = run_json("history")["entries"]
+    assert [(entry["type"], entry["application"]) for entry in entries] == [("decision", APP), ("move", APP)]
+    assert entries[1]["after"] == "prepared"
+    assert len(run_json("history", "--limit", "1")["entries"]) == 1
+    assert len(run_json("history", "--query", "name-of-q1")["entries"]) == 2
+    assert "unknown query x; known are name-of-q1" in run("history", "--query", "x", code=1).stderr
+    assert "planned → prepared" in run("history").stdout
+
+    reader = cli_history.Reader(Store(settings.redis, settings.cluster.name), time.time)
+    assert len(reader.first(50)) == 2
+    stop = threading.Event()
+    journal("steered")
+    (more,) = next(reader.follow(stop))
+    assert more["after"] == "steered"
+    stop.set()
+    assert list(reader.follow(stop)) == []
+
+
+# -- taken over, emptied --
+
+
+def start(config: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rechannel.daemon.cli", "controller", "--config", str(config)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def ended(process: subprocess.Popen[bytes]) -> bytes:
+    output = process.communicate(timeout=PATIENCE)[1]
+    assert b"Traceback" not in output
+    return output
+
+
+def test_a_stand_by_takes_over_from_a_leader_that_vanishes(config: Path, store: Store, world: World) -> None:
+    first = start(config)
+    other: subprocess.Popen[bytes] | None = None
+    try:
+        until(lambda: state(store))
+        done = run_json("rebalance", "--apply")
+        world.obey("steered")
+        other = start(config)
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+        until(lambda: (found := state(store)) is not None and found.epoch == 2)
+        found = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch == 2 and at)
+        assert found.body.decision == done["decision"]["decision"]
+        world.ready()
+        assert run_json("rebalance", "--apply", code=4)["decision"]["reason"] == "migration-running"
+        other.send_signal(signal.SIGTERM)
+        output = ended(other)
+        assert other.returncode == 0
+        lines = [json.loads(line) for line in output.splitlines()]
+        assert {"controller-starts", "lead-taken", "migration-adopted", "controller-ends"} <= {
+            line["event"] for line in lines
+        }
+        assert raw(store).get(store.keys(keys.LEASE)) is None, "the lease is given back"
+    finally:
+        for process in (first, other):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def test_an_emptied_redis_is_filled_again_under_a_higher_epoch(led: None, world: World, store: Store) -> None:
+    done = run_json("rebalance", "--apply")
+    world.obey("steered")
+    run("pause")
+    raw(store).flushall()
+    world.accepted_epoch = 7
+    world.report()
+    found = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch >= 8 and at)
+    assert (found.body.decision, found.body.hold) == (done["decision"]["decision"], True)
+    assert store.paused()
+    world.ready()
+    assert run_json("resume")["paused"] is False
+
+
+def test_a_controller_waits_for_a_redis_that_is_away(config: Path, server: RedisServer, tmp_path: Path) -> None:
+    config.write_text(config.read_text().replace(str(server.socket_path), str(tmp_path / "not-yet.sock")))
+    process = start(config)
+    try:
+        assert process.stderr is not None
+        first = json.loads(process.stderr.readline())
+        assert (first["event"], first["level"]) == ("redis-away", "warning")
+        (tmp_path / "not-yet.sock").symlink_to(server.socket_path)
+        while json.loads(process.stderr.readline())["event"] != "lead-taken":
+            continue
+        process.send_signal(signal.SIGTERM)
+        ended(process)
+        assert process.returncode == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+# -- refused, counted --
+
+
+def test_unreadable_messages_are_counted_and_hurt_nobody(led: None, world: World, store: Store) -> None:
+    for rule, name in ((keys.REQUESTS, ""), (keys.BATCHES, APP), (keys.WINDOWS, "127.0.0.2"), (keys.JOURNAL, APP)):
+        raw(store).xadd(store.keys(rule, name), {"m": b"\xff{"})
+        raw(store).xadd(store.keys(rule, name), {"something": b"else"})
+    raw(store).set(store.keys(keys.DESIRED, APP), b'{"signed": "no"}')
+    assert run_json("plan")["decision"]["outcome"] == "planned"
+    assert run_json("status")["rejected_messages"] == 4
+    assert len(run_json("history")["entries"]) == 1
+
+
+def test_an_unsigned_desired_placement_is_not_adopted(world: World, store: Store, settings: Settings) -> None:
+    body = DesiredPlacement(decision="evil", runs={}, moves=[])
+    store.put(keys.DESIRED, APP, Author("default", "x").envelope(body, ttl=100, application=APP))
+    stop = threading.Event()
+    thread = threading.Thread(target=run_controller, args=(settings, stop))
+    thread.start()
+    try:
+        until(lambda: state(store))
+        assert run_json("rebalance", "--apply")["decision"]["outcome"] == "applied"
+    finally:
+        stop.set()
+        thread.join(PATIENCE)
+
+
+def test_nobody_answers(world: World) -> None:
+    for command in (("plan",), ("rebalance", "--apply"), ("pause",), ("resume",)):
+        found = run_json(*command, "--wait", "0.2", code=6)
+        assert found == {
+            "error": "no controller answered within 0.2 s: none leads; start one with `rechannel controller`",
+            "code": 6,
+        }
+
+
+@pytest.mark.parametrize("command", ["status", "plan", "pause", "history", "controller"])
+def test_a_wrong_password(config: Path, tmp_path: Path, command: str) -> None:
+    (tmp_path / "password").write_text("wrong\n")
+    assert "check redis.username, redis.password_file" in run(command, code=5).stderr
+    if command != "controller":
+        assert run_json(command, code=5)["code"] == 5
+
+
+@pytest.mark.parametrize("command", ["status", "plan", "pause", "history"])
+def test_a_wrong_address(config: Path, command: str) -> None:
+    config.write_text(config.read_text().replace("unix://", "unix:///nowhere"))
+    assert "check redis.url" in run(command, code=5).stderr
+    assert run_json(command, code=5)["code"] == 5
+
+
+class _OldRedis(socketserver.StreamRequestHandler):
+    """Understands just enough to tell that it is too old."""
+
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            words = []
+            for _ in range(int(line[1:])):
+                size = int(self.rfile.readline()[1:])
+                words.append(self.rfile.read(size + 2)[:-2].upper())
+            if words[0] == b"INFO":
+                text = b"redis_version:6.2.14\r\n"
+                self.wfile.write(b"$%d\r\n%s\r\n" % (len(text), text))
+            elif words[0] == b"HELLO":
+                self.wfile.write(b"%1\r\n$5\r\nproto\r\n:3\r\n")
+            else:
+                self.wfile.write(b"+OK\r\n")
+
+
+class _Threading(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+def test_an_old_redis_is_refused(config: Path, tmp_path: Path) -> None:
+    with _Threading(str(tmp_path / "old.sock"), _OldRedis) as old:
+        thread = threading.Thread(target=old.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            settings = RedisSettings(url=f"unix://{tmp_path}/old.sock")
+            with pytest.raises(StoreRefusedError, match=r"6\.2\.14"):
+                Store(settings, "default").check()
+            config.write_text(f'[redis]\nurl = "{settings.url}"\n')
+            assert "7.0 or newer is needed" in run("status", code=5).stderr
+        finally:
+            old.shutdown()
+            thread.join()
+
+
+# -- the fake that the unit tests trust --
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store: Store) -> None:
+    clock = FakeClock(time.time())
+    tried: Any = store if kind == "real" else FakeStore(clock)
+    author = Author("default", "t", clock)
+    state = ControllerState(
+        leader="a", since=0, epoch=1, paused=False, mode="observe", next_decision=0, last_sentence=""
+    )
+    assert tried.get(keys.STATE) is None
+    tried.put(keys.STATE, "", author.envelope(state, ttl=5))
+    assert tried.get(keys.STATE).body == state
+    assert tried.last_id(keys.REQUESTS) == "0"
+    assert tried.read(keys.REQUESTS, "", "0") == ("0", [])
+    tried.append(keys.REQUESTS, "", *(author.envelope(state, ttl=number) for number in range(3)))
+    newest, found = tried.read(keys.REQUESTS, "", "0")
+    assert (newest, len(found)) == (tried.last_id(keys.REQUESTS), 3)
+    assert tried.read(keys.REQUESTS, "", newest) == (newest, [])
+    after, first = tried.read(keys.REQUESTS, "", "0", 1)
+    assert [item.expires for item in first] == [author.clock()]
+    assert len(tried.read(keys.REQUESTS, "", after)[1]) == 2
+    assert [item.expires for item in tried.last(keys.REQUESTS, "", 1)] == [author.clock() + 2]
+    one = tried.acquire_lease("a", 100, 4)
+    assert (one.holder, one.epoch) == ("a", 5)
+    assert tried.acquire_lease("b", 100, 9) == one
+    assert tried.acquire_lease("a", 100, 5) == one
+    assert tried.acquire_lease("a", 100, 6).epoch == 7
+    tried.release_lease("b")
+    assert tried.acquire_lease("b", 100, 0).holder == "a"
+    tried.release_lease("a")
+    assert tried.acquire_lease("b", 100, 0).epoch == 8
+    assert not tried.paused()
+    tried.set_paused(True)
+    assert tried.paused()
+    tried.seen_application("x", 100.0)
+    assert (tried.applications(100.0), tried.applications(101.0)) == (["x"], [])

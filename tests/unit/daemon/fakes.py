@@ -1,0 +1,350 @@
+"""A clock to turn by hand, a Store in memory that keeps the real one's promises, and builders of messages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from rechannel.conf.settings import ControllerSettings, RescheduleSettings, Settings
+from rechannel.wire import keys
+from rechannel.wire.keys import KeyRule, Keys
+from rechannel.wire.messages import (
+    AgentWindow,
+    AnyBody,
+    BatchReport,
+    Envelope,
+    ExecutorInfo,
+    ExecutorUsage,
+    LinkReport,
+    MessageError,
+    MoveView,
+    Operator,
+    QueryState,
+    StageRun,
+    StatefulStage,
+    StreamRow,
+    TaskRow,
+    decode,
+    encode,
+)
+from rechannel.wire.store import Author, Lease, StoreUnavailableError
+
+NOW = 1_700_000_000.0
+APP = "app-1"
+QUERY = "q1"
+
+
+class FakeClock:
+    """Stands still until told to go on."""
+
+    def __init__(self, now: float = NOW) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FakeStore:
+    """Store without a server. ``away`` makes every call fail; messages go through the real encoding."""
+
+    def __init__(self, clock: FakeClock, cluster: str = "default") -> None:
+        self.keys = Keys(cluster)
+        self.cluster = cluster
+        self.clock = clock
+        self.rejected = 0
+        self.away = False
+        self.writes: list[str] = []
+        self.empty()
+
+    def empty(self) -> None:
+        """What an emptied Redis looks like; stream ids go on with time."""
+        self.strings: dict[str, tuple[bytes, float]] = {}
+        self.streams: dict[str, list[tuple[tuple[int, int], bytes]]] = defaultdict(list)
+        self.apps: dict[str, float] = {}
+        self._epoch = 0
+        self._lease: tuple[str, int, float] | None = None
+        self._paused = False
+
+    def _there(self) -> None:
+        if self.away:
+            raise StoreUnavailableError("Redis at nowhere cannot be reached (test)")
+
+    def check(self) -> str:
+        self._there()
+        return "8.0.0"
+
+    def close(self) -> None:
+        self._there()
+
+    def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        self._there()
+        self.writes.append(rule.pattern)
+        seconds = rule.ttl if ttl is None else ttl
+        self.strings[self.keys(rule, name)] = (encode(envelope), self.clock() + (seconds or 1e12))
+
+    def get(self, rule: KeyRule, name: str = "") -> Envelope | None:
+        self._there()
+        data, until = self.strings.get(self.keys(rule, name), (None, 0.0))
+        return None if data is None or until <= self.clock() else self._decoded(data)
+
+    def delete(self, rule: KeyRule, name: str = "") -> None:
+        self._there()
+        self.strings.pop(self.keys(rule, name), None)
+
+    def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
+        self._there()
+        for envelope in envelopes:
+            self.append_raw(rule, name, encode(envelope))
+
+    def append_raw(self, rule: KeyRule, name: str, data: bytes) -> None:
+        self.writes.append(rule.pattern)
+        entries = self.streams[self.keys(rule, name)]
+        milliseconds = int(self.clock() * 1000)
+        number = entries[-1][0][1] + 1 if entries and entries[-1][0][0] == milliseconds else 0
+        entries.append(((milliseconds, number), data))
+        del entries[: -rule.bound]
+
+    def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
+        self._there()
+        milliseconds, _, number = after.partition("-")
+        since = (int(milliseconds), int(number or 0))
+        found = [entry for entry in self.streams[self.keys(rule, name)] if entry[0] > since or after == "0"][:count]
+        last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
+        return last, self._messages(found)
+
+    def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
+        self._there()
+        return self._messages(self.streams[self.keys(rule, name)][-count:])
+
+    def last_id(self, rule: KeyRule, name: str = "") -> str:
+        self._there()
+        entries = self.streams[self.keys(rule, name)]
+        return f"{entries[-1][0][0]}-{entries[-1][0][1]}" if entries else "0"
+
+    def seen_application(self, application: str, now: float) -> None:
+        self._there()
+        self.apps[application] = now
+
+    def applications(self, since: float) -> list[str]:
+        self._there()
+        return sorted(name for name, seen in self.apps.items() if seen >= since)
+
+    def acquire_lease(self, holder: str, seconds: float, least_epoch: int) -> Lease:
+        self._there()
+        now = self.clock()
+        owner = self._lease if self._lease is not None and self._lease[2] > now else None
+        if owner is not None and owner[0] != holder:
+            return Lease(owner[0], owner[1])
+        if owner is None or owner[1] < max(least_epoch, self._epoch):
+            self._epoch = max(self._epoch, least_epoch) + 1
+            owner = (holder, self._epoch, 0.0)
+        self._lease = (holder, owner[1], now + seconds)
+        return Lease(holder, owner[1])
+
+    def release_lease(self, holder: str) -> None:
+        self._there()
+        if self._lease is not None and self._lease[0] == holder:
+            self._lease = None
+
+    def set_paused(self, paused: bool) -> None:
+        self._there()
+        self._paused = paused
+
+    def paused(self) -> bool:
+        self._there()
+        return self._paused
+
+    def _messages(self, entries: Sequence[tuple[tuple[int, int], bytes]]) -> list[Envelope]:
+        return [envelope for _, data in entries if (envelope := self._decoded(data)) is not None]
+
+    def _decoded(self, data: bytes) -> Envelope | None:
+        try:
+            return decode(data, cluster=self.cluster)
+        except MessageError:
+            self.rejected += 1
+            return None
+
+
+def settings(mode: str = "observe", **reschedule: object) -> Settings:
+    return Settings(
+        reschedule=RescheduleSettings(mode=mode, **reschedule),  # type: ignore[arg-type]
+        controller=ControllerSettings(name="c"),
+    )
+
+
+def executors(count: int = 4, cores: int = 1) -> list[ExecutorInfo]:
+    return [ExecutorInfo(executor=str(e), host=f"127.0.0.{e + 2}", cores=cores, added=NOW) for e in range(count)]
+
+
+def query(
+    placement: Sequence[str], name: str = QUERY, *, run: str = "run-1", problem: str = "", active: bool = True
+) -> QueryState:
+    operators = [Operator(operator=0, name="aggregate", stores=["default"])]
+    stage = StatefulStage(stage=0, partitions=len(placement), operators=operators, placement=list(placement))
+    return QueryState(
+        query=name, run=run, name=f"name-of-{name}", batch=9, active=active, stages=[stage], problem=problem
+    )
+
+
+def report(
+    queries: Sequence[QueryState],
+    *,
+    count: int = 4,
+    moves: Sequence[MoveView] = (),
+    decision: str = "",
+    accepted_epoch: int = 0,
+) -> LinkReport:
+    return LinkReport(
+        name="job",
+        spark_version="4.3.0",
+        attached=NOW,
+        executors=executors(count),
+        queries=list(queries),
+        moves=list(moves),
+        decision=decision,
+        accepted_epoch=accepted_epoch,
+    )
+
+
+def task(
+    number: int, partition: int, executor: str, *, run: float = 1.0, wait: float = 0.0, rows: int = 100
+) -> TaskRow:
+    return TaskRow(
+        task=number,
+        partition=partition,
+        executor=executor,
+        launch=NOW,
+        finish=NOW + run,
+        run=run,
+        cpu=run,
+        fetch_wait=wait,
+        rows_in=rows,
+        rows_out=rows,
+        bytes_local=0,
+        bytes_remote=0,
+        bytes_out=0,
+        state_rows=rows,
+        state_bytes=1000,
+        commit=0.01,
+    )
+
+
+def batch(
+    number: int,
+    placement: Sequence[str],
+    busy: Mapping[int, float] | None = None,
+    *,
+    name: str = QUERY,
+    end: float = NOW,
+    period: float = 5.0,
+    count: int = 4,
+) -> BatchReport:
+    """One of a row of batches, number 9 ending at ``end``: a source task per executor, then the stateful stage."""
+    start = end - period + (number - 9) * period
+    first = number * 1000
+    source = [task(first + e, e, str(e), run=0.1) for e in range(count)]
+    state = [
+        task(first + 100 + p, p, where, run=(busy or {}).get(p, 0.1), rows=50) for p, where in enumerate(placement)
+    ]
+    stages = [
+        StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source),
+        StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=state),
+    ]
+    return BatchReport(query=name, batch=number, start=start, end=start + period, input_rows=400, stages=stages)
+
+
+def window(
+    e: int, *, end: float = NOW, application: str = APP, streams: Sequence[StreamRow] = (), seconds: float = 5.0
+) -> AgentWindow:
+    usage = ExecutorUsage(
+        application=application,
+        executor=str(e),
+        host=f"127.0.0.{e + 2}",
+        pid=100 + e,
+        started=NOW - 100,
+        cores=1,
+        jvm_cpu=2.0,
+        python_cpu=1.0,
+        jvm_rss=2**28,
+        python_rss=2**27,
+        python_workers=1,
+        samples=5,
+    )
+    return AgentWindow(
+        node=f"127.0.0.{e + 2}",
+        start=end - seconds,
+        end=end,
+        complete=1.0,
+        cores=1,
+        node_cpu=3.0,
+        memory_total=2**33,
+        memory_used=2**32,
+        executors=[usage],
+        streams=list(streams),
+    )
+
+
+class World:
+    """The agents and one link of an application, as far as Redis sees them. Skewed unless told otherwise."""
+
+    def __init__(self, store: FakeStore, clock: FakeClock, application: str = APP, where: str = "000000112233") -> None:
+        self.store = store
+        self.clock = clock
+        self.application = application
+        self.placement = list(where)
+        self.queries: list[QueryState] | None = None
+        self.moves: list[MoveView] = []
+        self.decision = ""
+        self.accepted_epoch = 0
+        self.author = Author("default", "test", clock)
+
+    def _send(self, rule: KeyRule, name: str, body: AnyBody) -> None:
+        envelope = self.author.envelope(body, ttl=60, application=self.application)
+        if rule.kind == "string":
+            self.store.put(rule, name, envelope)
+        else:
+            self.store.append(rule, name, envelope)
+
+    def report(self) -> None:
+        """The link's report of this moment."""
+        queries = [query(self.placement)] if self.queries is None else self.queries
+        body = report(queries, moves=self.moves, decision=self.decision, accepted_epoch=self.accepted_epoch)
+        self._send(keys.REPORT, self.application, body)
+        self.store.seen_application(self.application, self.clock())
+
+    def measure(self, batches: int = 3) -> None:
+        """Batches up to this moment, and a fresh window of every agent."""
+        for number in range(10 - batches, 10):
+            self._send(keys.BATCHES, self.application, batch(number, self.placement, end=self.clock()))
+        for e in range(4):
+            self._send(keys.WINDOWS, f"127.0.0.{e + 2}", window(e, end=self.clock(), application=self.application))
+
+    def ready(self) -> None:
+        """Everything a decision needs."""
+        self.report()
+        self.measure()
+
+    def obey(self, state: str = "drained", *, only: int | None = None) -> None:
+        """The link takes up what is desired, and its moves reach a state (the first ``only`` of them)."""
+        found = self.store.get(keys.DESIRED, self.application)
+        assert found is not None
+        wanted = found.body.moves
+        self.decision, self.accepted_epoch = found.body.decision, found.epoch
+        reached = len(wanted) if only is None else only
+        self.moves = [
+            MoveView(
+                move=move.move,
+                query=move.query,
+                stage=move.stage,
+                partition=move.partition,
+                source=move.source,
+                target=move.target,
+                step=move.step,
+                state=state if number < reached else "planned",
+            )
+            for number, move in enumerate(wanted)
+        ]
+        self.report()

@@ -1,0 +1,159 @@
+"""The parts of the command line that need no Redis."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import rechannel.daemon.cli as cli_module
+from rechannel.conf.settings import Settings, SettingsError, describe, load
+from rechannel.daemon import exits
+from rechannel.daemon.cli import main
+from rechannel.daemon.service import signer_of
+
+EXAMPLE = (resources.files("rechannel.conf") / "rechannel.toml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
+
+
+def test_help_documents_every_exit_code() -> None:
+    text = CliRunner().invoke(main, ["--help"]).stdout
+    for code, words in exits.EXIT_WORDS.items():
+        assert f"{int(code)}  {words}" in text
+    for page in (exits.__doc__ or "", cli_module.__doc__ or ""):
+        assert all(re.search(rf"^{int(code)}    ", page, re.MULTILINE) for code in exits.Exit)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ("numpy", "redis", "rich", "msgspec", "apscheduler", "pyspark", "structlog")
+    code = f"import sys, rechannel.daemon.cli; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["plan", "status", "history", "rebalance", "pause", "resume"])
+def test_every_command_that_prints_has_json(command: str) -> None:
+    assert "--json" in CliRunner().invoke(main, [command, "--help"]).stdout
+
+
+def test_wrong_usage_is_two() -> None:
+    assert CliRunner().invoke(main, ["fly"]).exit_code == 2
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_wrong_configuration_is_seven_and_names_every_mistake(tmp_path: Path, as_json: bool) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[redis]\nurl = "http://x"\n[gate]\nmin_gain = 3\nmax = 1\n')
+    done = CliRunner().invoke(main, ["status", "--config", str(path), *(["--json"] if as_json else [])])
+    assert done.exit_code == 7
+    assert all(field in done.stderr for field in ("redis.url", "gate.min_gain", "gate.max"))
+    assert "Traceback" not in done.output
+    if as_json:
+        assert json.loads(done.stdout) == {"error": done.stderr.removeprefix("rechannel: ").strip(), "code": 7}
+    else:
+        assert done.stdout == ""
+
+
+def test_a_configuration_file_that_is_not_there() -> None:
+    done = CliRunner().invoke(main, ["config", "check", "--config", "/nonexistent.toml"])
+    assert (done.exit_code, "cannot be read" in done.stderr) == (7, True)
+
+
+def test_config_keys_makes_a_pair_and_never_overwrites_it(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["config", "keys", str(tmp_path / "k"), "--json"])
+    paths = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert (Path(paths["private_key_file"]).stat().st_mode & 0o777) == 0o600
+    assert Path(paths["public_key_file"]).exists()
+    again = CliRunner().invoke(main, ["config", "keys", str(tmp_path / "k")])
+    assert (again.exit_code, "exists" in again.stderr) == (1, True)
+
+
+def test_config_show_has_every_setting() -> None:
+    shown = json.loads(CliRunner().invoke(main, ["config", "show", "--json"]).stdout)["settings"]
+    for name, *_ in describe():
+        section, _, field = name.partition(".")
+        assert field in shown[section]
+    table = CliRunner().invoke(main, ["config", "show"]).stdout
+    assert "gate.max_utilization" in table
+
+
+def test_config_check_looks_at_what_the_settings_point_at(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[signing]\nprivate_key_file = "/nowhere"\n[reschedule]\npolicy = "magic"\n')
+    done = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
+    assert done.exit_code == 7
+    assert "signing.private_key_file: /nowhere" in done.stderr
+    assert "known are balance" in done.stderr
+    fine = CliRunner().invoke(main, ["config", "check", "--json"])
+    assert (fine.exit_code, json.loads(fine.stdout)) == (0, {"ok": True})
+
+
+def test_a_controller_without_a_key_does_not_start_and_says_what_to_do() -> None:
+    done = CliRunner().invoke(main, ["controller"])
+    assert done.exit_code == 7
+    assert "signing.private_key_file" in done.stderr
+    assert "rechannel config keys DIR" in done.stderr
+    with pytest.raises(SettingsError):
+        signer_of(Settings())
+
+
+def test_a_controller_with_a_wrong_key_says_what_to_do(tmp_path: Path) -> None:
+    key = tmp_path / "signing.key"
+    key.write_text("nothing")
+    path = tmp_path / "c.toml"
+    path.write_text(f'[signing]\nprivate_key_file = "{key}"\n')
+    done = CliRunner().invoke(main, ["controller", "--config", str(path)])
+    assert done.exit_code == 7
+    assert "holds no private key" in done.stderr
+    assert "rechannel config keys DIR" in done.stderr
+
+
+def test_the_agent_runs_for_the_node_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def run_agent(settings: Settings, *, stop: threading.Event) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        seen.append((settings.node, stop.wait(5)))
+
+    monkeypatch.setattr("rechannel.monitors.agent.run_agent", run_agent)
+    monkeypatch.setattr("rechannel.daemon.log.set_up", lambda: None)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        assert CliRunner().invoke(main, ["agent", "--node", "127.0.0.9"]).exit_code == 0
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+    assert seen == [("127.0.0.9", True)]
+
+
+def test_the_example_configuration_is_the_schema(tmp_path: Path) -> None:
+    assert tomllib.loads(EXAMPLE) == {section: {} for section in tomllib.loads(EXAMPLE)}, "all values are commented out"
+    path = tmp_path / "c.toml"
+    path.write_text(re.sub(r"^#(\w+ = )", r"\1", EXAMPLE, flags=re.MULTILINE))
+    assert load(path, {}) == Settings()
+    values = tomllib.loads(path.read_text())
+    assert [f"{section}.{field}" for section, fields in values.items() for field in fields] == [
+        name for name, *_ in describe()
+    ]
+
+
+def test_the_example_configuration_tells_unit_bounds_and_reason() -> None:
+    text = " ".join(line.removeprefix("# ") for line in EXAMPLE.splitlines())
+    for name, _, unit, bounds, reason in describe():
+        assert reason in text, name
+        assert unit in text, name
+        assert bounds in text, name

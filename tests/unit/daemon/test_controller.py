@@ -1,0 +1,757 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from structlog.testing import capture_logs
+
+from rechannel.conf.settings import GateSettings, Settings
+from rechannel.daemon.controller import Controller
+from rechannel.daemon.exits import Exit
+from rechannel.wire import keys
+from rechannel.wire.messages import (
+    ControllerState,
+    Decision,
+    DesiredPlacement,
+    Envelope,
+    MessageError,
+    MoveView,
+    Reply,
+    Request,
+)
+from rechannel.wire.signing import SignatureError, Signer, Verifier
+from rechannel.wire.store import Author, StoreUnavailableError
+from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, query, settings
+
+KEY = Ed25519PrivateKey.generate()
+SIGNER = Signer(KEY)
+VERIFIER = Verifier(KEY.public_key())
+CONFIG = dataclasses.replace(settings("apply"), gate=GateSettings(move_cost=0.01))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> FakeStore:
+    return FakeStore(clock)
+
+
+@pytest.fixture
+def world(store: FakeStore, clock: FakeClock) -> World:
+    return World(store, clock)
+
+
+def controller(store: FakeStore, clock: FakeClock, config: Settings = CONFIG, name: str = "a") -> Controller:
+    return Controller(config, store, SIGNER, clock, name=name)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def leader(store: FakeStore, clock: FakeClock, world: World) -> Controller:
+    """A leading controller over an application whose first executor holds half of the partitions."""
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    return made
+
+
+def desired(store: FakeStore, application: str = APP) -> Envelope | None:
+    return store.get(keys.DESIRED, application)
+
+
+def wanted(store: FakeStore, application: str = APP) -> DesiredPlacement:
+    found = desired(store, application)
+    assert found is not None
+    VERIFIER.check(found)
+    assert isinstance(found.body, DesiredPlacement)
+    return found.body
+
+
+def decisions(store: FakeStore) -> list[Decision]:
+    return [envelope.body for envelope in store.last(keys.DECISIONS, "", 1000)]  # type: ignore[misc]
+
+
+def state(store: FakeStore) -> ControllerState:
+    found = store.get(keys.STATE)
+    assert found is not None
+    assert isinstance(found.body, ControllerState)
+    return found.body
+
+
+def go_on(world: World, seconds: float) -> None:
+    """Let time pass, and link and agents report again."""
+    world.clock.sleep(seconds)
+    world.ready()
+
+
+# -- deciding --
+
+
+def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore) -> None:
+    (decision,) = leader.decide_all()
+    assert (decision.outcome, decision.reason, decision.trigger, decision.policy) == (
+        "applied",
+        "ok",
+        "timeout",
+        "balance",
+    )
+    assert decision.sentence.startswith("moving ")
+    assert [load.partitions_before for load in decision.executors] == [6, 2, 2, 2]
+    assert max(load.partitions_after for load in decision.executors) < 6
+    assert decision.batch_time_after["q1"] < decision.batch_time_before["q1"]
+    assert decision.gain > decision.cost
+    placed = wanted(store)
+    assert (placed.decision, placed.runs, placed.moves) == (decision.decision, {"q1": "run-1"}, decision.moves)
+    found = desired(store)
+    assert found is not None
+    assert (found.application, found.epoch, found.expires) == (APP, 1, NOW + 120)
+    assert decisions(store) == [decision]
+
+
+def test_observe_mode_says_it_and_moves_nothing(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    made = controller(store, clock, dataclasses.replace(CONFIG, reschedule=settings("observe").reschedule))
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("planned", "ok")
+    assert decision.sentence.startswith("would move ")
+    assert decision.moves
+    assert desired(store) is None
+
+
+def test_an_even_application_is_left_alone(store: FakeStore, clock: FakeClock) -> None:
+    World(store, clock, where="000111222333").ready()
+    made = controller(store, clock)
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason, decision.moves) == ("planned", "nothing-to-do", [])
+    assert desired(store) is None
+
+
+def test_a_gate_that_says_no_keeps_the_numbers(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    made = controller(store, clock, dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)))
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("refused", "gate")
+    assert "gate.min_gain asks for 90.0%" in decision.sentence
+    assert decision.executors
+    assert decision.batch_time_before
+    assert desired(store) is None
+    forced = made.decide("operator", application=APP, user="root", reason="now", apply=True, force=True)
+    assert forced.outcome == "applied"
+    assert forced.notes[0] == "asked by root: now"
+
+
+def test_not_ready_is_a_decision_too(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.report()
+    world.measure(batches=2)
+    made = controller(store, clock)
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("not-ready", "too-few-batches")
+    assert decision.sentence == (
+        "not ready: query q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
+    )
+    assert decisions(store) == [decision]
+
+
+def test_an_unknown_policy_is_a_refusal_with_the_names(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    made = controller(
+        store, clock, dataclasses.replace(CONFIG, reschedule=settings("apply", policy="magic").reschedule)
+    )
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("refused", "policy")
+    assert "balance" in decision.sentence
+
+
+def test_nothing_is_decided_while_redis_is_away(leader: Controller, store: FakeStore) -> None:
+    store.away = True
+    for cycle in (leader.observe, leader.decide_all, leader.answer_requests):
+        with pytest.raises(StoreUnavailableError):
+            cycle()
+    store.away = False
+    assert decisions(store) == []
+    leader.observe()
+    assert leader.decide_all()[0].outcome == "applied"
+
+
+def test_an_application_whose_report_ran_out_is_not_decided_on(
+    leader: Controller, clock: FakeClock, store: FakeStore
+) -> None:
+    clock.sleep(61)
+    leader.observe()
+    assert leader.decide_all() == []
+    assert leader.decide("operator", application=APP).reason == "no-report"
+
+
+def test_one_failing_application_does_not_stop_the_others(
+    leader: Controller, store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    World(store, clock, "app-0").ready()
+    real = leader.decide
+
+    def broken(trigger: str, *, application: str, **rest: Any) -> Decision:
+        if application == "app-0":
+            raise ZeroDivisionError
+        return real(trigger, application=application, **rest)
+
+    monkeypatch.setattr(leader, "decide", broken)
+    with capture_logs() as logs:
+        assert [decision.outcome for decision in leader.decide_all()] == ["applied"]
+        leader.decide_all()
+    assert [(line["event"], line["application"]) for line in logs if line["log_level"] == "error"] == [
+        ("application-failed", "app-0")
+    ], "said once, not at every turn"
+
+
+# -- following --
+
+
+def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, store: FakeStore, world: World) -> None:
+    (decision,) = leader.decide_all()
+    world.obey("steered")
+    for _ in range(10):
+        go_on(world, 30)
+        leader.observe()
+        assert "running" in leader.follow()
+        found = desired(store)
+        assert found is not None
+        assert found.expires > world.clock() + 60
+        assert wanted(store).decision == decision.decision
+    world.obey("drained")
+    assert leader.follow() == "no migration runs"
+    last = desired(store)
+    go_on(world, 60)
+    leader.observe()
+    leader.follow()
+    assert desired(store) == last, "nothing is renewed any more"
+
+
+def test_abandoned_and_idle_moves_are_settled_too(leader: Controller, world: World) -> None:
+    leader.decide_all()
+    world.obey("abandoned")
+    world.moves[0] = msgspec.structs.replace(world.moves[0], state="released_idle")
+    world.report()
+    assert leader.follow() == "no migration runs"
+
+
+def test_one_migration_at_a_time_then_the_cool_down(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    first = wanted(store).decision
+    world.obey("drained", only=1)
+    go_on(world, 20)
+    leader.observe()
+    (second,) = leader.decide_all()
+    assert (second.outcome, second.reason) == ("not-ready", "migration-running")
+    assert "1 of" in second.sentence
+    assert wanted(store).decision == first
+    world.obey("drained")
+    leader.follow()
+    go_on(world, 10)
+    leader.observe()
+    (third,) = leader.decide_all()
+    assert (third.outcome, third.reason) == ("refused", "cooldown")
+    assert "290 s to go" in third.sentence
+    go_on(world, 290)
+    leader.observe()
+    assert leader.decide_all()[0].outcome == "applied"
+
+
+def test_a_migration_that_ended_unseen_is_noticed_by_the_next_decision(leader: Controller, world: World) -> None:
+    leader.decide_all()
+    world.obey("drained")
+    assert leader.decide_all()[0].reason == "cooldown"
+
+
+def test_a_link_that_never_takes_it_up_is_given_up_on(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    for _ in range(5):
+        go_on(world, 25)
+        leader.observe()
+        leader.follow()
+    assert "did not take it up within 120 s" in state_sentence(leader, store)
+    assert leader.migrations == {}
+    assert leader.ended == {}, "nothing moved, so nothing has to rest"
+
+
+def state_sentence(leader: Controller, store: FakeStore) -> str:
+    leader.observe()
+    return state(store).last_sentence
+
+
+def test_a_link_that_vanishes_is_given_up_on(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    world.obey("steered")
+    leader.follow()
+    for _ in range(95):  # its last report counts for a minute
+        world.clock.sleep(2)
+        leader.observe()
+        leader.follow()
+    assert leader.migrations == {}
+    assert "no word from the link for 120 s" in state(store).last_sentence
+
+
+def test_a_long_outage_of_redis_is_not_the_links_silence(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    world.obey("steered")
+    leader.follow()
+    store.away = True
+    world.clock.sleep(600)
+    with pytest.raises(StoreUnavailableError):
+        leader.observe()
+    store.away = False
+    leader.observe()
+    assert "running" in leader.follow()
+    world.ready()
+    assert "running" in leader.follow()
+
+
+def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(
+    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store.put
+
+    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        if rule is keys.DESIRED:
+            raise StoreUnavailableError("gone")
+        real(rule, name, envelope, ttl)
+
+    monkeypatch.setattr(store, "put", failing)
+    (decision,) = leader.decide_all()
+    assert decision.outcome == "applied"
+    assert desired(store) is None
+    monkeypatch.setattr(store, "put", real)
+    leader.follow()
+    assert wanted(store).decision == decision.decision
+
+
+def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.moves = [
+        MoveView(move="x.0", query="q1", stage=0, partition=0, source="0", target="1", step=0, state="steered")
+    ]
+    world.decision = "x"
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.reason, decision.sentence) == (
+        "migration-running",
+        "not ready: the link still works on 1 moves of decision x",
+    )
+
+
+# -- leading --
+
+
+def test_a_stand_by_does_nothing_but_try(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    other = controller(store, clock, name="b")
+    said = other.observe()
+    assert said.startswith("standing by: a/")
+    store.writes.clear()
+    assert other.decide_all() == []
+    assert other.answer_requests() == 0
+    assert other.follow() == "not leading"
+    assert other.decide("operator", application=APP, apply=True).reason == "not-leading"
+    assert store.writes == []
+
+
+def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    other = controller(store, world.clock, name="b")
+    other.observe()
+    (decision,) = leader.decide_all()
+    world.obey("drained", only=1)
+    go_on(world, 16)
+    assert other.observe() == "leading in epoch 2"
+    assert "running" in other.follow()
+    found = desired(store)
+    assert found is not None
+    assert (found.epoch, wanted(store).decision) == (2, decision.decision)
+    assert other.decide_all()[0].reason == "migration-running"
+    # The old one wakes up: its lease is over, and it keeps its hands off.
+    store.writes.clear()
+    assert leader.decide_all() == []
+    assert leader.follow() == "not leading"
+    assert leader.observe().startswith("standing by")
+    assert store.writes == []
+    assert leader.migrations == {}
+    world.obey("drained")
+    other.follow()
+    go_on(world, 10)
+    other.observe()
+    assert other.decide_all()[0].reason == "cooldown"
+
+
+def test_a_new_leader_learns_of_the_cool_down(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    world.obey("drained")
+    leader.follow()
+    leader.close()
+    other = controller(store, world.clock, name="b")
+    assert other.observe() == "leading in epoch 2"
+    assert other.decide_all()[0].reason == "cooldown"
+
+
+@pytest.mark.parametrize("wrong", ["unsigned", "foreign key", "another application's"])
+def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
+    wrong: str, store: FakeStore, world: World
+) -> None:
+    author = Author("default", "somebody", world.clock)
+    body = DesiredPlacement(decision="evil", runs={}, moves=[])
+    envelope = author.envelope(body, ttl=100, application=APP if wrong != "another application's" else "app-2")
+    if wrong == "foreign key":
+        envelope = Signer(Ed25519PrivateKey.generate()).sign(envelope)
+    elif wrong == "another application's":
+        envelope = SIGNER.sign(envelope)
+    store.put(keys.DESIRED, APP, envelope)
+    world.ready()
+    made = controller(store, world.clock)
+    made.observe()
+    assert made.rejected == 1
+    assert made.migrations == {}
+    assert made.decide_all()[0].outcome == "applied"
+    assert wanted(store).decision != "evil"
+
+
+def test_an_emptied_redis_brings_no_old_epoch_back(leader: Controller, store: FakeStore, world: World) -> None:
+    world.accepted_epoch = 41
+    world.report()
+    assert leader.observe() == "leading in epoch 42"
+    (decision,) = leader.decide_all()
+    world.obey("steered")
+    store.empty()
+    assert leader.observe() == "leading in epoch 43"
+    world.report()
+    leader.follow()
+    found = desired(store)
+    assert found is not None
+    assert (found.epoch, wanted(store).decision) == (43, decision.decision), "published again, the same one"
+
+
+def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_decision(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    leader.decide_all()
+    world.clock.sleep(20)
+    other = controller(store, world.clock, name="b")
+    world.ready()
+    other.observe()
+    other.migrations.clear()
+    newer = other.decide("operator", application=APP, apply=True, force=True)
+    assert newer.outcome == "applied"
+    other.close()
+    world.clock.sleep(1)
+    assert leader.observe() == "leading in epoch 3"
+    leader.follow()
+    assert wanted(store).decision == newer.decision
+
+
+def test_an_epoch_that_redis_gave_out_and_forgot_is_overtaken(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    (decision,) = leader.decide_all()
+    found = desired(store)
+    assert found is not None
+    store.put(keys.DESIRED, APP, SIGNER.sign(msgspec.structs.replace(found, epoch=9)))
+    leader.follow()
+    assert leader.observe() == "leading in epoch 10"
+    leader.follow()
+    found = desired(store)
+    assert found is not None
+    assert (found.epoch, wanted(store).decision) == (10, decision.decision)
+
+
+def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: FakeStore) -> None:
+    (decision,) = leader.decide_all()
+    found = desired(store)
+    assert found is not None
+    store.put(keys.DESIRED, APP, msgspec.structs.replace(found, epoch=10**9))
+    leader.follow()
+    assert wanted(store).decision == decision.decision
+
+
+# -- pausing --
+
+
+def test_pause_holds_a_running_migration_and_resume_lets_it_go_on(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    (decision,) = leader.decide_all()
+    world.obey("steered", only=1)
+    assert leader.pause(True) == "paused; 1 running migration held"
+    assert (wanted(store).hold, wanted(store).decision) == (True, decision.decision)
+    assert state(store).paused
+    assert leader.observe() == "leading in epoch 1, paused"
+    go_on(world, 90)
+    leader.observe()
+    leader.follow()
+    assert wanted(store).hold, "renewed, still on hold"
+    assert leader.pause(False) == "resumed; 1 running migration go on"
+    assert not wanted(store).hold
+
+
+def test_nothing_is_applied_while_paused(leader: Controller, store: FakeStore) -> None:
+    leader.pause(True)
+    assert leader.decide_all()[0].outcome == "planned"
+    asked = leader.decide("operator", application=APP, apply=True, force=True)
+    assert (asked.outcome, asked.reason) == ("refused", "paused")
+    assert desired(store) is None
+
+
+def test_a_pause_outlives_its_leader(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    leader.pause(True)
+    leader.close()
+    other = controller(store, clock, name="b")
+    assert other.observe() == "leading in epoch 2, paused"
+
+
+def test_a_pause_outlives_an_emptied_redis(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    leader.pause(True)
+    store.empty()
+    assert leader.observe() == "leading in epoch 2, paused"
+    assert store.paused()
+
+
+def test_a_stand_by_that_takes_over_an_emptied_redis_stays_paused(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    other = controller(store, clock, name="b")
+    leader.pause(True)
+    other.observe()
+    store.empty()
+    assert other.observe() == "leading in epoch 2, paused"
+    assert store.paused()
+
+
+def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    leader.pause(True)
+    clock.sleep(16)
+    other = controller(store, clock, name="b")
+    other.observe()
+    other.pause(False)
+    other.close()
+    assert leader.observe() == "leading in epoch 3"
+    assert not store.paused()
+
+
+# -- what it says of itself --
+
+
+def test_the_state_says_what_an_operator_wants_to_know(leader: Controller, store: FakeStore, world: World) -> None:
+    found = state(store)
+    assert (found.epoch, found.mode, found.paused, found.next_decision) == (1, "apply", False, NOW + 300)
+    assert found.leader.startswith("a/")
+    assert found.applications == {APP: "ready: 12 partitions on 4 executors"}
+    leader.decide_all()
+    leader.observe()
+    assert state(store).applications[APP].startswith("migration ")
+    envelope = store.get(keys.STATE)
+    assert envelope is not None
+    assert envelope.expires == world.clock() + CONFIG.controller.lease
+
+
+# -- answering --
+
+
+def request(store: FakeStore, verb: str, *, ttl: float = 20, name: str = "r1", **arguments: str) -> None:
+    body = Request(request=name, verb=verb, user="root", reason="because", arguments=arguments)
+    store.append(keys.REQUESTS, "", Author("default", "cli", store.clock).envelope(body, ttl=ttl))
+
+
+def reply(store: FakeStore, name: str = "r1") -> Reply | None:
+    found = store.get(keys.REPLY, name)
+    assert found is None or isinstance(found.body, Reply)
+    return found.body if found is not None else None
+
+
+@pytest.mark.parametrize(("verb", "outcome", "sent"), [("plan", "planned", False), ("rebalance", "applied", True)])
+def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb: str, outcome: str, sent: bool) -> None:
+    request(store, verb)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert (found.code, found.data["application"]) == (Exit.DONE, APP)
+    decision = msgspec.convert(found.data["decision"], Decision)
+    assert (decision.outcome, decision.trigger, decision.user) == (outcome, "operator", "root")
+    assert found.sentence == decision.sentence
+    assert (desired(store) is not None) == sent
+    assert leader.answer_requests() == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "code", "words"),
+    [
+        ("fly", {}, Exit.REFUSED, "unknown verb 'fly'; known are pause, plan, rebalance, resume"),
+        ("plan", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
+        ("pause", {}, Exit.DONE, "paused"),
+        ("resume", {}, Exit.DONE, "resumed"),
+    ],
+)
+def test_replies(
+    leader: Controller, store: FakeStore, verb: str, arguments: dict[str, str], code: Exit, words: str
+) -> None:
+    request(store, verb, **arguments)
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert (found.code, found.sentence) == (code, words)
+
+
+def test_several_applications_need_a_name(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    World(store, clock, "app-2").ready()
+    leader.observe()
+    request(store, "plan")
+    request(store, "plan", name="r2", application="app-2")
+    assert leader.answer_requests() == 2
+    first, second = reply(store), reply(store, "r2")
+    assert first is not None
+    assert second is not None
+    assert (first.code, first.sentence) == (
+        Exit.REFUSED,
+        "there are several applications, name one with --application: app-1, app-2",
+    )
+    assert (second.code, second.data["application"]) == (Exit.DONE, "app-2")
+
+
+def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
+    made = controller(store, clock)
+    made.observe()
+    request(store, "plan")
+    made.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)), Exit.NOTHING),
+        (dataclasses.replace(CONFIG, reschedule=settings(batches=50).reschedule), Exit.NOT_READY),
+        (dataclasses.replace(CONFIG, reschedule=settings(policy="magic").reschedule), Exit.REFUSED),
+    ],
+)
+def test_exit_codes_of_decisions(
+    store: FakeStore, clock: FakeClock, world: World, config: Settings, code: Exit
+) -> None:
+    world.ready()
+    made = controller(store, clock, config)
+    made.observe()
+    request(store, "rebalance")
+    made.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == code
+
+
+def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    request(store, "rebalance", ttl=5)
+    clock.sleep(6)
+    leader.observe()
+    assert leader.answer_requests() == 0
+    assert reply(store) is None
+    assert desired(store) is None
+
+
+def test_a_new_leader_does_not_answer_again(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    request(store, "pause")
+    leader.answer_requests()
+    leader.pause(False)
+    leader.close()
+    other = controller(store, clock, name="b")
+    other.observe()
+    assert other.answer_requests() == 0
+    assert not store.paused()
+
+
+def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
+    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store.put
+
+    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        if rule is keys.REPLY:
+            raise StoreUnavailableError("gone")
+        real(rule, name, envelope, ttl)
+
+    monkeypatch.setattr(store, "put", failing)
+    request(store, "rebalance")
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    monkeypatch.setattr(store, "put", real)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+    assert len(decisions(store)) == 1
+
+
+def test_malformed_messages_are_counted_and_passed_over(leader: Controller, store: FakeStore) -> None:
+    for data in (b"", b"{", b'{"schema": 99}', b"\xff\xfe"):
+        store.append_raw(keys.REQUESTS, "", data)
+        store.append_raw(keys.BATCHES, APP, data)
+    request(store, "plan")
+    assert leader.answer_requests() == 1
+    assert store.rejected == 8
+
+
+def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, store: FakeStore) -> None:
+    request(store, "pause", name="../../x y")
+    request(store, "plan", name="r2")
+    assert leader.answer_requests() == 1
+    assert not store.paused()
+
+
+def test_whoever_asks_is_told_of_a_defect(
+    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "decide", lambda *_, **__: 1 / 0)
+    request(store, "plan")
+    with capture_logs():
+        leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.REFUSED
+    assert "ZeroDivisionError" in found.sentence
+
+
+def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause")
+    leader.answer_requests()
+    store.empty()
+    clock.now -= 5
+    leader.observe()
+    leader.answer_requests()
+    request(store, "resume", name="r2")
+    leader.answer_requests()
+    assert reply(store, "r2") is not None
+
+
+def test_signatures_are_checked_by_links_with_the_public_key(leader: Controller, store: FakeStore) -> None:
+    leader.decide_all()
+    found = desired(store)
+    assert found is not None
+    with pytest.raises(SignatureError):
+        VERIFIER.check(msgspec.structs.replace(found, epoch=99))
+    with pytest.raises(MessageError):
+        VERIFIER.check(msgspec.structs.replace(found, signature=""))
+
+
+def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.queries = [query(world.placement, problem="runs in real-time mode")]
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    assert state(store).applications == {APP: "not ready: no query can be moved: name-of-q1: runs in real-time mode"}
+    assert made.decide_all()[0].reason == "query-problem"

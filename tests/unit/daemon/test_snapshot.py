@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, coverage_of, take_snapshot
+from rechannel.policies.queueing import executor_utilization
+from rechannel.wire.messages import BatchReport, LinkReport, StageRun, StreamRow
+from unit.daemon.fakes import APP, NOW, QUERY, batch, query, report, settings, task, window
+
+WHERE = ["0", "0", "1", "2"]
+WINDOWS = {f"127.0.0.{e + 2}": [window(e)] for e in range(4)}
+BATCHES = [batch(number, WHERE, {0: 2.0, 1: 1.0}) for number in (7, 8, 9)]
+
+
+def snapshot(
+    seen: LinkReport | None = None, batches: list[BatchReport] | None = None, windows: object = None, now: float = NOW
+) -> Snapshot | NotReady:
+    return take_snapshot(
+        APP,
+        report([query(WHERE)]) if seen is None else seen,
+        BATCHES if batches is None else batches,
+        WINDOWS if windows is None else windows,  # type: ignore[arg-type]
+        settings(),
+        now,
+    )
+
+
+def taken(**given: object) -> Snapshot:
+    found = snapshot(**given)  # type: ignore[arg-type]
+    assert isinstance(found, Snapshot), found
+    return found
+
+
+def test_the_model_of_one_query() -> None:
+    found = taken()
+    assert found.cluster.executors == ("0", "1", "2", "3")
+    assert found.cluster.nodes == ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+    assert found.cluster.cores.tolist() == [1, 1, 1, 1]
+    assert found.cluster.memory_bytes.tolist() == [math.inf] * 4
+    assert [stage.key for stage in found.workload.stages] == [f"{QUERY}/f0", f"{QUERY}/0"]
+    source, state = found.workload.stages
+    assert (source.placeable, state.placeable) == (False, True)
+    assert source.busy.tolist() == pytest.approx([0.1] * 4)
+    assert state.busy.tolist() == pytest.approx([2.0, 1.0, 0.1, 0.1])
+    assert state.rows.tolist() == [50] * 4
+    assert state.state_bytes.tolist() == [1000] * 4
+    assert state.batches_per_second == pytest.approx(0.2)
+    assert found.placement[f"{QUERY}/0"].tolist() == [0, 0, 1, 2]
+    assert found.stages == {f"{QUERY}/0": (QUERY, 0)}
+    assert found.batch_seconds == {QUERY: pytest.approx(5.0)}
+    assert found.coverage.share == 1
+    queue = executor_utilization(found.cluster, found.workload, found.placement)
+    assert queue.utilization.tolist() == pytest.approx([0.62, 0.04, 0.04, 0.02])
+
+
+def test_time_spent_waiting_for_others_data_is_not_work() -> None:
+    waiting = [only_state(made, [task(1, p, WHERE[p], run=2.0, wait=1.5) for p in range(4)]) for made in BATCHES]
+    assert taken(batches=waiting).workload.stage(f"{QUERY}/0").busy.tolist() == pytest.approx([0.5] * 4)
+
+
+def only_state(made: BatchReport, tasks: list[object]) -> BatchReport:
+    run = StageRun(spark_stage=99, parents=[], stateful=0, tasks=tasks)  # type: ignore[arg-type]
+    return BatchReport(query=made.query, batch=made.batch, start=made.start, end=made.end, input_rows=1, stages=[run])
+
+
+def test_a_partition_that_did_not_run_in_a_batch_counts_as_idle_there() -> None:
+    partial = [*BATCHES[:2], only_state(BATCHES[2], [task(1, 0, "0", run=2.0)])]
+    state = taken(batches=partial).workload.stage(f"{QUERY}/0")
+    assert state.busy.tolist() == pytest.approx([2.0, 2 / 3, 0.2 / 3, 0.2 / 3])
+    assert state.state_bytes.tolist() == [1000] * 4, "its state is still there"
+
+
+def test_a_stage_run_again_counts_once() -> None:
+    twice = [task(1, 0, "1", run=9.0), task(2, 0, "0", run=2.0)]
+    twice[0] = type(twice[0])(
+        *[getattr(twice[0], f) if f != "finish" else NOW - 60 for f in twice[0].__struct_fields__]
+    )
+    again = [only_state(made, twice) for made in BATCHES]
+    assert taken(batches=again).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(2.0)
+
+
+def test_only_the_last_batches_count() -> None:
+    old = [batch(number, WHERE, {0: 50.0}) for number in (4, 5, 6)]
+    assert taken(batches=[*BATCHES, *old]).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(2.0)
+
+
+def test_an_idle_querys_rate_falls_with_its_silence() -> None:
+    windows = {node: [window(number, end=NOW + 95)] for number, node in enumerate(WINDOWS)}
+    found = taken(windows=windows, now=NOW + 100)
+    assert found.workload.stage(f"{QUERY}/0").batches_per_second == pytest.approx(0.01)
+
+
+def test_partitions_of_executors_that_are_gone_are_on_no_executor() -> None:
+    assert taken(seen=report([query(["0", "7", "", "2"])])).placement[f"{QUERY}/0"].tolist() == [0, -1, -1, 2]
+
+
+def test_executors_follow_by_number() -> None:
+    many = report([query(WHERE)], count=12)
+    windows = {f"127.0.0.{e + 2}": [window(e)] for e in range(12)}
+    assert taken(seen=many, windows=windows).cluster.executors == tuple(str(e) for e in range(12))
+
+
+def stream_rows(numbers: tuple[int, ...] = (7, 8, 9)) -> list[StreamRow]:
+    return [StreamRow(APP, str(e), 0, number * 1000 + e, [100 * e, 10, 0, 0]) for number in numbers for e in range(4)]
+
+
+def test_streams_are_joined_by_task_id() -> None:
+    windows = {
+        f"127.0.0.{e + 2}": [window(e, streams=[row for row in stream_rows() if row.executor == str(e)])]
+        for e in range(4)
+    }
+    (stream,) = taken(windows=windows).workload.streams
+    assert (stream.upstream, stream.downstream) == (f"{QUERY}/f0", f"{QUERY}/0")
+    expected = np.array([[0, 10, 0, 0], [100, 10, 0, 0], [200, 10, 0, 0], [300, 10, 0, 0]])
+    np.testing.assert_allclose(stream.volume, expected * 0.2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [
+        pytest.param([StreamRow("other", "0", 0, 9000, [1, 1, 1, 1])], "", id="another application's"),
+        pytest.param([StreamRow(APP, "0", 0, 123456, [1, 1, 1, 1])], "", id="a task nobody reported"),
+        pytest.param([StreamRow(APP, "0", 0, 9000, [1, 1])], "fits no stage", id="other partitions"),
+        pytest.param([StreamRow(APP, "0", 0, 9000, [-1, 1, 1, 1])], "fits no stage", id="negative"),
+    ],
+)
+def test_stream_rows_that_fit_nothing_are_skipped(rows: list[StreamRow], note: str) -> None:
+    found = taken(windows={**WINDOWS, "127.0.0.2": [window(0, streams=rows)]})
+    assert found.workload.streams == ()
+    assert any(note in text for text in found.notes) == bool(note)
+
+
+def test_batches_seen_in_part_do_not_lessen_a_stream() -> None:
+    windows = {**WINDOWS, "127.0.0.2": [window(0, streams=stream_rows((9,)))]}
+    (stream,) = taken(windows=windows).workload.streams
+    assert stream.volume[3].tolist() == pytest.approx([60, 2, 0, 0])
+
+
+def test_a_floating_readers_stream_goes_to_where_it_ran() -> None:
+    chained = []
+    for made in BATCHES:
+        sink = StageRun(
+            spark_stage=2 * made.batch + 2,
+            parents=[2 * made.batch + 1],
+            stateful=-1,
+            tasks=[task(made.batch * 1000 + 500 + p, p, str(3 - p), run=0.2) for p in range(2)],
+        )
+        chained.append(
+            BatchReport(
+                query=QUERY, batch=made.batch, start=made.start, end=made.end, input_rows=1, stages=[*made.stages, sink]
+            )
+        )
+    rows = [StreamRow(APP, "0", 1, 9100, [40, 60])]
+    found = taken(batches=chained, windows={**WINDOWS, "127.0.0.2": [window(0, streams=rows)]})
+    (stream,) = found.workload.streams
+    assert (stream.upstream, stream.downstream) == (f"{QUERY}/0", f"{QUERY}/f1")
+    assert stream.volume[0].tolist() == pytest.approx([0, 0, 12, 8])
+
+
+def test_a_query_that_cannot_be_moved_still_loads_its_executors() -> None:
+    other = [batch(number, WHERE, {0: 4.0}, name="q2") for number in (7, 8, 9)]
+    seen = report([query(WHERE), query(WHERE, "q2", problem="real-time mode")])
+    found = taken(seen=seen, batches=[*BATCHES, *other])
+    assert [stage.key for stage in found.workload.placeable] == [f"{QUERY}/0"]
+    fixed = found.workload.stage("q2/0")
+    assert not fixed.placeable
+    assert fixed.busy.tolist() == pytest.approx([4.1, 0.1, 0.1, 0])
+
+
+def test_a_young_query_does_not_hold_up_the_others() -> None:
+    young = [batch(9, WHERE, {0: 4.0}, name="q2")]
+    found = taken(seen=report([query(WHERE), query(WHERE, "q2")]), batches=[*BATCHES, *young])
+    assert {stage.query for stage in found.workload.placeable} == {QUERY}
+    assert not found.workload.stage("q2/0").placeable
+
+
+def not_ready(**given: object) -> NotReady:
+    found = snapshot(**given)  # type: ignore[arg-type]
+    assert isinstance(found, NotReady)
+    return found
+
+
+def test_not_ready_without_executors() -> None:
+    assert not_ready(seen=report([query(WHERE)], count=0)).code == "no-executors"
+
+
+def test_not_ready_without_an_active_query() -> None:
+    assert not_ready(seen=report([query(WHERE, active=False)])).code == "no-active-query"
+
+
+def test_not_ready_when_no_query_can_be_moved_and_waiting_does_not_help() -> None:
+    found = not_ready(seen=report([query(WHERE, problem="runs in real-time mode")]))
+    assert (found.code, found.transient) == ("query-problem", False)
+    assert found.sentence == "no query can be moved: name-of-q1: runs in real-time mode"
+
+
+def test_not_ready_before_enough_batches_says_how_long() -> None:
+    found = not_ready(batches=BATCHES[2:])
+    assert (found.code, found.transient, found.ready_in) == ("too-few-batches", True, pytest.approx(10))
+    assert found.sentence == "query q1 has 1 measured batches, 3 are needed (reschedule.batches)"
+    assert not_ready(batches=[]).ready_in is None
+
+
+def test_not_ready_when_agents_are_silent_names_their_nodes() -> None:
+    found = not_ready(windows={**WINDOWS, "127.0.0.3": [], "127.0.0.5": [window(3, end=NOW - 21)]})
+    assert (found.code, found.transient) == ("stale-agents", True)
+    assert found.sentence == (
+        "fresh figures for 2 of 4 executors (50%, reschedule.coverage wants 95%); "
+        "no agent reports from nodes 127.0.0.3, 127.0.0.5"
+    )
+
+
+def test_another_applications_executor_of_the_same_name_covers_nothing() -> None:
+    windows = {node: [window(number, application="other")] for number, node in enumerate(WINDOWS)}
+    assert coverage_of(APP, report([query(WHERE)]), windows, settings(), NOW).share == 0
+
+
+def test_not_ready_still_has_a_model_to_look_at() -> None:
+    built = build_snapshot(APP, report([query(WHERE)]), BATCHES[2:], {}, settings(), NOW)
+    assert built is not None
+    assert built.workload.placeable == ()
+    assert built.coverage.share == 0
+
+
+def test_a_stage_of_no_partitions_is_left_out() -> None:
+    empty = query([])
+    found = build_snapshot(APP, report([empty]), BATCHES, WINDOWS, settings(), NOW)
+    assert found is not None
+    assert found.stages == {}
+
+
+def test_settings_bound_what_is_looked_at() -> None:
+    more = dataclasses.replace(settings(), reschedule=dataclasses.replace(settings().reschedule, batches=5))
+    found = take_snapshot(APP, report([query(WHERE)]), BATCHES, WINDOWS, more, NOW)
+    assert isinstance(found, NotReady)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from rechannel.conf.settings import GateSettings
+from rechannel.migration.plan.gate import Verdict, judge
+
+SETTINGS = GateSettings(min_gain=0.1, horizon=600, move_cost=1.0, load_rate=1e6)
+
+
+def verdict(before: dict[str, float], after: dict[str, float], *, steps: int = 1, state_bytes: float = 0.0) -> Verdict:
+    rates = dict.fromkeys(before, 0.1)  # a batch every ten seconds: sixty in the horizon
+    return judge(before, after, rates, steps=steps, state_bytes=state_bytes, settings=SETTINGS)
+
+
+def test_gain_is_what_all_batches_of_the_horizon_save_and_cost_is_steps_and_state() -> None:
+    found = verdict({"q": 4.0}, {"q": 3.0}, steps=3, state_bytes=2e6)
+    assert (found.passes, found.code) == (True, "ok")
+    assert found.gain == pytest.approx(60)
+    assert found.cost == pytest.approx(5)
+    assert found.share == pytest.approx(0.25)
+    assert found.sentence == ("batch time of q 4.00 → 3.00 s (-25%), gain 60.0 s over 600 s against a cost of 5.0 s")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps", "state_bytes", "code"),
+    [
+        pytest.param({"q": 4.0}, {"q": 3.7}, 1, 0.0, "too-small", id="less than min_gain is noise"),
+        pytest.param({"q": 4.0}, {"q": 4.0}, 0, 0.0, "too-small", id="no gain at all"),
+        pytest.param({"q": 4.0}, {"q": 5.0}, 1, 0.0, "too-small", id="a query gets slower"),
+        pytest.param({"q": 0.0}, {"q": 0.0}, 1, 0.0, "too-small", id="a query that does nothing"),
+        pytest.param({}, {}, 1, 0.0, "too-small", id="no query"),
+        pytest.param({"q": 4.0}, {"q": 3.0}, 100, 0.0, "too-dear", id="too many steps"),
+        pytest.param({"q": 4.0}, {"q": 3.0}, 1, 1e9, "too-dear", id="too much state to load"),
+        pytest.param({"q": 4.0, "r": 4.0}, {"q": 3.0, "r": 5.5}, 1, 0.0, "too-dear", id="another query pays for it"),
+        pytest.param({"q": 4.0, "r": 4.0}, {"q": 3.0, "r": 3.9}, 1, 0.0, "ok", id="one query's gain is enough"),
+    ],
+)
+def test_the_gate(before: dict[str, float], after: dict[str, float], steps: int, state_bytes: float, code: str) -> None:
+    found = verdict(before, after, steps=steps, state_bytes=state_bytes)
+    assert found.code == code
+    assert found.passes == (code == "ok")
+    assert found.sentence
+
+
+def test_people_read_the_querys_name() -> None:
+    found = judge({"q": 4.0}, {"q": 3.0}, {"q": 0.1}, steps=1, state_bytes=0, settings=SETTINGS, names={"q": "flights"})
+    assert found.sentence.startswith("batch time of flights 4.00")
