@@ -20,6 +20,7 @@ from rechannel.wire.store import Store
 _PAGE = 200
 _FIRST = 64  # entries of a stream read when it is met for the first time
 _SPARE = 3  # times the entries one decision needs are kept, for joining streams with their batches
+_BATCHES_KEPT = 64  # of each query, at least
 _WINDOW_KEPT = 12
 
 
@@ -104,13 +105,14 @@ class Collector:
         return Facts(application, report, batches, windows)
 
     def _read_batches(self, application: str, known: _Application) -> None:
-        most = max(_FIRST, self._settings.reschedule.batches * _SPARE)
+        kept_batches = max(_BATCHES_KEPT, self._settings.reschedule.batches * _SPARE)
+        most = max(_FIRST, kept_batches)
         known.after, envelopes = read_on(self._store, keys.BATCHES, application, known.after, first=most)
         for envelope in envelopes:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
-            kept = known.batches.setdefault(body.query, deque(maxlen=self._settings.reschedule.batches * _SPARE))
+            kept = known.batches.setdefault(body.query, deque(maxlen=kept_batches))
             kept.append((envelope.run, body))
 
     def _read_windows(self, host: str) -> None:

@@ -113,7 +113,7 @@ def build_snapshot(
     periods: dict[str, float] = {}
     queries = {query.query: query for query in report.queries if query.active}
     for query in queries.values():
-        last = last_batches(query, batches, settings)
+        last = last_batches(query, batches, settings, now)
         if not last:
             continue
         placeable = not query.problem and len(last) >= settings.reschedule.batches
@@ -144,10 +144,19 @@ def build_snapshot(
     )
 
 
-def last_batches(query: QueryState, batches: Sequence[BatchReport], settings: Settings) -> list[BatchReport]:
-    """Return the newest batches of a query that a decision looks at, oldest first."""
+def last_batches(
+    query: QueryState, batches: Sequence[BatchReport], settings: Settings, now: float
+) -> list[BatchReport]:
+    """Return the batches of a query that a decision looks at, oldest first.
+
+    They are those that ended within the windows that are averaged, and no fewer than ``reschedule.batches`` where
+    there are as many: a slow query has few batches in fifteen seconds, a fast one enough to even out the noise.
+    """
     found = {batch.batch: batch for batch in batches if batch.query == query.query and batch.stages}
-    return [found[number] for number in sorted(found)][-settings.reschedule.batches :]
+    ordered = [found[number] for number in sorted(found)]
+    since = now - settings.agent.window * settings.reschedule.windows
+    recent = sum(batch.end >= since for batch in ordered)
+    return ordered[-max(recent, settings.reschedule.batches) :]
 
 
 def coverage_of(application: str, report: LinkReport, windows: Windows, settings: Settings, now: float) -> Coverage:
@@ -202,7 +211,7 @@ def _readiness(
     if not stateful:
         return NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
     need = settings.reschedule.batches
-    measured = {query.query: last_batches(query, batches, settings) for query in stateful}
+    measured = {query.query: last_batches(query, batches, settings, now) for query in stateful}
     if all(len(last) < need for last in measured.values()):
         name, last = max(measured.items(), key=lambda item: (len(item[1]), item[0]))
         wait = (need - len(last)) * observed.period(last, now) if last else None

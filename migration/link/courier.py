@@ -47,8 +47,8 @@ class Courier:
         self._store: Store | None = None
         self._lock = threading.Lock()
         self._report: LinkReport | None = None
-        self._batches: deque[BatchReport] = deque(maxlen=keys.BATCHES.bound)
-        self._journal: deque[MoveTransition] = deque(maxlen=keys.JOURNAL.bound)
+        self._batches: deque[tuple[str, BatchReport]] = deque(maxlen=keys.BATCHES.bound)
+        self._journal: deque[tuple[str, MoveTransition]] = deque(maxlen=keys.JOURNAL.bound)
         self._desired: Envelope | None = None
         self._desired_seen: tuple[int, float] = (-1, 0.0)
         self._closed: deque[ClosedStore] = deque(maxlen=_KEPT_EVIDENCE)
@@ -72,16 +72,16 @@ class Courier:
             self._report = report
             self._nodes = {node: self._nodes.get(node, "") for node in nodes}
 
-    def post_batch(self, batch: BatchReport) -> None:
-        """Hand over a finished batch."""
+    def post_batch(self, batch: BatchReport, run: str) -> None:
+        """Hand over a finished batch of a run."""
         with self._lock:
             self.dropped += len(self._batches) == self._batches.maxlen
-            self._batches.append(batch)
+            self._batches.append((run, batch))
 
     def post_journal(self, lines: list[MoveTransition]) -> None:
         """Hand over journal lines."""
         with self._lock:
-            self._journal.extend(lines)
+            self._journal.extend(("", line) for line in lines)
 
     def take_desired(self) -> Envelope | None:
         """Return the newest desired placement not yet taken; its signature was checked."""
@@ -138,17 +138,25 @@ class Courier:
         for node, after in nodes.items():
             self._read_evidence(store, node, after)
 
-    def _drain(self, store: Store, rule: keys.KeyRule, queue: deque[BatchReport] | deque[MoveTransition]) -> None:
+    def _drain(
+        self,
+        store: Store,
+        rule: keys.KeyRule,
+        queue: deque[tuple[str, BatchReport]] | deque[tuple[str, MoveTransition]],
+    ) -> None:
         while True:
             with self._lock:
-                bodies = [queue[index] for index in range(min(len(queue), _SEND_AT_ONCE))]
-            if not bodies:
+                posted = [queue[index] for index in range(min(len(queue), _SEND_AT_ONCE))]
+            if not posted:
                 return
-            envelopes = [self._author.envelope(body, ttl=rule.ttl, application=self._application) for body in bodies]
-            store.append(rule, self._application, *envelopes)
+            application = self._application
+            envelopes = [
+                self._author.envelope(body, ttl=rule.ttl, application=application, run=run) for run, body in posted
+            ]
+            store.append(rule, application, *envelopes)
             with self._lock:
-                for body in bodies:
-                    if queue and queue[0] is body:
+                for item in posted:
+                    if queue and queue[0] is item:
                         queue.popleft()
 
     def _read_desired(self, store: Store) -> None:

@@ -209,7 +209,7 @@ class Link:
                 case tasks.StageSeen():
                     self._learn(notice)
                 case tasks.BatchDone():
-                    self._courier.post_batch(notice.report)
+                    self._courier.post_batch(notice.report, notice.run)
                     report = notice.report
                     self._write(self._reconciler.batch_done(report.query, report.batch, self._observed(), now))
                 case tasks.QueryBusy():

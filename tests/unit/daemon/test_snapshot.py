@@ -84,8 +84,21 @@ def test_a_stage_run_again_counts_once() -> None:
 
 
 def test_only_the_last_batches_count() -> None:
-    old = [batch(number, WHERE, {0: 50.0}) for number in (4, 5, 6)]
+    old = [batch(number, WHERE, {0: 50.0}) for number in (3, 4, 5)]
     assert taken(batches=[*BATCHES, *old]).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(2.0)
+
+
+def test_a_fast_query_is_averaged_over_the_whole_windows() -> None:
+    # Batches of a second: of twenty, those of the last three windows of five seconds count, not only the least three.
+    fast = [batch(number, WHERE, {0: 9.0 if number <= -6 else 1.0}, period=1.0) for number in range(-10, 7)]
+    fast += [batch(number, WHERE, {0: 4.0}, period=1.0) for number in (7, 8, 9)]
+    assert taken(batches=fast).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx((13 * 1.0 + 3 * 4.0) / 16)
+
+
+def test_a_slow_query_is_averaged_over_the_least_number_of_batches() -> None:
+    slow = [batch(number, WHERE, {0: float(number)}, period=60.0) for number in range(10)]
+    windows = {node: [window(number)] for number, node in enumerate(WINDOWS)}
+    assert taken(batches=slow, windows=windows).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(8.0)
 
 
 def test_an_idle_querys_rate_falls_with_its_silence() -> None:
