@@ -59,7 +59,13 @@ JOURNAL = KeyRule(
     "moves, step by step",
 )
 DESIRED = KeyRule(
-    "app:{app}:desired", "string", "leading controller", "link of the application, controllers", 1, 3600, "signed desired placement"
+    "app:{app}:desired",
+    "string",
+    "leading controller",
+    "link of the application, controllers",
+    1,
+    3600,
+    "signed desired placement",
 )
 DECISIONS = KeyRule(
     "decisions", "stream", "leading controller", "CLI", 1000, 14 * 86_400, "every decision with its numbers"

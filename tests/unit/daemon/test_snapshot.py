@@ -90,7 +90,7 @@ def test_only_the_last_batches_count() -> None:
 
 def test_a_fast_query_is_averaged_over_the_whole_windows() -> None:
     # Batches of a second: of twenty, those of the last three windows of five seconds count, not only the least three.
-    fast = [batch(number, WHERE, {0: 9.0 if number <= -6 else 1.0}, period=1.0) for number in range(-10, 7)]
+    fast = [batch(number, WHERE, {0: 9.0 if number < -6 else 1.0}, period=1.0) for number in range(-10, 7)]
     fast += [batch(number, WHERE, {0: 4.0}, period=1.0) for number in (7, 8, 9)]
     assert taken(batches=fast).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx((13 * 1.0 + 3 * 4.0) / 16)
 
