@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -17,9 +16,10 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lost = 0
-        self._file: BinaryIO | None = None
+        self._descriptor = -1
+        self._cut_off = False  # the last write stopped in the middle of a line
         try:
-            self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError:
             self.lost += 1
 
@@ -27,20 +27,21 @@ class Journal:
         """Write lines through to the disk; False when that failed: then the steps must not be taken."""
         if not lines:
             return True
-        if self._file is None:
-            self.lost += len(lines)
-            return False
+        data = (b"\n" if self._cut_off else b"") + b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         try:
-            self._file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-            self._file.flush()
-            os.fdatasync(self._file.fileno())
+            # Not through a buffered file: what a full disk refuses must not wait in a buffer for later.
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+                self._cut_off = True
+            os.fdatasync(self._descriptor)
         except OSError:
             self.lost += len(lines)
             return False
+        self._cut_off = False
         return True
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

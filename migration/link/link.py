@@ -6,6 +6,7 @@ the reconciler says is due. A second one, the courier, talks to Redis. Whatever 
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 import threading
@@ -146,6 +147,8 @@ class Link:
         self._courier.start()
         self._thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
         self._thread.start()
+        # A script that ends without a word leaves nothing behind either.
+        atexit.register(self.detach)
         _LOG.info("attached", application=adapter.application, spark=adapter.version)
 
     # -- the loop --
@@ -382,6 +385,7 @@ class Link:
         self._stream.close()
         self._journal.close()
         shutil.rmtree(self._directory, ignore_errors=True)
+        atexit.unregister(self.detach)
         _LOG.info("detached", application=self._adapter.application)
 
 

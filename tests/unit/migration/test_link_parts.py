@@ -1,0 +1,140 @@
+"""The link's parts that need no Spark: the tail of the event stream, the journal, and attaching where it cannot be."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+
+import rechannel
+from rechannel.conf.settings import load
+from rechannel.migration.link.event_stream import EventStream
+from rechannel.migration.link.journal import Journal
+from rechannel.migration.link.link import _seconds
+from rechannel.migration.link.spark_adapter import SparkAdapter, UnsupportedSparkError, _store_names
+from rechannel.wire.messages import MoveTransition
+
+LINE = MoveTransition(
+    move="m",
+    decision="d",
+    query="q",
+    stage=0,
+    partition=0,
+    source="0",
+    target="1",
+    step=0,
+    before="",
+    after="planned",
+    reason="accepted",
+    evidence="",
+    batch=-1,
+    at=1.0,
+)
+
+
+def part(directory, number):
+    return directory / "eventlog_v2_rechannel" / f"events_{number}_rechannel"
+
+
+def test_the_stream_is_read_across_its_parts_and_each_part_is_deleted(tmp_path):
+    stream = EventStream(tmp_path)
+    assert stream.read() == []
+    part(tmp_path, 1).parent.mkdir()
+    (tmp_path / "eventlog_v2_rechannel" / "appstatus_rechannel.inprogress").touch()
+    part(tmp_path, 1).write_bytes(b"one\ntwo\nthr")
+    assert stream.read() == [b"one", b"two"]
+    with part(tmp_path, 1).open("ab") as file:
+        file.write(b"ee\n")
+    assert stream.read() == [b"three"]
+    with part(tmp_path, 1).open("ab") as file:
+        file.write(b"four\n")
+    part(tmp_path, 2).write_bytes(b"five\n")
+    part(tmp_path, 10).write_bytes(b"six\n")
+    found = []
+    for _ in range(10):
+        found += stream.read()
+    assert found == [b"four", b"five", b"six"]
+    assert not part(tmp_path, 1).exists()
+    assert not part(tmp_path, 2).exists()
+    stream.close()
+
+
+def test_the_journal_is_on_disk_line_by_line_and_private(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    assert journal.write([LINE, LINE])
+    assert [msgspec.json.decode(text, type=MoveTransition) for text in journal.path.read_bytes().splitlines()] == [
+        LINE,
+        LINE,
+    ]
+    assert journal.path.stat().st_mode & 0o077 == 0
+    journal.close()
+
+
+def test_a_journal_that_cannot_be_written_says_so_and_forbids_the_step(tmp_path):
+    journal = Journal(tmp_path / "missing" / "journal.jsonl")
+    assert journal.write([]) is True
+    assert journal.write([LINE]) is False
+    assert journal.lost == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+def test_a_full_disk_forbids_the_step_and_is_counted():
+    from pathlib import Path
+
+    journal = Journal(Path("/dev/full"))
+    assert journal.write([LINE]) is False
+    assert journal.lost == 1
+    journal.close()
+
+
+class Classic:
+    """What attach looks at before it touches the JVM."""
+
+    version = "3.2.1"
+    _jsparkSession = None  # noqa: N815
+
+
+class Remote:
+    """A Spark Connect session has no driver JVM."""
+
+    version = "4.3.0"
+
+
+Remote.__module__ = "pyspark.sql.connect.session"
+
+
+@pytest.mark.parametrize(
+    ("session", "why"),
+    [(Remote(), "Spark Connect"), (object(), "Spark Connect"), (Classic(), r"Spark 3\.2\.1 is too old")],
+    ids=["Spark Connect", "no session", "an old Spark"],
+)
+def test_attaching_where_it_cannot_be_leaves_an_inactive_link_and_says_why(session, why):
+    link = rechannel.attach(session, load(None, {}))
+    assert not link.active
+    with pytest.raises(UnsupportedSparkError, match=why):
+        SparkAdapter(session)
+    assert link.problem
+    link.detach()
+    with pytest.raises(UnsupportedSparkError):
+        rechannel.attach(session, load(None, {}), strict=True)
+
+
+def test_a_wrong_configuration_never_fails_the_script(monkeypatch, tmp_path):
+    monkeypatch.setenv("RECHANNEL_CONFIG", str(tmp_path / "none.toml"))
+    assert "cannot be read" in rechannel.attach(Classic()).problem
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60s", 60), ("1min", 60), ("2 h", 7200), ("500ms", 0.5), ("1500", 1.5), ("soon", 60)]
+)
+def test_sparks_durations_are_read(text, seconds):
+    assert _seconds(text) == seconds
+
+
+def test_store_names_are_read_off_the_metadata():
+    text = 'v1\n{"operatorInfo":{"operatorId":0},"stateStoreInfo":[{"storeName":"left"},{"storeName":"right"}]}'
+    assert _store_names(text) == {"left", "right"}
+    for bad in ("", "v1\n{", "v1\n{}", 'v1\n{"stateStoreInfo":[{}]}'):
+        with pytest.raises(RuntimeError):
+            _store_names(bad)
