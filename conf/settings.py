@@ -153,6 +153,9 @@ class GateSettings:
     min_gain: float = _setting(
         0.10, "Least predicted gain in batch time; smaller ones are noise.", unit="share", low=0, high=1
     )
+    min_step: float = _setting(
+        0.03, "What a run of moves must save of the batch time to be part of a plan.", unit="share", low=0, high=0.99
+    )
     horizon: float = _setting(
         600.0, "The time over which a migration must pay back.", unit="seconds", low=1, high=7 * 86_400
     )

@@ -94,7 +94,7 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
         ("executor", "<"),
         ("cores", ">"),
         ("partitions", ">"),
-        ("busy", ">"),
+        ("utilization", ">"),
         ("λ rows/s", ">"),
         ("μ rows/s", ">"),
         ("CPU", ">"),
@@ -174,7 +174,7 @@ def decision(application: str, made: Decision) -> None:
             ("node", "<"),
             ("executor", "<"),
             ("partitions", ">"),
-            ("busy", ">"),
+            ("utilization", ">"),
             ("λ rows/s", ">"),
             ("μ rows/s", ">"),
         )
@@ -190,7 +190,7 @@ def decision(application: str, made: Decision) -> None:
         console.print(table)
     for query, before in made.batch_time_before.items():
         after = made.batch_time_after.get(query, before)
-        console.print(f"batch time of {escape(_short(query))}: {before:.2f} → {after:.2f} s (critical path, predicted)")
+        console.print(f"critical path of {escape(_short(query))}: {before:.2f} → {after:.2f} s per batch, predicted")
     if made.moves:
         table = _table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
         for move in made.moves[:_MOVES_SHOWN]:

@@ -72,7 +72,7 @@ def decide(
     """Decide on one application. ``resting``: seconds of its cool-down that are left."""
     policy = settings.reschedule.policy
     entry = POLICIES.get(policy)
-    limits = {"max_moves": settings.migration.max_moves}
+    limits = {"max_moves": settings.migration.max_moves, "min_step": settings.gate.min_step}
     known = getattr(entry.parameters, "__dataclass_fields__", {}) if entry else {}
     parameters = {name: value for name, value in limits.items() if name in known}
     try:

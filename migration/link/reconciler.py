@@ -185,7 +185,7 @@ class Reconciler:
             released = self._released.setdefault(wanted.move, set())
             released.add((store.operator, store.store))
             if move.state is MoveState.DRAINED and released >= set(stores):
-                lines.append(self._kill(move, Reason.CLOSED, now, f"executor {move.holder} logged: {store.evidence}"))
+                lines.append(self._kill(move, Reason.CLOSED, now, f"executor {move.holder}: {store.evidence}"))
             elif released >= set(stores):
                 self._released[wanted.move].add((-1, store.evidence))  # complete before the drain was told
         return lines
@@ -264,7 +264,7 @@ class Reconciler:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
         early = [text for number, text in self._released.get(move.wanted.move, set()) if number == -1]
         if early:
-            return [self._kill(move, Reason.CLOSED, now, f"executor {move.holder} logged: {early[0]}")]
+            return [self._kill(move, Reason.CLOSED, now, f"executor {move.holder}: {early[0]}")]
         if move.holder not in observed.executors:
             return [self._kill(move, Reason.EXECUTOR_GONE, now, f"executor {move.holder} is gone")]
         return []

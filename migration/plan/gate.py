@@ -48,11 +48,15 @@ def judge(
     share = shares.get(query, 0.0)
     balance = f"gain {gain:.1f} s over {settings.horizon:g} s against a cost of {cost:.1f} s"
     if share < settings.min_gain or share <= 0:
-        change = f"batch time would fall by {share:.1%} at most" if share > 0 else "no query's batch time would fall"
+        change = (
+            f"a critical path would shorten by {share:.1%} at most"
+            if share > 0
+            else "no query's critical path would shorten"
+        )
         sentence = f"{change}, gate.min_gain asks for {settings.min_gain:.1%}: {balance}"
         return Verdict(False, "too-small", gain, cost, query, share, sentence)
     change = (
-        f"batch time of {(names or {}).get(query, query)} {before[query]:.2f} → {after[query]:.2f} s ({-share:+.0%})"
+        f"critical path of {(names or {}).get(query, query)} {before[query]:.2f} → {after[query]:.2f} s ({-share:+.0%})"
     )
     if gain <= cost:
         return Verdict(False, "too-dear", gain, cost, query, share, f"moving does not pay: {change}, but {balance}")

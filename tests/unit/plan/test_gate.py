@@ -19,7 +19,7 @@ def test_gain_is_what_all_batches_of_the_horizon_save_and_cost_is_steps_and_stat
     assert found.gain == pytest.approx(60)
     assert found.cost == pytest.approx(5)
     assert found.share == pytest.approx(0.25)
-    assert found.sentence == ("batch time of q 4.00 → 3.00 s (-25%), gain 60.0 s over 600 s against a cost of 5.0 s")
+    assert found.sentence == ("critical path of q 4.00 → 3.00 s (-25%), gain 60.0 s over 600 s against a cost of 5.0 s")
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_the_gate(before: dict[str, float], after: dict[str, float], steps: int,
 
 def test_people_read_the_querys_name() -> None:
     found = judge({"q": 4.0}, {"q": 3.0}, {"q": 0.1}, steps=1, state_bytes=0, settings=SETTINGS, names={"q": "flights"})
-    assert found.sentence.startswith("batch time of flights 4.00")
+    assert found.sentence.startswith("critical path of flights 4.00")

@@ -1,0 +1,42 @@
+# Everything sets itself up first: `make demo` and `make test` work in a fresh clone with Python 3.11+ and make.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+# A Spark home that is set outside would be taken instead of the one in the virtual environment.
+export PYTHON
+unexport SPARK_HOME PYTHONHOME PYTHONPATH
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-unit test-full lint clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## Make the virtual environment; find or install Java 17+
+
+$(STAMP): pyproject.toml $(wildcard constraints.txt) .ci/setup.sh
+	sh .ci/setup.sh $(VENV)
+	touch $@
+
+demo: $(STAMP) ## Rebalance a skewed query while it runs; JSON=FILE writes the figures, ARGS=... adds options
+	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
+
+test: $(STAMP) ## Unit tests and the smoke test on real Redis and real Spark
+	$(BIN)/python -m pytest tests -m 'not slow'
+
+test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: seconds
+	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark'
+
+test-full: $(STAMP) ## Every test, the long ones too
+	$(BIN)/python -m pytest tests
+
+lint: $(STAMP) ## ruff, mypy and import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean: ## Remove the virtual environment and everything that was generated
+	rm -rf $(VENV) build dist src/*.egg-info out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The test bed that the demo, the tests and the benchmarks share."""

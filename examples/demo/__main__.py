@@ -1,0 +1,229 @@
+"""Run the demo: ``python -m examples.demo``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from examples.demo.eventlog import EventLog
+from examples.demo.rechannel_view import RechannelView, Transition, count_moves, unsettled
+from examples.demo.report import Screen, Timeline, batch_figures, placement_rows
+from examples.demo.stage import Options, Stage, open_stage
+
+_PATIENCE = 90.0  # seconds until Rechannel has the figures a decision needs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many batches each part of the run takes, by the slowest query, and how long at most."""
+
+    warm_up: int = 4
+    before: int = 12
+    after: int = 24
+    seconds: float = 260.0
+
+
+@dataclass
+class Run:
+    """One run of the demo, from the first batch to the verdict."""
+
+    stage: Stage
+    plan: Plan
+    screen: Screen
+    timeline: Timeline = field(default_factory=Timeline)
+    transitions: list[Transition] = field(default_factory=list)
+    executors: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.log = EventLog(self.stage.root / "events")
+        self._deadline = time.monotonic() + self.plan.seconds
+        self._shown = 0.0
+
+    def _until(self, batches: int, note: str) -> int:
+        """Feed until the slowest query has finished so many batches, the files are used up, or the time is over."""
+        while True:
+            finished = self.stage.feed()
+            self._show(finished, note)
+            slowest = min(finished.values())
+            if slowest >= batches or self.stage.feeder.closed or time.monotonic() > self._deadline:
+                return slowest
+            time.sleep(0.1)
+
+    def _show(self, finished: dict[str, int], note: str) -> None:
+        if time.monotonic() - self._shown >= (0.5 if self.screen.terminal else 10.0):
+            self._shown = time.monotonic()
+            batches = self.stage.progress.batches
+            last = {query: batches[query][-1].trigger_ms for query in finished if batches[query]}
+            self.screen.progress(finished, last, note)
+
+    def go(self) -> dict[str, Any]:
+        """Run all the phases and return what ``--json`` writes."""
+        queries = self.stage.queries
+        self._deadline = time.monotonic() + self.plan.seconds
+        self._until(2, "first batches")
+        self.stage.hold()
+        slowest = self._until(2 + self.plan.warm_up, "warming up")
+        if self.stage.view is not None:
+            # Asked before the measuring begins: the command line itself takes a good part of a core for a second.
+            self._wait_ready(self.stage.view)
+            slowest = min(self.stage.finished().values())
+        self.timeline.measured_from = time.time()
+        slowest = self._until(slowest + self.plan.before, "before")
+        self.log.poll()
+        self.executors["before"] = self._executors()
+        self.screen.placement("What Spark did by itself", self.log, queries)
+        if self.stage.view is not None:
+            self._rebalance(self.stage.view)
+            self._until(min(self.stage.finished().values()) + self.plan.after, "after")
+            self._take_in(self.stage.view)
+            self.log.poll()
+            self.screen.placement("After", self.log, queries)
+        self.log.poll()
+        self.executors["after"] = self._executors()
+        self.timeline.ended = time.time()
+        self.stage.feeder.close()
+        self.stage.cluster.set_quota(None)  # the measuring is over; the audit needs not wait
+        return self._verdict()
+
+    def _executors(self) -> dict[str, Any]:
+        return {
+            query: [
+                {"host": host, "executor": executor, "partitions": count, "busy_share": round(share, 4)}
+                for host, executor, count, share in placement_rows(self.log, query)
+            ]
+            for query in self.stage.queries
+        }
+
+    def _wait_ready(self, view: RechannelView) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not view.ready():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"Rechannel is not ready: {view.problem}")
+            for _ in range(20):
+                self._show(self.stage.feed(), "waiting for figures")
+                time.sleep(0.1)
+        self.stage.group.start("history", view.follow_command(), env=view.environment())
+
+    def _rebalance(self, view: RechannelView) -> None:
+        self.timeline.asked = time.time()
+        decision = view.trigger_rebalance()
+        self.screen.decision(decision)
+        while decision.accepted and not self.stage.feeder.closed and time.monotonic() < self._deadline:
+            self._show(self.stage.feed(), "during")
+            self._take_in(view)
+            if self.transitions and not unsettled(self.transitions):
+                break
+            time.sleep(0.1)
+        self.timeline.settled = time.time()
+
+    def _take_in(self, view: RechannelView) -> None:
+        log = self.stage.group.processes["history"].log
+        transitions = view.transitions(log.read_text(errors="replace"))
+        for transition in transitions[len(self.transitions) :]:
+            self.screen.say(str(transition))
+        self.transitions = transitions
+
+    def _verdict(self) -> dict[str, Any]:
+        self.screen.say("the stream ends here: sentinel fed, last batches and audit under way")
+        while self.stage.app.alive():
+            self.stage.finished()
+            time.sleep(0.2)
+        self.stage.finished()
+        if not (self.stage.root / "result.json").exists():
+            raise RuntimeError(f"the application ended without a result:\n{self.stage.app.log_tail(40)}")
+        result = self.stage.result()
+        batches = self.stage.progress.batches
+        figures = {query: batch_figures(self.timeline, batches[query]) for query in self.stage.queries}
+        return {
+            "load": self.stage.load,
+            "audit": result["audit"],
+            "errors": result.get("errors", []),
+            "restarts": result["restarts"],
+            "failed_task_attempts": result["failed_task_attempts"],
+            "moves": count_moves(self.transitions),
+            "batch_ms": figures,
+            "executors": self.executors,
+        }
+
+
+def _judge(outcome: dict[str, Any], screen: Screen) -> bool:
+    screen.durations(outcome["batch_ms"])
+    for query, verdict in outcome["audit"].get("queries", {}).items():
+        screen.say(
+            f"audit {query}: {verdict['found']:,} rows of {verdict['expected']:,}, missing {verdict['missing']}, "
+            f"extra {verdict['extra']}, different {verdict['different']}"
+        )
+    for error in outcome["errors"]:
+        screen.say(f"query error: {error.splitlines()[0]}", "red")
+    moves = outcome["moves"]
+    screen.say("moves: " + ", ".join(f"{name} {count}" for name, count in moves.items()))
+    screen.say(f"query restarts: {outcome['restarts']}, failed task attempts: {outcome['failed_task_attempts']}")
+    ok = bool(outcome["audit"]["ok"]) and not outcome["restarts"] and not outcome["failed_task_attempts"]
+    screen.say("PASSED: the output is exact" if ok else "FAILED", "bold green" if ok else "bold red")
+    return ok
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    options, plan = Options(), Plan()
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description="Rechannel's demo.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file as well")
+    parser.add_argument("--without-rechannel", action="store_true", help="run everything else")
+    parser.add_argument("--no-quota", action="store_true", help="a service time per row instead of CPU quotas")
+    parser.add_argument("--quota", type=float, default=options.quota, help="cores per node (default %(default)s)")
+    parser.add_argument("--service-ms", type=float, default=options.service_ms, help="per row, without quotas")
+    parser.add_argument("--files", type=int, default=options.files, help="files, and batches, at most")
+    parser.add_argument("--rows", type=int, default=options.rows_per_file, help="flights in a file")
+    parser.add_argument("--partitions", type=int, default=options.partitions, help="shuffle partitions of each query")
+    parser.add_argument("--warm-up", type=int, default=plan.warm_up, help="batches that are not measured")
+    parser.add_argument("--before", type=int, default=plan.before, help="batches measured before the rebalancing")
+    parser.add_argument("--after", type=int, default=plan.after, help="batches measured after it")
+    parser.add_argument("--seconds", type=float, default=plan.seconds, help="bound on the time spent feeding")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs, checkpoints and output in this directory")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; 0 if the audit passed, no query was restarted and no task attempt failed."""
+    given = _arguments(arguments)
+    options = Options(
+        files=given.files,
+        rows_per_file=given.rows,
+        partitions=given.partitions,
+        quota=given.quota,
+        service_ms=given.service_ms,
+        use_quota=not given.no_quota,
+        with_rechannel=not given.without_rechannel,
+    )
+    plan = Plan(given.warm_up, given.before, given.after, given.seconds)
+    screen = Screen()
+    root = given.keep.resolve() if given.keep else Path(tempfile.mkdtemp(prefix="rechannel-demo-"))
+    if given.keep:
+        root.mkdir(parents=True, exist_ok=True)
+        if any(root.iterdir()):
+            screen.say(f"{root} is not empty; name another directory", "red")
+            return 2
+    try:
+        with open_stage(root, options, screen) as stage:
+            outcome = Run(stage, plan, screen).go()
+    except KeyboardInterrupt:
+        screen.say("interrupted; everything is stopped", "red")
+        return 130
+    finally:
+        if not given.keep:
+            shutil.rmtree(root, ignore_errors=True)
+    ok = _judge(outcome, screen)
+    outcome["ok"] = ok
+    if given.json is not None:
+        given.json.write_text(json.dumps(outcome, indent=2) + "\n")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Feeds the replay's files to the queries, keeping a small lead over the slowest one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from examples.demo.data import Replay
+
+__all__ = ["Feeder", "Progress", "ProgressReader"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One micro-batch that a query has finished; times in epoch seconds and milliseconds."""
+
+    query: str
+    batch_id: int
+    rows: int
+    trigger_ms: float
+    wall: float
+
+    @property
+    def started(self) -> float:
+        """When the batch began, by the wall clock."""
+        return self.wall - self.trigger_ms / 1000
+
+
+@dataclass
+class ProgressReader:
+    """Follows the file to which the application writes one JSON line per batch."""
+
+    path: Path
+    batches: dict[str, list[Progress]] = field(default_factory=lambda: defaultdict(list))
+    _position: int = 0
+
+    def poll(self) -> list[Progress]:
+        """Return the batches that were finished since the last call."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as stream:
+            stream.seek(self._position)
+            data = stream.read()
+        whole = data.rfind(b"\n") + 1
+        self._position += whole
+        fresh = [_progress(json.loads(line)) for line in data[:whole].splitlines()]
+        for progress in fresh:
+            self.batches[progress.query].append(progress)
+        return fresh
+
+    def finished(self, query: str) -> int:
+        """Return how many batches with input a query has finished."""
+        return sum(1 for progress in self.batches[query] if progress.rows)
+
+
+def _progress(record: dict[str, Any]) -> Progress:
+    return Progress(record["query"], record["batch_id"], record["rows"], record["trigger_ms"], record["wall"])
+
+
+class Feeder:
+    """Links files into the inbox, in order, ``lead`` ahead of the slowest query; the sentinel comes last."""
+
+    def __init__(self, replay: Replay, inbox: Path, control: Path, lead: int = 4) -> None:
+        self.replay = replay
+        self.inbox = inbox
+        self.control = control
+        self.lead = lead
+        self.fed = 0
+        self.closed = False
+        inbox.mkdir(parents=True, exist_ok=True)
+        control.mkdir(parents=True, exist_ok=True)
+
+    def advance(self, slowest: int) -> None:
+        """Feed what may be fed now; with the last file the sentinel follows at once."""
+        while not self.closed and self.fed < min(slowest + self.lead, len(self.replay.flights)):
+            self._link(self.replay.flights[self.fed])
+            self.fed += 1
+        if self.fed == len(self.replay.flights):
+            self.close()
+
+    def close(self) -> None:
+        """End the stream here: feed the sentinel, and tell the application that nothing more comes."""
+        if not self.closed:
+            self.closed = True
+            self._link(self.replay.sentinel)
+            (self.control / "finished").touch()
+
+    def _link(self, path: Path) -> None:
+        target = self.inbox / path.name
+        if not target.exists():
+            os.link(path, target)  # appears whole, and with the modification time that Spark orders by

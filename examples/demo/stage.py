@@ -1,0 +1,156 @@
+"""Sets the demo's stage: cluster, quotas, Redis, Rechannel's processes and the application, each its own process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
+from benchmarks.testbed.quota import available
+from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from examples.demo.data import Replay, build_replay
+from examples.demo.feed import Feeder, ProgressReader
+from examples.demo.queries import QUERIES, Layout
+from examples.demo.rechannel_view import RechannelView
+from examples.demo.report import Screen
+
+__all__ = ["NODES", "Options", "Stage", "open_stage"]
+
+NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_UNHELD = 64.0  # cores: a quota that does not bind, until the queries have started
+# The quick compiler alone: batches are at their steady speed after a dozen instead of a hundred.
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How large the demo is."""
+
+    files: int = 200
+    rows_per_file: int = 100
+    partitions: int = 8
+    executor_cores: int = 1
+    quota: float = 0.4
+    service_ms: float = 1.0
+    lead: int = 4
+    use_quota: bool = True
+    with_rechannel: bool = True
+
+
+@dataclass
+class Stage:
+    """Everything that runs."""
+
+    options: Options
+    root: Path
+    group: ProcessGroup
+    cluster: StandaloneCluster
+    replay: Replay
+    feeder: Feeder
+    progress: ProgressReader
+    app: ManagedProcess
+    view: RechannelView | None
+    load: str
+
+    @property
+    def layout(self) -> Layout:
+        """The directories of the run."""
+        return Layout(self.root)
+
+    @property
+    def queries(self) -> list[str]:
+        """The names of the queries."""
+        return list(QUERIES)
+
+    def hold(self) -> None:
+        """Hold every node to its quota from now on, where there are quotas."""
+        self.cluster.set_quota(self.options.quota)
+
+    def finished(self) -> dict[str, int]:
+        """Take in the application's progress; return how many batches each query has finished."""
+        self.progress.poll()
+        return {query: self.progress.finished(query) for query in self.queries}
+
+    def feed(self) -> dict[str, int]:
+        """Take in progress, check that everybody lives, feed what may be fed; return the batches finished."""
+        finished = self.finished()
+        self.group.check()
+        self.feeder.advance(min(finished.values()))
+        return finished
+
+    def result(self) -> dict[str, Any]:
+        """Return what the application wrote at its end."""
+        written: dict[str, Any] = json.loads((self.root / "result.json").read_text())
+        return written
+
+
+def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
+    return cluster.conf(options.executor_cores) | {
+        "spark.app.name": "rechannel-demo",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+        "spark.executorEnv.PYTHONPATH": str(_REPOSITORY),
+        "spark.sql.shuffle.partitions": str(options.partitions),
+        # Thousands of tiny batches are this demo's, not production's: without these, compaction makes every tenth slow.
+        "spark.sql.streaming.pollingDelay": "100ms",  # a query that waits for its next file leaves the driver in peace
+        "spark.sql.streaming.fileSource.log.compactInterval": "1000",
+        "spark.sql.streaming.fileSink.log.compactInterval": "1000",
+    }
+
+
+def _python_path(environment: dict[str, str]) -> dict[str, str]:
+    inherited = environment.get("PYTHONPATH")
+    parts = [str(_REPOSITORY), *([inherited] if inherited else [])]
+    return environment | {"PYTHONPATH": os.pathsep.join(parts)}
+
+
+@contextlib.contextmanager
+def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
+    """Start everything up to the running application; stop everything when the block ends."""
+    replay = build_replay(root / "replay", options.files, options.rows_per_file)
+    screen.say(f"replay: {replay.rows:,} flights of 2013 in {len(replay.flights)} files, in time order")
+    quotas = available()
+    held = options.use_quota and bool(quotas)
+    if held:
+        load = f"each node is held to {options.quota:g} cores by the {quotas.reason}"
+    else:
+        why = quotas.reason if not quotas else "quotas are switched off"
+        load = f"no CPU quota ({why}): each row takes {options.service_ms:g} ms of service time instead"
+    screen.say(load)
+    service_ms = 0.0 if held else options.service_ms
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(ProcessGroup(root / "logs"))
+        view: RechannelView | None = None
+        if options.with_rechannel:
+            redis = stack.enter_context(RedisServer(group))
+            screen.say(f"redis: {redis.binary}, private socket")
+            view = RechannelView(root, _python_path(dict(os.environ)))
+            view.write_config(redis.url)
+        specs = [WorkerSpec(node, options.executor_cores, 1024, _UNHELD if held else None) for node in NODES]
+        cluster = StandaloneCluster(group, root / "cluster", specs, executor_java_options=_JAVA_OPTIONS)
+        stack.enter_context(cluster)
+        screen.say(f"spark: standalone master and {len(specs)} workers on {', '.join(NODES)}")
+        if view is not None:
+            group.start("controller", view.controller_command(), env=view.environment())
+            for node in NODES:
+                group.start(f"agent-{node}", view.agent_command(node), env=view.environment())
+            screen.say(f"rechannel: a controller, and an agent for each of {len(NODES)} nodes")
+        (root / "conf.json").write_text(json.dumps(_spark_conf(cluster, options), indent=2))
+        feeder = Feeder(replay, Layout(root).inbox, root / "control", options.lead)
+        feeder.advance(0)
+        command = [sys.executable, "-m", "examples.demo.app", "--root", str(root), "--conf", str(root / "conf.json")]
+        command += ["--service-ms", str(service_ms), *(["--attach"] if view is not None else [])]
+        environment = _python_path(cluster.driver_environment())
+        if view is not None:
+            environment["RECHANNEL_CONFIG"] = str(view.config)
+        app = group.start("app", command, env=environment, cwd=root)
+        progress = ProgressReader(root / "progress.jsonl")
+        yield Stage(options, root, group, cluster, replay, feeder, progress, app, view, load)
