@@ -4,13 +4,13 @@
 
     planned ──> prepared ──> steered ──> drained ──> killed
        │            │         │   │         ^
-       │            │         │   └──> released_idle ──┐
+       │            │         │ ↺ └──> released_idle ──┐
        v            v         v            │  (a batch │ came after all)
     abandoned <───────────────┘ <──────────┘           └──> drained
 
 * *planned*: accepted from the controller's desired placement.
 * *prepared*: the partition is committed in the checkpoint, its stores are known and its target lives.
-* *steered*: Spark was told the new executor, between two batches.
+* *steered*: Spark was told the new executor, between two batches; told again (↺) after each batch that missed it.
 * *drained*: a batch that ran the partition on its target is committed; the old copy has nothing left to give.
 * *killed*: the old executor let go of its copy, by evidence or presumed after two maintenance intervals.
 * *released_idle*: steered, but no batch came; the state is durable, and the next batch goes to the target.
@@ -43,6 +43,7 @@ class Reason(StrEnum):
     ACCEPTED = "accepted"
     READY = "ready"
     SAID = "said"
+    SAID_AGAIN = "said-again"
     LANDED = "landed"
     NO_BATCH = "no-batch"
     CLOSED = "closed"
@@ -60,7 +61,7 @@ class Reason(StrEnum):
 TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.PLANNED: frozenset({MoveState.PREPARED, MoveState.ABANDONED}),
     MoveState.PREPARED: frozenset({MoveState.STEERED, MoveState.ABANDONED}),
-    MoveState.STEERED: frozenset({MoveState.DRAINED, MoveState.RELEASED_IDLE, MoveState.ABANDONED}),
+    MoveState.STEERED: frozenset({MoveState.STEERED, MoveState.DRAINED, MoveState.RELEASED_IDLE, MoveState.ABANDONED}),
     MoveState.RELEASED_IDLE: frozenset({MoveState.DRAINED, MoveState.ABANDONED}),
     MoveState.DRAINED: frozenset({MoveState.KILLED}),
     MoveState.KILLED: frozenset(),
@@ -91,6 +92,7 @@ class Move:
     holder: str = ""
     steered_batch: int = -1
     steered_at: float = 0.0
+    current_since: float = -1.0  # when its step became the current one; -1 before
     drained_at: float = 0.0
 
     @property

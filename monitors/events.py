@@ -54,12 +54,13 @@ class StageEnded(msgspec.Struct, frozen=True):
 
 
 class TaskEnded(msgspec.Struct, frozen=True):
-    """A task attempt is over; ``failure`` is empty on success."""
+    """A task attempt is over; ``failure`` is empty on success. ``opened_state``: it opened a state store."""
 
     stage: int
     attempt: int
     failure: str
     row: TaskRow
+    opened_state: bool
 
 
 class ExecutorAdded(msgspec.Struct, frozen=True):
@@ -271,6 +272,7 @@ _SHAPES: dict[str, type[_Json]] = {
     "SparkListenerApplicationEnd": _ApplicationEnd,
 }
 _DECODERS = {kind: msgspec.json.Decoder(shape) for kind, shape in _SHAPES.items()}
+_OPENED_STATE = "number of state store instances"
 _STATE_METRICS = {"number of total state rows": 0, "memory used by state": 1, "time to commit changes": 2}
 
 
@@ -345,7 +347,9 @@ def _job(data: _JobStart) -> JobStarted:
 def _task(data: _TaskEnd) -> TaskEnded:
     info, metrics = data.info, data.metrics or _Metrics()
     state = [0, 0, 0]
+    opened = False
     for item in info.accumulables:
+        opened = opened or item.name == _OPENED_STATE
         position = _STATE_METRICS.get(item.name)
         if position is not None and item.update is not None:
             state[position] += max(int(item.update), 0)
@@ -368,4 +372,4 @@ def _task(data: _TaskEnd) -> TaskEnded:
         commit=state[2] / 1000,
     )
     reason = data.reason.reason
-    return TaskEnded(data.stage, data.attempt, "" if reason == "Success" else reason or "unknown", row)
+    return TaskEnded(data.stage, data.attempt, "" if reason == "Success" else reason or "unknown", row, opened)

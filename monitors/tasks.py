@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rechannel.monitors import events
-from rechannel.wire.messages import BatchReport, ExecutorInfo, StageRun, TaskRow
+from rechannel.wire.messages import BatchReport, ExecutorInfo, StageRun
 
 _KEPT_BATCHES = 4  # unfinished batches kept per query; one is usual, more means their progress was never told
 
@@ -73,24 +73,29 @@ class TaskTable:
     def __init__(self) -> None:
         self.executors: dict[str, ExecutorInfo] = {}
         self.placement: dict[tuple[str, int], list[str]] = {}  # (query, stateful stage) -> executor per partition
+        self.ran: dict[tuple[str, int], list[int]] = {}  # the same -> batch in which the partition last ran there
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
         self.ended = False
         self._jobs: dict[int, _Job] = {}
         self._stage_job: dict[int, int] = {}
         self._running: dict[str, set[int]] = {}
-        self._tasks: dict[tuple[int, int], list[TaskRow]] = {}
+        self._strangers: set[int] = set()  # running jobs that open state stores and name no query
+        self._trusted: set[str] = set()  # queries seen from one batch's end on: no job of theirs is unseen
+        self._tasks: dict[tuple[int, int], list[events.TaskEnded]] = {}
         self._batches: dict[tuple[str, int], _Batch] = {}
         self._runs: dict[str, str] = {}
 
     def quiet(self, query: str) -> bool | None:
-        """Say whether no job of the query runs; None before its first job was seen."""
-        running = self._running.get(query)
-        return None if running is None else not running
+        """Say whether no job of the query runs; None as long as a job of before the attach may still run."""
+        if query not in self._trusted:
+            return None
+        return not self._running.get(query) and not self._strangers
 
     def assume_quiet(self, query: str) -> None:
         """Take a query for quiet whose jobs were never seen (the driver says its trigger is not active)."""
-        self._running.setdefault(query, set())
+        if not self._running.get(query):
+            self._trusted.add(query)
 
     def add(self, event: events.Event) -> list[Notice]:
         """Fold one event in; returns what follows from it."""
@@ -121,6 +126,9 @@ class TaskTable:
 
     def _job_started(self, event: events.JobStarted) -> list[Notice]:
         if not event.query:
+            # foreachBatch from a thread of the user's own: whose state it opens is not said, so nobody is quiet.
+            if any(shape.stateful for shape in event.stages):
+                self._strangers.add(event.job)
             return []
         stateful = sorted(shape.stage for shape in event.stages if shape.stateful)
         self._jobs[event.job] = _Job(event, {stage: ordinal for ordinal, stage in enumerate(stateful)})
@@ -136,6 +144,7 @@ class TaskTable:
         return [QueryBusy(event.query, event.run, event.batch)]
 
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
+        self._strangers.discard(event.job)
         job = self._jobs.pop(event.job, None)
         if job is None:
             return []
@@ -149,7 +158,9 @@ class TaskTable:
             batch.end = event.at
         running = self._running.get(started.query, set())
         running.discard(event.job)
-        return [] if running else [QueryQuiet(started.query, started.run, started.batch)]
+        return (
+            [] if running or not self.quiet(started.query) else [QueryQuiet(started.query, started.run, started.batch)]
+        )
 
     def _task_ended(self, event: events.TaskEnded) -> list[Notice]:
         if event.failure:
@@ -157,18 +168,21 @@ class TaskTable:
             self.failed_tasks += event.failure != "TaskKilled"
             return []
         if event.stage in self._stage_job:
-            self._tasks.setdefault((event.stage, event.attempt), []).append(event.row)
+            self._tasks.setdefault((event.stage, event.attempt), []).append(event)
         return []
 
     def _stage_ended(self, event: events.StageEnded) -> list[Notice]:
         number = self._stage_job.get(event.stage)
         job = self._jobs.get(number) if number is not None else None
-        rows = self._tasks.pop((event.stage, event.attempt), [])
+        ended = self._tasks.pop((event.stage, event.attempt), [])
+        rows = [task.row for task in ended]
         if job is None:
             return []
         started = job.started
         shape = next(item for item in started.stages if item.stage == event.stage)
-        ordinal = job.ordinals.get(event.stage, -1)
+        # A stage that lists state among its ancestors but opened no store read a cached copy: no partition ran here.
+        opened = [task.row for task in ended if task.opened_state]
+        ordinal = job.ordinals.get(event.stage, -1) if opened else -1
         batch = self._batches.get((started.query, started.batch))
         if batch is not None and rows:
             earlier = batch.stages.get(event.stage)
@@ -181,21 +195,26 @@ class TaskTable:
         if ordinal < 0:
             return []
         key = (started.query, ordinal)
-        where = self.placement.get(key, [])
-        if len(where) != shape.partitions:
-            where = [""] * shape.partitions
-        for row in sorted(rows, key=lambda row: row.finish):
-            if 0 <= row.partition < len(where):
-                where[row.partition] = row.executor
-        self.placement[key] = where
+        # A job may run a part of the partitions only (df.isEmpty in foreachBatch, say): the others stay as known.
+        size = max(shape.partitions, 1 + max(row.partition for row in opened))
+        where = self.placement.setdefault(key, [])
+        ran = self.ran.setdefault(key, [])
+        where += [""] * (size - len(where))
+        ran += [-1] * (size - len(ran))
+        for row in sorted(opened, key=lambda row: row.finish):
+            where[row.partition], ran[row.partition] = row.executor, started.batch
         if event.failure:
             return []
         return [StageSeen(started.query, started.run, ordinal, shape.partitions, event.accumulators)]
 
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
+        self._trusted.add(event.query)
+        # A committed batch has no running job. Should the end of one have been lost, this heals it.
+        for number, job in list(self._jobs.items()):
+            if job.started.query == event.query and job.started.batch <= event.batch:
+                self._job_ended(events.JobEnded(number, True, job.started.at))
         batch = self._batches.pop((event.query, event.batch), None)
         if batch is None:
-            self._running.setdefault(event.query, set())
             return []
         report = BatchReport(
             query=event.query,
@@ -210,8 +229,11 @@ class TaskTable:
     def _forget(self, query: str) -> None:
         self._running.pop(query, None)
         self._runs.pop(query, None)
+        self._trusted.discard(query)
+        self.last_batch.pop(query, None)
         for key in [key for key in self.placement if key[0] == query]:
             del self.placement[key]
+            del self.ran[key]
         for batch in [key for key in self._batches if key[0] == query]:
             del self._batches[batch]
         for number, job in list(self._jobs.items()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from pathlib import Path
 
@@ -73,7 +72,7 @@ class Verifier:
             raise SignatureError(f"unsigned message from {envelope.sender!r}")
         try:
             self._key.verify(base64.b64decode(envelope.signature, validate=True), signed_bytes(envelope))
-        except (InvalidSignature, binascii.Error) as error:
+        except (InvalidSignature, ValueError) as error:
             raise SignatureError(f"signature of message from {envelope.sender!r} does not hold") from error
 
 

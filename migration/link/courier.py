@@ -30,6 +30,8 @@ _PERIOD = 0.25  # seconds between two rounds
 _SLOWEST = 5.0  # seconds between two tries while Redis is away
 _KEPT_EVIDENCE = 10_000
 _SEND_AT_ONCE = 100
+_KEPT_TASKS = 100_000  # task rows in all batches that wait: some tens of megabytes in the user's driver
+_LARGEST_BATCH = 60_000  # task rows; as JSON still below the largest message
 
 
 class Courier:
@@ -50,12 +52,17 @@ class Courier:
         self._batches: deque[tuple[str, BatchReport]] = deque(maxlen=keys.BATCHES.bound)
         self._journal: deque[tuple[str, MoveTransition]] = deque(maxlen=keys.JOURNAL.bound)
         self._desired: Envelope | None = None
-        self._desired_seen: tuple[int, float] = (-1, 0.0)
+        self._desired_seen: tuple[int, int, str] = (-1, 0, "")
         self._closed: deque[ClosedStore] = deque(maxlen=_KEPT_EVIDENCE)
         self._nodes: dict[str, str] = {}  # node -> last evidence id read
         self._away = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rechannel-courier", daemon=True)
+
+    @property
+    def refused(self) -> int:
+        """Messages that could not be read or must not be obeyed."""
+        return self.rejected + (self._store.rejected if self._store is not None else 0)
 
     def start(self) -> None:
         """Begin carrying."""
@@ -73,14 +80,21 @@ class Courier:
             self._nodes = {node: self._nodes.get(node, "") for node in nodes}
 
     def post_batch(self, batch: BatchReport, run: str) -> None:
-        """Hand over a finished batch of a run."""
+        """Hand over a finished batch of a run; what is too large to send or too old to keep is dropped and counted."""
         with self._lock:
+            if _tasks(batch) > _LARGEST_BATCH:
+                self.dropped += 1
+                return
             self.dropped += len(self._batches) == self._batches.maxlen
             self._batches.append((run, batch))
+            while len(self._batches) > 1 and sum(_tasks(kept) for _, kept in self._batches) > _KEPT_TASKS:
+                self._batches.popleft()
+                self.dropped += 1
 
     def post_journal(self, lines: list[MoveTransition]) -> None:
         """Hand over journal lines."""
         with self._lock:
+            self.dropped += max(0, len(self._journal) + len(lines) - (self._journal.maxlen or 0))
             self._journal.extend(("", line) for line in lines)
 
     def take_desired(self) -> Envelope | None:
@@ -110,6 +124,10 @@ class Courier:
                     self._away = str(error)
                     _LOG.warning("redis is away; queries go on, reports are kept", error=str(error))
                 pause = min(pause * 2, _SLOWEST)
+            except Exception as error:  # noqa: BLE001  one odd message must not silence the link for good
+                self.rejected += 1
+                pause = _SLOWEST
+                _LOG.warning("a round with redis failed", error=str(error), exc_info=True)
             if stopping:
                 break
         if self._store is not None:
@@ -161,9 +179,9 @@ class Courier:
 
     def _read_desired(self, store: Store) -> None:
         envelope = store.get(keys.DESIRED, self._application)
-        if envelope is None or (envelope.epoch, envelope.time) == self._desired_seen:
+        if envelope is None or (envelope.epoch, envelope.sequence, envelope.signature) == self._desired_seen:
             return
-        self._desired_seen = (envelope.epoch, envelope.time)
+        self._desired_seen = (envelope.epoch, envelope.sequence, envelope.signature)
         try:
             if self._verifier is None:
                 raise MessageError("no signing.public_key_file is set: this link obeys nobody")
@@ -187,3 +205,7 @@ class Courier:
             for envelope in envelopes:
                 if isinstance(envelope.body, AgentEvidence) and envelope.body.node == node:
                     self._closed += [item for item in envelope.body.closed if item.application == self._application]
+
+
+def _tasks(batch: BatchReport) -> int:
+    return sum(len(stage.tasks) for stage in batch.stages)

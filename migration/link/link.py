@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from rechannel.migration.link.spark_adapter import (
     SparkAdapter,
     StoreId,
 )
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import Move, MoveState
 from rechannel.monitors import events, tasks
 from rechannel.wire.messages import (
     LinkReport,
@@ -48,6 +49,7 @@ _LOG = structlog.get_logger("rechannel.link")
 _REFRESH = 5.0  # seconds between two looks at the session's list of queries
 _READ_BACKS = 3  # times a steer is read back while its query stays quiet
 _READ_BACK_EVERY = 0.02  # seconds
+_LEARN_TRIES = 3  # batches in which a stage's plan is looked up at once; after that in every twentieth
 _FAILURES = 20  # turns in a row that may fail before the link gives up
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
@@ -87,6 +89,11 @@ class _Stage:
     partitions: int
     operators: list[tuple[PlannedOperator, list[str]]]
 
+    @property
+    def size(self) -> int:
+        """Number of partitions, by the plan: a job may run a part of them only."""
+        return max((item.partitions for item, _ in self.operators), default=self.partitions)
+
 
 class Link:
     """A handle on what `attach` started. ``problem`` is empty while all is well."""
@@ -109,6 +116,22 @@ class Link:
             self._thread.join(timeout)
 
     def _start(self, adapter: SparkAdapter, settings: Settings) -> None:
+        try:
+            self._prepare(adapter, settings)
+        except BaseException:
+            # Half attached, Spark would write a stream that nobody reads and deletes.
+            adapter.stop_event_stream()
+            if hasattr(self, "_directory"):
+                shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+        self._courier.start()
+        self._thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
+        self._thread.start()
+        # A script that ends without a word leaves nothing behind either.
+        atexit.register(self.detach)
+        _LOG.info("attached", application=adapter.application, spark=adapter.version)
+
+    def _prepare(self, adapter: SparkAdapter, settings: Settings) -> None:
         self._adapter = adapter
         self._settings = settings
         given = settings.link.directory
@@ -120,6 +143,8 @@ class Link:
         self._queries: dict[str, ActiveQuery] = {}
         self._read_backs: dict[str, tuple[int, float]] = {}
         self._problems: list[str] = []
+        self._lines: deque[bytes] = deque()
+        self._tries: dict[tuple[str, int], int] = {}
         self._garbage = 0
         self._rejected = 0
         self._attached = time.time()
@@ -144,12 +169,6 @@ class Link:
         self._stream = EventStream(self._directory)
         self._table.executors.update({item.executor: item for item in adapter.executors()})
         self._journal = Journal(self._directory / "journal.jsonl")
-        self._courier.start()
-        self._thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
-        self._thread.start()
-        # A script that ends without a word leaves nothing behind either.
-        atexit.register(self.detach)
-        _LOG.info("attached", application=adapter.application, spark=adapter.version)
 
     # -- the loop --
 
@@ -178,26 +197,37 @@ class Link:
 
     def _pause(self) -> float:
         limits = self._settings.link
-        return limits.poll_moving if self._reconciler.busy else limits.poll
+        return limits.poll_moving if self._reconciler.waiting else limits.poll
 
     def _turn(self) -> None:
         now = time.time()
-        for line in self._stream.read():
-            self._event(line, now)
+        self._catch_up()
         self._mail(now)
+        for query in list(self._queries):
+            self._at_boundary(query)
         if now >= self._next_refresh:
             self._refresh(now)
-        observed = self._observed()
-        for query in self._queries:
-            if self._table.quiet(query):
-                self._at_boundary(query, observed, now)
         if now >= self._next_tick:
             self._next_tick = now + 1.0
-            self._write(self._reconciler.tick(observed, now))
+            self._write(self._reconciler.tick(self._observed(), now))
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
             nodes = {item.host for item in self._table.executors.values()}
             self._courier.post_report(self._report(), nodes)
+            known = {move.wanted.move for move in self._reconciler.moves}
+            self._read_backs = {name: value for name, value in self._read_backs.items() if name in known}
+
+    def _catch_up(self) -> None:
+        """Fold in all that Spark has written by now: only then is what looks quiet known to be quiet.
+
+        A line leaves the queue before it is handled, so one that fails costs itself alone.
+        """
+        while True:
+            while self._lines:
+                self._event(self._lines.popleft(), time.time())
+            self._lines.extend(self._stream.read())
+            if not self._lines:
+                return
 
     def _event(self, line: bytes, now: float) -> None:
         try:
@@ -210,7 +240,7 @@ class Link:
         for notice in self._table.add(event):
             match notice:
                 case tasks.StageSeen():
-                    self._learn(notice)
+                    self._try_to_learn(notice)
                 case tasks.BatchDone():
                     self._courier.post_batch(notice.report, notice.run)
                     report = notice.report
@@ -250,16 +280,27 @@ class Link:
             if query.idle and self._table.quiet(query.query) is None:
                 self._table.assume_quiet(query.query)
 
-    def _learn(self, seen: tasks.StageSeen) -> None:
-        """Tie a finished stage to its operators: their SQL metrics have the ids that the stage reported."""
+    def _try_to_learn(self, seen: tasks.StageSeen) -> None:
         key = (seen.run, seen.stage)
         if key in self._stages:
             return
+        tries = self._tries[key] = self._tries.get(key, 0) + 1
+        if tries > _LEARN_TRIES and tries % 20:
+            return
+        try:
+            self._learn(seen)
+        except DriverGoneError:
+            raise
+        except LinkError as error:
+            _LOG.warning("a stage's plan could not be read; a later batch is a new try", error=str(error))
+
+    def _learn(self, seen: tasks.StageSeen) -> None:
+        """Tie a finished stage to its operators: their SQL metrics have the ids that the stage reported."""
         found = [item for item in self._adapter.operators(seen.run) if item.metrics & seen.accumulators]
         # An empty answer means the plan was replaced by the next batch's in between; the next batch is a new try.
         operators = [(item, self._adapter.store_names(item.checkpoint, item.operator)) for item in found]
         if operators and all(names and item.partitions == seen.partitions for item, names in operators):
-            self._stages[key] = _Stage(seen.partitions, operators)
+            self._stages[seen.run, seen.stage] = _Stage(seen.partitions, operators)
 
     # -- steering --
 
@@ -268,25 +309,41 @@ class Link:
         return Observed(
             executors=self._table.executors.keys(),
             placement=self._table.placement,
+            ran=self._table.ran,
             runs=runs,
             stores={(query, stage) for query, run in runs.items() for own, stage in self._stages if own == run},
+            batches=self._table.last_batch,
         )
 
-    def _at_boundary(self, query: str, observed: Observed, now: float) -> None:
-        last_batch = self._table.last_batch.get(query, -1)
-        lines, due = self._reconciler.due(query, last_batch, observed, now)
-        if not self._write(lines):
+    def _at_boundary(self, query: str) -> None:
+        if not self._table.quiet(query):
             return
+        lines, due = self._reconciler.due(query, self._observed(), time.time())
+        self._write(lines)
         for move in due:
+            # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
+            self._catch_up()
+            if not self._table.quiet(query):
+                return
+            now = time.time()
+            if not self._write(self._reconciler.steer(move, self._observed(), now)):
+                self._reconciler.take_back(move)
+                return
             self._read_backs[move.wanted.move] = (0, now)
-            self._steer(move)
+            self._tell(move)
         # A task that outlived its stage (a speculative copy, say) may have overwritten the steer: look again.
         for move in self._reconciler.steered_now(query):
+            now = time.time()
             count, at = self._read_backs.get(move.wanted.move, (_READ_BACKS, 0.0))
-            if count < _READ_BACKS and now - at >= _READ_BACK_EVERY:
+            if count < _READ_BACKS and now - at >= _READ_BACK_EVERY and self._table.quiet(query):
                 self._read_backs[move.wanted.move] = (count + 1, now)
-                if not self._reads_back(move):
-                    self._steer(move)
+                try:
+                    if not self._reads_back(move):
+                        self._tell(move)
+                except DriverGoneError:
+                    raise
+                except LinkError as error:
+                    _LOG.warning("a steer could not be read back", move=move.wanted.move, error=str(error))
 
     def _stores(self, move: Move) -> list[StoreId]:
         stage = self._stages.get((move.run, move.wanted.stage))
@@ -296,7 +353,7 @@ class Link:
             for name in names
         ]
 
-    def _steer(self, move: Move) -> None:
+    def _tell(self, move: Move) -> None:
         target = self._table.executors.get(move.wanted.target)
         if target is None:
             return  # gone since; the reconciler hears of it by the event
@@ -319,6 +376,8 @@ class Link:
         kept = self._journal.write(lines)
         if not kept:
             _LOG.error("the journal cannot be written; nothing is steered", path=str(self._journal.path))
+        if not kept and any(line.after == MoveState.STEERED for line in lines):
+            return False  # the step is not taken, so nobody is told that it was
         self._courier.post_journal(lines)
         for line in lines:
             _LOG.info("move", move=line.move, state=line.after, reason=line.reason, partition=line.partition)
@@ -334,7 +393,9 @@ class Link:
         if self._journal.lost:
             problems.append(f"{self._journal.lost} journal lines could not be written to {self._journal.path.parent}")
         if self._courier.dropped:
-            problems.append(f"{self._courier.dropped} batch reports were dropped while Redis was away")
+            problems.append(
+                f"{self._courier.dropped} messages were dropped: too many while Redis was away, or too large"
+            )
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
@@ -348,7 +409,7 @@ class Link:
             missed=reconciler.missed,
             landed=reconciler.landed,
             abandoned=reconciler.abandoned,
-            rejected_messages=self._rejected + self._courier.rejected,
+            rejected_messages=self._rejected + self._courier.refused,
             problems=problems,
         )
 
@@ -362,9 +423,9 @@ class Link:
                 Operator(operator=item.operator, name=item.name, stores=names)
                 for item, names in (known.operators if known else [])
             ]
-            stages.append(
-                StatefulStage(stage=ordinal, partitions=len(placement), operators=operators, placement=list(placement))
-            )
+            size = max(known.size if known else 0, len(placement))
+            where = placement + [""] * (size - len(placement))
+            stages.append(StatefulStage(stage=ordinal, partitions=size, operators=operators, placement=where))
         return QueryState(
             query=query.query,
             run=query.run,
@@ -380,13 +441,14 @@ class Link:
             self._adapter.stop_event_stream()
         except LinkError:
             _LOG.debug("the driver was gone before the listener could be taken out")
-        self._courier.post_report(self._report(), set())
-        self._courier.stop(timeout=3 * self._settings.redis.timeout)
-        self._stream.close()
-        self._journal.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
-        atexit.unregister(self.detach)
-        _LOG.info("detached", application=self._adapter.application)
+        finally:
+            self._courier.post_report(self._report(), set())
+            self._courier.stop(timeout=3 * self._settings.redis.timeout)
+            self._stream.close()
+            self._journal.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            atexit.unregister(self.detach)
+            _LOG.info("detached", application=self._adapter.application)
 
 
 def _seconds(text: str) -> float:

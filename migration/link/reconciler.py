@@ -13,6 +13,7 @@ from rechannel.migration.moves import Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredPlacement, Envelope, MessageError, MoveTransition
 
 _KEPT_SETTLED = 1000  # settled moves remembered, so that a decision said again is not begun again
+_IDLE = 10.0  # seconds without a batch after which a steered move no longer holds back the later steps
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,26 @@ class Limits:
 class Observed:
     """What the driver knows at this moment.
 
-    ``placement``: (query, stage) -> executor per partition; ``runs``: query -> current run;
-    ``stores``: (query, stage) whose state stores are known.
+    ``placement``: (query, stage) -> executor per partition; ``ran``: the batch in which that was; ``runs``: query ->
+    current run; ``stores``: (query, stage) whose state stores are known; ``batches``: query -> last batch begun.
     """
 
     executors: Collection[str]
     placement: Mapping[tuple[str, int], list[str]]
+    ran: Mapping[tuple[str, int], list[int]]
     runs: Mapping[str, str]
     stores: Collection[tuple[str, int]]
+    batches: Mapping[str, int]
 
     def executor_of(self, query: str, stage: int, partition: int) -> str:
         """Return where a partition last ran, "" if unknown."""
         where = self.placement.get((query, stage), [])
         return where[partition] if 0 <= partition < len(where) else ""
+
+    def ran_in(self, query: str, stage: int, partition: int) -> int:
+        """Return the batch in which a partition last ran, -1 if unknown."""
+        ran = self.ran.get((query, stage), [])
+        return ran[partition] if 0 <= partition < len(ran) else -1
 
 
 class Reconciler:
@@ -54,7 +62,7 @@ class Reconciler:
         self.landed = 0
         self.missed = 0
         self.abandoned = 0
-        self._said_at = 0.0
+        self._sequence = -1
         self._expires = 0.0
         self._moves: dict[str, Move] = {}
         self._released: dict[str, set[tuple[int, str]]] = {}
@@ -81,12 +89,13 @@ class Reconciler:
             raise MessageError(f"desired placement of epoch {envelope.epoch}; epoch {self.epoch} was accepted already")
         if envelope.expires <= now:
             raise MessageError("desired placement is expired; check the clocks of controller and driver")
-        if envelope.epoch == self.epoch and envelope.time < self._said_at:
+        if envelope.epoch == self.epoch and envelope.sequence < self._sequence:
+            # One epoch has one sender. Its clock may be set back; its sequence never is.
             raise MessageError("desired placement is older than the accepted one")
         units = [(move.query, move.stage, move.partition) for move in desired.moves]
         if len(set(units)) != len(units) or len({move.move for move in desired.moves}) != len(units):
             raise MessageError("desired placement names a move or a partition twice")
-        self.epoch, self._said_at, self._expires = envelope.epoch, envelope.time, envelope.expires
+        self.epoch, self._sequence, self._expires = envelope.epoch, envelope.sequence, envelope.expires
         self.hold = desired.hold
         if desired.decision == self.decision:
             return []
@@ -103,45 +112,87 @@ class Reconciler:
         self._trim()
         return lines
 
-    def due(
-        self, query: str, last_batch: int, observed: Observed, now: float
-    ) -> tuple[list[MoveTransition], list[Move]]:
-        """At a quiet moment of a query: the journal lines to write, then the moves to steer.
+    @property
+    def waiting(self) -> bool:
+        """Whether a batch boundary is looked for now: something is to be steered and nothing holds it."""
+        return not self.hold and self.busy
 
-        A move that was steered before and missed its batch is steered again without a new line.
-        """
+    def due(self, query: str, observed: Observed, now: float) -> tuple[list[MoveTransition], list[Move]]:
+        """At a quiet moment of a query: moves given up, and moves to `steer` now, one after the other."""
         lines: list[MoveTransition] = []
-        steer: list[Move] = []
+        due: list[Move] = []
         if self.hold or now >= self._expires:
-            return lines, steer
-        step = min((move.wanted.step for move in self._moves.values() if move.unsettled), default=None)
+            return lines, due
+        step = self._current_step(query, observed, now)
+        last_batch = observed.batches.get(query, -1)
         for move in list(self._moves.values()):
             wanted = move.wanted
-            if wanted.query != query or wanted.step != step or not move.unsettled:
+            if wanted.query != query or not move.unsettled or observed.runs.get(query) != move.run:
                 continue
             current = observed.executor_of(query, wanted.stage, wanted.partition)
             if move.state is MoveState.STEERED:
-                if current == wanted.target or move.steered_batch >= last_batch:
-                    continue  # landed and awaits its commit, or its batch is still to come
-                lines += self._miss(move, last_batch, current, now)
+                ran_in = observed.ran_in(query, wanted.stage, wanted.partition)
+                if current == wanted.target or ran_in <= move.steered_batch:
+                    continue  # landed and awaits its commit, or has not run since
+                lines += self._miss(move, ran_in, current, now)
                 if move.unsettled:
-                    move.steered_batch = last_batch
-                    steer.append(move)
+                    due.append(move)
+            elif wanted.step != step:
                 continue
-            if wanted.target not in observed.executors:
+            elif wanted.target not in observed.executors:
                 lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
-                continue
-            if current == wanted.target:
+            elif current == wanted.target:
                 lines.append(self._abandon(move, Reason.ALREADY_THERE, now, batch=last_batch))
-                continue
-            if not current or (query, wanted.stage) not in observed.stores:
-                continue  # its first batch, or the reading of its plan, is still to come; the deadline bounds the wait
+            elif current and (query, wanted.stage) in observed.stores:
+                due.append(move)
+            # Else its first batch, or the reading of its plan, is still to come; the deadline bounds the wait.
+        return lines, due
+
+    def steer(self, move: Move, observed: Observed, now: float) -> list[MoveTransition]:
+        """Take the step of a move that is due; journal the lines, then tell Spark, or `take_back` if that failed."""
+        wanted = move.wanted
+        last_batch = observed.batches.get(wanted.query, -1)
+        current = observed.executor_of(wanted.query, wanted.stage, wanted.partition)
+        lines = []
+        if move.state is MoveState.STEERED:
+            evidence = f"it ran on executor {current or '?'}"
+            lines.append(move.to(MoveState.STEERED, Reason.SAID_AGAIN, at=now, batch=last_batch, evidence=evidence))
+        else:
             evidence = f"committed on executor {current}"
             lines.append(move.to(MoveState.PREPARED, Reason.READY, at=now, batch=last_batch, evidence=evidence))
             lines.append(move.to(MoveState.STEERED, Reason.SAID, at=now, batch=last_batch))
-            move.steered_batch, move.steered_at, move.holder = last_batch, now, current
-            steer.append(move)
-        return lines, steer
+        if current != move.holder:
+            self._released.pop(wanted.move, None)
+        move.steered_batch, move.steered_at, move.holder = last_batch, now, current
+        return lines
+
+    def take_back(self, move: Move) -> None:
+        """Undo `steer` where its lines could not be journaled: Spark was told nothing; the next boundary tries again."""
+        move.state, move.reason, move.steered_batch = MoveState.PLANNED, Reason.ACCEPTED, -1
+
+    def _current_step(self, query: str, observed: Observed, now: float) -> int:
+        """Return the step that a query's moves may take, and note since when those of it have their turn.
+
+        It is the lowest of all unsettled moves. One that waits for a batch of another query which runs none loads no
+        executor meanwhile, and holds nobody else back.
+        """
+        steps = [
+            move.wanted.step
+            for move in self._moves.values()
+            if move.unsettled
+            and not (
+                move.wanted.query != query
+                and move.state is MoveState.STEERED
+                and now - move.steered_at >= _IDLE
+                and observed.batches.get(move.wanted.query, -1) <= move.steered_batch
+            )
+        ]
+        step = min(steps, default=-1)
+        for move in self._moves.values():
+            turn = move.wanted.query == query and move.wanted.step == step and move.state is MoveState.PLANNED
+            if turn and move.current_since < 0:
+                move.current_since = now
+        return step
 
     def steered_now(self, query: str) -> list[Move]:
         """Return the moves of a query that Spark has been told of and that wait for their batch."""
@@ -161,6 +212,9 @@ class Reconciler:
                 move.drained_at = now
                 self.landed += 1
                 lines += self._killed_if_released(move, observed, now)
+            elif move.state is MoveState.RELEASED_IDLE and current != wanted.target and batch > move.steered_batch:
+                evidence = f"batch {batch} ran it on executor {current or '?'}"
+                lines.append(self._abandon(move, Reason.DEADLINE, now, batch=batch, evidence=evidence))
         return lines
 
     def closed(
@@ -194,7 +248,8 @@ class Reconciler:
         """An executor is lost: moves towards it are given up, copies on it are dead."""
         lines = []
         for move in self._moves.values():
-            if move.unsettled and move.wanted.target == executor:
+            open_ = move.unsettled or move.state is MoveState.RELEASED_IDLE
+            if open_ and move.wanted.target == executor:
                 lines.append(self._abandon(move, Reason.TARGET_GONE, now))
             elif move.state is MoveState.DRAINED and move.holder == executor:
                 lines.append(self._kill(move, Reason.EXECUTOR_GONE, now, f"executor {executor} is gone"))
@@ -215,8 +270,11 @@ class Reconciler:
     def tick(self, observed: Observed, now: float) -> list[MoveTransition]:
         """Let time pass: deadlines, expiry, presumed kills."""
         lines: list[MoveTransition] = []
+        if not self.hold:
+            for query in {move.wanted.query for move in self._moves.values() if move.unsettled}:
+                self._current_step(query, observed, now)
         for move in self._moves.values():
-            age = now - move.accepted_at
+            age = now - move.current_since if move.current_since >= 0 else 0.0
             if move.state in (MoveState.PLANNED, MoveState.PREPARED):
                 if now >= self._expires:
                     lines.append(self._abandon(move, Reason.EXPIRED, now, evidence="no controller renews it"))
@@ -244,16 +302,24 @@ class Reconciler:
 
     def _supersede(self, desired: DesiredPlacement, now: float) -> list[MoveTransition]:
         named = {move.move for move in desired.moves}
-        return [
-            self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {desired.decision}")
-            for move in self._moves.values()
-            if move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.wanted.move not in named
-        ]
+        units = {(move.query, move.stage, move.partition) for move in desired.moves}
+        lines = []
+        for move in self._moves.values():
+            wanted = move.wanted
+            waits = move.state in (MoveState.PLANNED, MoveState.PREPARED)
+            replaced = (
+                move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE)
+                and (wanted.query, wanted.stage, wanted.partition) in units
+            )
+            if wanted.move not in named and (waits or replaced):
+                lines.append(self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {desired.decision}"))
+        return lines
 
     def _abandon(
         self, move: Move, reason: Reason, now: float, *, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
         self.abandoned += 1
+        self._released.pop(move.wanted.move, None)
         return move.to(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
 
     def _kill(self, move: Move, reason: Reason, now: float, evidence: str) -> MoveTransition:

@@ -131,8 +131,8 @@ class SparkAdapter:
                 self._context.hadoopConfiguration(),
             )
             listener.start()
+            self._listener = listener  # known before it is added: whatever fails from here on can be undone
             self._context.addSparkListener(listener)
-            self._listener = listener
 
     def stop_event_stream(self) -> None:
         """Take the listener out again."""

@@ -22,7 +22,9 @@ def job_start(
         }
         for stage, parents, stateful in stages
     ]
-    properties = {"sql.streaming.queryId": query, "spark.jobGroup.id": "run", "streaming.sql.batchId": str(batch)}
+    properties = {"spark.jobGroup.id": "run", "streaming.sql.batchId": str(batch)}
+    if query:
+        properties["sql.streaming.queryId"] = query
     return _line(
         "SparkListenerJobStart",
         {"Job ID": job, "Submission Time": 1000, "Stage Infos": infos, "Properties": properties},
@@ -50,8 +52,16 @@ def stage_end(stage: int, attempt: int = 0, failure: str | None = None) -> bytes
 
 
 def task_end(
-    stage: int, partition: int, executor: str, task: int = 0, reason: str = "Success", attempt: int = 0
+    stage: int,
+    partition: int,
+    executor: str,
+    task: int = 0,
+    reason: str = "Success",
+    attempt: int = 0,
+    *,
+    state: bool = True,
 ) -> bytes:
+    opened = [{"ID": 4, "Name": "number of state store instances", "Update": "1", "Metadata": "sql"}] if state else []
     return _line(
         "SparkListenerTaskEnd",
         {
@@ -70,6 +80,7 @@ def task_end(
                     {"ID": 1, "Name": "number of total state rows", "Update": "30", "Metadata": "sql"},
                     {"ID": 2, "Name": "memory used by state", "Update": "4096", "Metadata": "sql"},
                     {"ID": 3, "Name": "time to commit changes", "Update": "250", "Metadata": "sql"},
+                    *opened,
                 ],
             },
             "Task Metrics": {

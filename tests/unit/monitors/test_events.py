@@ -23,7 +23,7 @@ def one_batch(batch: int, executors: str, first_stage: int) -> list[bytes]:
     source, stateful = first_stage, first_stage + 1
     return [
         lines.job_start(first_stage, [(source, [], False), (stateful, [source], True)], batch=batch),
-        lines.task_end(source, 0, "0", task=first_stage * 10),
+        lines.task_end(source, 0, "0", task=first_stage * 10, state=False),
         lines.stage_end(source),
         *(
             lines.task_end(stateful, partition, executor, task=first_stage * 10 + 1 + partition)
@@ -66,7 +66,7 @@ def test_a_batch_is_reported_with_placement_and_stages():
     table = tasks.TaskTable()
     notices = fold(table, *one_batch(0, "01", 0), lines.progress(0))
     kinds = [type(notice).__name__ for notice in notices]
-    assert kinds == ["QueryBusy", "StageSeen", "QueryQuiet", "BatchDone"]
+    assert kinds == ["QueryBusy", "StageSeen", "BatchDone"]
     assert notices[1].accumulators == {7}
     report = notices[-1].report
     assert (report.batch, report.input_rows, report.start, report.end) == (0, 10, 1.0, 3.0)
@@ -77,16 +77,73 @@ def test_a_batch_is_reported_with_placement_and_stages():
 def test_a_query_is_quiet_between_its_jobs_only():
     table = tasks.TaskTable()
     assert table.quiet("q") is None
-    batch = one_batch(0, "01", 0)
+    fold(table, *one_batch(0, "01", 0))
+    assert table.quiet("q") is None, "a job of before the attach may still run"
+    fold(table, lines.progress(0))
+    assert table.quiet("q") is True
+    batch = one_batch(1, "01", 2)
     fold(table, *batch[:-1])
     assert table.quiet("q") is False
-    fold(table, batch[-1])
+    notices = fold(table, batch[-1])
+    assert [type(notice).__name__ for notice in notices] == ["QueryQuiet"]
     assert table.quiet("q") is True
     fold(table, lines.job_start(5, [(8, [], True)], batch=1), lines.job_start(6, [(9, [], True)], batch=1))
     fold(table, lines.job_end(5))
     assert table.quiet("q") is False
     fold(table, lines.job_end(6))
     assert table.quiet("q") is True
+
+
+def test_nobody_is_quiet_while_a_job_without_a_query_opens_state():
+    """foreachBatch from a thread of the user's own loses the query's name."""
+    table = tasks.TaskTable()
+    fold(table, *one_batch(0, "01", 0), lines.progress(0))
+    fold(table, lines.job_start(7, [(9, [], False)], query=""))
+    assert table.quiet("q") is True, "a job without state is nobody's business"
+    fold(table, lines.job_start(8, [(10, [], True)], query=""))
+    assert table.quiet("q") is False
+    fold(table, lines.job_end(8))
+    assert table.quiet("q") is True
+
+
+def test_a_lost_job_end_is_healed_by_the_commit():
+    table = tasks.TaskTable()
+    fold(table, *one_batch(0, "01", 0), lines.progress(0), *one_batch(1, "01", 2)[:-1])
+    assert table.quiet("q") is False
+    fold(table, lines.progress(1))
+    assert table.quiet("q") is True
+    assert not table._jobs
+    assert not table._tasks
+
+
+def test_a_job_over_a_part_of_the_partitions_leaves_the_others_as_known():
+    table = tasks.TaskTable()
+    fold(table, *one_batch(0, "0120", 0), lines.progress(0))
+    fold(
+        table,
+        lines.job_start(5, [(8, [], True)], batch=1, tasks=1),
+        lines.task_end(8, 0, "2"),
+        lines.stage_end(8),
+        lines.job_end(5),
+    )
+    assert table.placement == {("q", 0): ["2", "1", "2", "0"]}
+    assert table.ran == {("q", 0): [1, 0, 0, 0]}
+
+
+def test_a_stage_that_reads_a_cached_copy_says_nothing_about_the_placement():
+    table = tasks.TaskTable()
+    fold(table, *one_batch(0, "01", 0))
+    notices = fold(
+        table,
+        lines.job_start(5, [(8, [], True)], batch=0),
+        lines.task_end(8, 0, "7", state=False),
+        lines.task_end(8, 1, "7", state=False),
+        lines.stage_end(8),
+        lines.job_end(5),
+        lines.progress(0),
+    )
+    assert table.placement == {("q", 0): ["0", "1"]}
+    assert [stage.stateful for stage in notices[-1].report.stages] == [-1, 0, -1]
 
 
 def test_placement_follows_the_last_successful_task():
