@@ -167,7 +167,7 @@ class Reconciler:
         return lines
 
     def take_back(self, move: Move) -> None:
-        """Undo `steer` where its lines could not be journaled: Spark was told nothing; the next boundary tries again."""
+        """Undo `steer` where its lines could not be journaled: Spark was told nothing, the next boundary is a try."""
         move.state, move.reason, move.steered_batch = MoveState.PLANNED, Reason.ACCEPTED, -1
 
     def _current_step(self, query: str, observed: Observed, now: float) -> int:
