@@ -1,0 +1,34 @@
+"""What users install: the wheel holds every module and the example configuration."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+IMPORT_ALL = """
+import importlib, importlib.resources, pathlib, pkgutil, sys
+import rechannel
+assert pathlib.Path(rechannel.__file__).is_relative_to(sys.argv[1]), rechannel.__file__
+names = [info.name for info in pkgutil.walk_packages(rechannel.__path__, "rechannel.")]
+for name in names:
+    importlib.import_module(name)
+assert (importlib.resources.files("rechannel.conf") / "rechannel.toml").is_file()
+print(len(names))
+"""
+
+
+def test_the_wheel_holds_every_module(tmp_path):
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(tmp_path), str(ROOT)], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("rechannel-*.whl")
+    target = tmp_path / "installed"
+    subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    command = [sys.executable, "-c", IMPORT_ALL, str(target)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    modules = [path for part in (ROOT / "src" / "rechannel").iterdir() if part.is_dir() for path in part.rglob("*.py")]
+    assert int(done.stdout) == len(modules)
