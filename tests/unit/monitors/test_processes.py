@@ -27,13 +27,13 @@ def _watcher(table: FakeTable, clock: FakeClock | None = None) -> ProcessWatcher
 
 def test_executor_of_this_node_is_described_by_its_command_line_and_environment() -> None:
     java = FakeProcess(
-        10, words=backend(), cpu=7.0, rss=100, environ={"SPARK_EXECUTOR_DIRS": "/a:/b"}, cwd="/work/app-1/0"
+        10, words=backend(), cpu=7.0, rss=100, environ={"SPARK_EXECUTOR_DIRS": "/a:/b"}, cwd="/var/spark/app-1/0"
     )
     (sample,) = _watcher(FakeTable(java)).sample()
     found = sample.executor
     assert (found.application, found.executor, found.host, found.cores) == ("app-1", "0", NODE, 2)
     assert found.directories == (Path("/a"), Path("/b"))
-    assert found.log == Path("/work/app-1/0/stderr")
+    assert found.log == Path("/var/spark/app-1/0/stderr")
     assert (found.pid, found.started) == (10, START)
     assert (sample.jvm_cpu, sample.jvm_rss, sample.python_workers) == (7.0, 100, 0)
 
