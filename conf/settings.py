@@ -7,6 +7,7 @@ Values come from, later wins: the defaults below, a TOML file, the environment
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import socket
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"
 _ENVIRONMENT_PREFIX = "RECHANNEL_"
@@ -85,7 +86,7 @@ class AgentSettings:
     """The monitor on every node."""
 
     node: str = _setting(
-        "", "The host name this node's executors carry in Spark (`--hostname`); empty means this machine's."
+        "", "The host this node's executors carry in Spark (`--hostname`); empty: any name or address of this machine."
     )
     sample: float = _setting(1.0, "Processes live longer than this; finer costs CPU.", unit="seconds", low=0.1, high=60)
     window: float = _setting(5.0, "The window of the stream-classification paper.", unit="seconds", low=0.5, high=600)
@@ -242,7 +243,12 @@ def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
 
 def _check_together(settings: Settings) -> None:
     mistakes = []
-    if urlsplit(settings.redis.url).password:
+    address = urlsplit(settings.redis.url)
+    try:
+        _ = address.port
+    except ValueError:
+        mistakes.append("redis.url: its port is not a number from 0 to 65535")
+    if address.password or "password" in parse_qs(address.query):
         mistakes.append("redis.url: holds a password; put it alone in a file and name that in redis.password_file")
     if settings.agent.sample > settings.agent.window:
         mistakes.append("agent.sample: must not exceed agent.window, or a window holds no sample")
@@ -317,8 +323,11 @@ def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
             try:
                 value = kind(str(value))
             except ValueError:
-                raise ValueError(f"{str(value)!r} is not a number{unit}") from None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+                whole = "whole " if kind is int else ""
+                raise ValueError(f"{str(value)!r} is not a {whole}number{unit and ' of' + unit}") from None
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or (kind is int and value != int(value)):
+            unit = f" of {rule['unit']}" if rule["unit"] else ""
             raise ValueError(f"{value!r} is not a{' whole' if kind is int else ''} number{unit}")
         low, high = rule["low"], rule["high"]
         if not ((low is None or value >= low) and (high is None or value <= high)):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -20,10 +21,13 @@ from rechannel.conf.settings import Settings
 from rechannel.monitors.closed_stores import ClosedStoreReader
 from rechannel.monitors.processes import (
     ExecutorSample,
+    MachineTable,
     MachineUsage,
     ProcessTable,
     ProcessWatcher,
+    find_host,
     machine_usage,
+    own_names,
 )
 from rechannel.monitors.shuffle import ShuffleReader
 from rechannel.monitors.windows import Clock, ClosedWindow, Reading, SystemClock, Windower
@@ -37,6 +41,7 @@ BUFFERED_EVIDENCE = 1_000  # messages
 BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
 REFUSED_EVERY = 60.0  # seconds between two complaints of the same refusal
+HOST_EVERY = 2.0  # seconds between two looks for the first executor, where the node's name is not set
 STRANGER_AFTER = 30.0  # seconds without an executor of this node, while others run here
 
 _DROPPED = "window dropped: buffer full while Redis was away"
@@ -323,6 +328,18 @@ class Pusher:
             self._store = None
 
 
+def _wait_for_host(table: ProcessTable, names: Collection[str], stop: threading.Event) -> str:
+    """Wait for the first executor that carries a name of this machine; "" if told to stop before."""
+    said = False
+    while not (host := find_host(table, names)):
+        if not said:
+            said = True
+            _log.info("waiting for an executor of this machine", known_as=sorted(names))
+        if stop.wait(HOST_EVERY):
+            return ""
+    return host
+
+
 def run_agent(
     settings: Settings,
     *,
@@ -336,6 +353,11 @@ def run_agent(
     Raises KeyNameError when the cluster's or the node's name cannot be part of a Redis key.
     """
     clock = clock or SystemClock()
+    if not settings.agent.node:
+        host = _wait_for_host(table or MachineTable(), own_names(), stop)
+        if not host:
+            return
+        settings = replace(settings, agent=replace(settings.agent, node=host))
     Keys(settings.cluster.name)(WINDOWS, settings.node)
     monitor = NodeMonitor(settings, clock=clock, table=table)
     author = Author(settings.cluster.name, f"agent:{settings.node}", clock.wall)

@@ -12,9 +12,10 @@ one sampling interval per worker; Spark reuses workers by default).
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,6 +27,7 @@ import psutil  # type: ignore[import-untyped]  # its stubs are a package of thei
 VERIFY = 10  # a process's identity is checked every so many readings of its usage, and at once when CPU time went back
 YOUNG = 3.0  # seconds in which a new process may still turn into another program (exec)
 _BACKENDS = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")  # the first also ends YARN's class name
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PYTHON = frozenset({"pyspark.daemon", "pyspark.worker"})
 
 
@@ -193,6 +195,30 @@ class _Tracked:
     children: dict[int, _Child] = field(default_factory=dict)
     ended_cpu: float = 0.0
     notes: list[str] = field(default_factory=list)
+
+
+def own_names() -> set[str]:
+    """Return the names and addresses under which Spark may know this machine."""
+    names = {socket.gethostname(), socket.getfqdn()}
+    for addresses in psutil.net_if_addrs().values():
+        names |= {item.address.partition("%")[0] for item in addresses if item.family in _INTERNET}
+    return names
+
+
+def find_host(table: ProcessTable, names: Collection[str]) -> str:
+    """Return the host that an executor on this machine carries, if it is one of these names; else "".
+
+    A standalone worker calls its executors by its address, not its host name, unless told otherwise.
+    """
+    for pid in table.pids():
+        try:
+            words = table.open(pid).command_line()
+        except (ProcessGoneError, ProcessDeniedError):
+            continue
+        host = _options(words).get("--hostname", "") if _is_executor(words) else ""
+        if host in names:
+            return host
+    return ""
 
 
 class ProcessWatcher:

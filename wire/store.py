@@ -105,7 +105,7 @@ class Store:
         self.cluster = cluster
         self.rejected = 0  # messages that could not be read, since the start
         self._settings = settings
-        self._where = settings.url.split("@")[-1]
+        self._where = settings.url.split("@")[-1].partition("?")[0]
         self._checked = False
         with _translated(self._where):
             self._redis: Any = redis.Redis.from_url(
@@ -256,6 +256,8 @@ def _password(settings: RedisSettings) -> str | None:
         return None
     try:
         return Path(settings.password_file).read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise StoreRefusedError(f"redis.password_file: {settings.password_file} is not a text file") from error
     except OSError as error:
         raise StoreRefusedError(
             f"redis.password_file: {settings.password_file} cannot be read ({error.strerror})"

@@ -143,6 +143,7 @@ class Run:
         figures = {query: batch_figures(self.timeline, batches[query]) for query in self.stage.queries}
         return {
             "load": self.stage.load,
+            "with_rechannel": self.stage.view is not None,
             "audit": result["audit"],
             "errors": result.get("errors", []),
             "restarts": result["restarts"],
@@ -163,6 +164,8 @@ def _judge(outcome: dict[str, Any], screen: Screen) -> bool:
     for error in outcome["errors"]:
         screen.say(f"query error: {error.splitlines()[0]}", "red")
     moves = outcome["moves"]
+    if not moves["planned"] and outcome["with_rechannel"]:
+        screen.say("nothing was moved: see the decision above for why", "yellow")
     screen.say("moves: " + ", ".join(f"{name} {count}" for name, count in moves.items()))
     screen.say(f"query restarts: {outcome['restarts']}, failed task attempts: {outcome['failed_task_attempts']}")
     ok = bool(outcome["audit"]["ok"]) and not outcome["restarts"] and not outcome["failed_task_attempts"]
@@ -203,6 +206,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     plan = Plan(given.warm_up, given.before, given.after, given.seconds)
     screen = Screen()
+    if given.json is not None and not given.json.resolve().parent.is_dir():
+        screen.say(f"--json: there is no directory {given.json.resolve().parent}; make it first", "red")
+        return 2
     root = given.keep.resolve() if given.keep else Path(tempfile.mkdtemp(prefix="rechannel-demo-"))
     if given.keep:
         root.mkdir(parents=True, exist_ok=True)
@@ -215,6 +221,11 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         screen.say("interrupted; everything is stopped", "red")
         return 130
+    except (RuntimeError, OSError) as error:  # a part that died, or was not ready in time: its log is in the message
+        screen.say(f"FAILED: {error}", "bold red")
+        if given.json is not None:
+            given.json.write_text(json.dumps({"ok": False, "error": str(error)}, indent=2) + "\n")
+        return 1
     finally:
         if not given.keep:
             shutil.rmtree(root, ignore_errors=True)

@@ -179,7 +179,9 @@ class Link:
                 try:
                     self._turn()
                     failures = 0
-                except DriverGoneError:
+                except DriverGoneError as error:
+                    self.problem = self.problem or f"the driver is gone: {error}"
+                    _LOG.info("the driver is gone", error=str(error))
                     return
                 except Exception as error:  # noqa: BLE001  the user's query must never notice; the brake is below
                     failures += 1

@@ -7,6 +7,7 @@ Stock Spark, no jar of ours. What is used is public in bytecode though ``private
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,7 +90,8 @@ class SparkAdapter:
             )
         self._spark = spark
         self.version = str(spark.version)
-        if tuple(int(part) for part in self.version.split(".")[:2]) < OLDEST_SPARK:
+        numbers = tuple(int(part) for part in re.findall(r"\d+", self.version)[:2])
+        if numbers < OLDEST_SPARK:
             raise UnsupportedSparkError(f"Spark {self.version} is too old; 4.0 or newer is needed")
         with _translated():
             self._jvm: Any = spark._jvm
@@ -170,9 +172,7 @@ class SparkAdapter:
         execution = query._jsq.streamingQuery()
         kind = str(execution.getClass().getSimpleName())
         trigger = str(execution.trigger().getClass().getSimpleName())
-        problem = ""
-        if "RealTime" in trigger or "Continuous" in kind:
-            problem = f"runs with {trigger}: no batch boundary to move at; use a micro-batch trigger"
+        problem = trigger_problem(kind, trigger)
         idle = not query._jsq.status().isTriggerActive()
         return ActiveQuery(str(query.id), str(query.runId), str(query.name or ""), idle, problem)
 
@@ -266,6 +266,13 @@ class SparkAdapter:
         state = getattr(self._jvm, _STATE)
         name = state.StateStoreId(store.checkpoint, store.operator, store.partition, store.store)
         return state.StateStoreProviderId(name, self._jvm.java.util.UUID.fromString(str(uuid.UUID(store.run))))
+
+
+def trigger_problem(execution: str, trigger: str) -> str:
+    """Say why a query of these Spark classes cannot be moved, "" if it can."""
+    if "RealTime" in trigger or "Continuous" in trigger or "Continuous" in execution:
+        return f"runs with {trigger}: no batch boundary to move at; use a micro-batch trigger"
+    return ""
 
 
 def _store_names(text: str) -> set[str]:

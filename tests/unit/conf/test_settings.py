@@ -80,7 +80,10 @@ def test_a_missing_file_is_an_error(tmp_path):
         ("RECHANNEL_AGENT__SAMPLE", "30", "agent.sample"),
         ("RECHANNEL_CONTROLLER__LEASE", "2", "controller.lease"),
         ("RECHANNEL_REDIS__URL", "redis://:secret@h:1/0", "redis.password_file"),
-        ("RECHANNEL_GATE__COOLDOWN", "nan", "out of bounds"),
+        ("RECHANNEL_REDIS__URL", "redis://h/0?password=secret", "redis.password_file"),
+        ("RECHANNEL_REDIS__URL", "redis://h:port/0", "its port"),
+        ("RECHANNEL_GATE__COOLDOWN", "nan", "not a number of seconds"),
+        ("RECHANNEL_AGENT__BUFFERED_WINDOWS", "many", "not a whole number of windows"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(variable, value, why):
@@ -91,3 +94,11 @@ def test_values_that_do_not_fit_are_refused(variable, value, why):
 
 def test_each_setting_has_a_reason():
     assert all(reason for *_, reason in describe())
+
+
+def test_an_infinite_number_is_a_mistake_like_any_other(tmp_path):
+    path = tmp_path / "rechannel.toml"
+    path.write_text("[agent]\nbuffered_windows = inf\n[gate]\nhorizon = inf\n")
+    with pytest.raises(SettingsError) as caught:
+        load(path, {})
+    assert len(caught.value.mistakes) == 2

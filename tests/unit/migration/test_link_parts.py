@@ -12,7 +12,7 @@ from rechannel.conf.settings import load
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.link import _seconds
-from rechannel.migration.link.spark_adapter import SparkAdapter, UnsupportedSparkError, _store_names
+from rechannel.migration.link.spark_adapter import SparkAdapter, UnsupportedSparkError, _store_names, trigger_problem
 from rechannel.wire.messages import MoveTransition
 
 LINE = MoveTransition(
@@ -138,3 +138,16 @@ def test_store_names_are_read_off_the_metadata():
     for bad in ("", "v1\n{", "v1\n{}", 'v1\n{"stateStoreInfo":[{}]}'):
         with pytest.raises(RuntimeError):
             _store_names(bad)
+
+
+@pytest.mark.parametrize(
+    ("execution", "trigger", "movable"),
+    [
+        ("MicroBatchExecution", "ProcessingTimeTrigger", True),
+        ("MicroBatchExecution", "AvailableNowTrigger$", True),
+        ("MicroBatchExecution", "RealTimeTrigger", False),
+        ("ContinuousExecution", "ContinuousTrigger", False),
+    ],
+)
+def test_a_query_without_batch_boundaries_is_left_alone_and_says_why(execution, trigger, movable):
+    assert (trigger_problem(execution, trigger) == "") is movable

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import psutil
@@ -13,8 +14,10 @@ from rechannel.monitors.processes import (
     ProcessDeniedError,
     ProcessGoneError,
     ProcessWatcher,
+    find_host,
     local_directories,
     machine_usage,
+    own_names,
 )
 from unit.monitors.fakes import DAEMON, START, FakeClock, FakeProcess, FakeTable, backend
 
@@ -236,3 +239,13 @@ def test_a_pid_that_became_another_processs_is_noticed(monkeypatch: pytest.Monke
 def test_a_pid_that_does_not_exist_is_gone() -> None:
     with pytest.raises(ProcessGoneError):
         MachineTable().open(2**22 + 1)
+
+
+def test_the_host_of_this_machines_executors_is_found_by_name_or_address() -> None:
+    table = FakeTable(FakeProcess(9, words=["bash"]), FakeProcess(10, words=backend("10.1.2.3")))
+    assert find_host(table, {"box", "10.1.2.3"}) == "10.1.2.3"
+    assert find_host(table, {"box", "127.0.0.1"}) == "", "another machine's name, or a test bed's node"
+
+
+def test_this_machine_is_known_by_its_name_and_addresses() -> None:
+    assert {socket.gethostname(), "127.0.0.1"} <= own_names()
