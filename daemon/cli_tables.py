@@ -190,12 +190,15 @@ def decision(application: str, made: Decision) -> None:
         console.print(table)
     for query, before in made.batch_time_before.items():
         after = made.batch_time_after.get(query, before)
-        console.print(f"critical path of {escape(_short(query))}: {before:.2f} → {after:.2f} s per batch, predicted")
+        console.print(
+            f"critical path of {escape(made.names.get(query) or _short(query))}: {before:.2f} → {after:.2f} s per batch, predicted"
+        )
     if made.moves:
         table = _table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
         for move in made.moves[:_MOVES_SHOWN]:
             where = f"{move.source or '?'} → {move.target}"
-            table.add_row(str(move.step), f"{_short(move.query)}/{move.stage} #{move.partition}", where)
+            name = made.names.get(move.query) or _short(move.query)
+            table.add_row(str(move.step), escape(f"{name}/{move.stage} #{move.partition}"), where)
         if len(made.moves) > _MOVES_SHOWN:
             table.add_row("", f"… and {len(made.moves) - _MOVES_SHOWN} more")
         console.print(table)

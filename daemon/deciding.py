@@ -112,6 +112,7 @@ def decide(
         streams=classes,
         hot_streams=hot,
         notes=[*asked, *notes, *snapshot.notes, *proposal.notes],
+        names={query.query: query.name for query in snapshot.queries.values() if query.name},
     )
 
 
@@ -187,13 +188,15 @@ def _streams(snapshot: Snapshot) -> tuple[dict[str, int], list[str]]:
     names = [
         f"{_end(snapshot, stream.upstream, stream.upstream_index, placed)} → "
         f"{_end(snapshot, stream.downstream, stream.downstream_partition, placed)}: "
-        f"{stream.volume / 1e6:.3f} MB/s, {'local' if stream.local else 'remote'}"
+        f"{stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
         for stream in hot
     ]
     return count, names
 
 
 def _end(snapshot: Snapshot, stage: str, entry: int, placed: set[str]) -> str:
-    return (
-        f"{stage} partition {entry}" if stage in placed else f"{stage} on executor {snapshot.cluster.executors[entry]}"
-    )
+    query, _, position = stage.rpartition("/")
+    known = snapshot.queries.get(query)
+    name = f"{known.name if known and known.name else query}/{position}"
+    where = f"partition {entry}" if stage in placed else f"on executor {snapshot.cluster.executors[entry]}"
+    return f"{name} {where}"

@@ -288,6 +288,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     streams: dict[str, int] = {}  # class -> count
     hot_streams: list[str] = []
     notes: list[str] = []
+    names: dict[str, str] = {}  # query -> its name, where it has one
 
 
 class Request(Body, frozen=True, tag="request", kw_only=True):
