@@ -190,9 +190,8 @@ def decision(application: str, made: Decision) -> None:
         console.print(table)
     for query, before in made.batch_time_before.items():
         after = made.batch_time_after.get(query, before)
-        console.print(
-            f"critical path of {escape(made.names.get(query) or _short(query))}: {before:.2f} → {after:.2f} s per batch, predicted"
-        )
+        name = escape(made.names.get(query) or _short(query))
+        console.print(f"critical path of {name}: {before:.2f} → {after:.2f} s per batch, predicted")
     if made.moves:
         table = _table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
         for move in made.moves[:_MOVES_SHOWN]:
