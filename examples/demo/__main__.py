@@ -17,6 +17,7 @@ from examples.demo.rechannel_view import RechannelView, Transition, count_moves,
 from examples.demo.report import Screen, Timeline, batch_figures, placement_rows
 from examples.demo.stage import Options, Stage, open_stage
 
+_MOVING = 8  # batches that the moves take, or so: for the progress bar alone
 _PATIENCE = 90.0  # seconds until Rechannel has the figures a decision needs
 
 
@@ -61,7 +62,9 @@ class Run:
             self._shown = time.monotonic()
             batches = self.stage.progress.batches
             last = {query: batches[query][-1].trigger_ms for query in finished if batches[query]}
-            self.screen.progress(finished, last, note)
+            plan = self.plan
+            total = 2 + plan.warm_up + plan.before + plan.after + _MOVING
+            self.screen.progress(finished, last, note, total)
 
     def go(self) -> dict[str, Any]:
         """Run all the phases and return what ``--json`` writes."""
@@ -227,6 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
             given.json.write_text(json.dumps({"ok": False, "error": str(error)}, indent=2) + "\n")
         return 1
     finally:
+        screen.close()
         if not given.keep:
             shutil.rmtree(root, ignore_errors=True)
     ok = _judge(outcome, screen)

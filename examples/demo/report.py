@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from examples.demo import feed
 from examples.demo.eventlog import EventLog
-from examples.demo.feed import Progress
 from examples.demo.rechannel_view import Decision
 
 __all__ = ["Screen", "Timeline", "batch_figures", "placement_rows", "quantile"]
@@ -33,7 +34,7 @@ class Timeline:
     settled: float | None = None
     ended: float = float("inf")
 
-    def phase(self, batch: Progress) -> str | None:
+    def phase(self, batch: feed.Progress) -> str | None:
         """Return the phase that a batch counts for; None for warm-up, the end, and batches without input."""
         if batch.rows <= 1 or batch.started < self.measured_from or batch.wall > self.ended:
             return None
@@ -42,7 +43,7 @@ class Timeline:
         return "during" if self.settled is None or batch.started < self.settled else "after"
 
 
-def batch_figures(timeline: Timeline, batches: Sequence[Progress]) -> dict[str, dict[str, float | int | None]]:
+def batch_figures(timeline: Timeline, batches: Sequence[feed.Progress]) -> dict[str, dict[str, float | int | None]]:
     """Return p50 and p95 of a query's batch durations in each phase, with the number of batches."""
     phases: dict[str, list[float]] = {"before": [], "during": [], "after": []}
     for batch in batches:
@@ -74,17 +75,25 @@ class Screen:
         self.terminal = sys.stdout.isatty()
         self._console = Console(highlight=False, soft_wrap=not self.terminal, width=None if self.terminal else 200)
         self._started = time.monotonic()
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self.terminal)
+        self._task = self._bar.add_task("", total=None)
+        self._bar.start()
+
+    def close(self) -> None:
+        """Take the progress bar off the terminal."""
+        self._bar.stop()
 
     def say(self, text: str, style: str = "") -> None:
         """Write one line."""
         self._console.print(f"{time.monotonic() - self._started:6.1f} s  {text}", style=style or None, markup=False)
 
-    def progress(self, finished: dict[str, int], last: dict[str, float], note: str) -> None:
-        """Show how far the queries are; on a terminal the line replaces itself."""
+    def progress(self, finished: dict[str, int], last: dict[str, float], note: str, total: int) -> None:
+        """Show how far the queries are, of about ``total`` batches: a bar on a terminal, else a line."""
         words = "  ".join(f"{query}: batch {count}, {last.get(query, 0):.0f} ms" for query, count in finished.items())
         if self.terminal:
-            seconds = time.monotonic() - self._started
-            self._console.print(f"{seconds:6.1f} s  {note:24} {words}   ", end="\r", markup=False)
+            done = min(min(finished.values()), total)
+            self._bar.update(self._task, completed=done, total=total, description=f"{note}  {words}")
         else:
             self.say(f"{note:24} {words}")
 
