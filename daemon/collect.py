@@ -18,7 +18,6 @@ from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkRepo
 from rechannel.wire.store import Store
 
 _PAGE = 200
-_FIRST = 64  # entries of a stream read when it is met for the first time
 _SPARE = 3  # times the entries one decision needs are kept, for joining streams with their batches
 _BATCHES_KEPT = 64  # of each query, at least
 _WINDOW_KEPT = 12
@@ -106,8 +105,7 @@ class Collector:
 
     def _read_batches(self, application: str, known: _Application) -> None:
         kept_batches = max(_BATCHES_KEPT, self._settings.reschedule.batches * _SPARE)
-        most = max(_FIRST, kept_batches)
-        known.after, envelopes = read_on(self._store, keys.BATCHES, application, known.after, first=most)
+        known.after, envelopes = read_on(self._store, keys.BATCHES, application, known.after, first=kept_batches)
         for envelope in envelopes:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:

@@ -84,7 +84,6 @@ class TaskTable:
         self._trusted: set[str] = set()  # queries seen from one batch's end on: no job of theirs is unseen
         self._tasks: dict[tuple[int, int], list[events.TaskEnded]] = {}
         self._batches: dict[tuple[str, int], _Batch] = {}
-        self._runs: dict[str, str] = {}
 
     def quiet(self, query: str) -> bool | None:
         """Say whether no job of the query runs; None as long as a job of before the attach may still run."""
@@ -134,7 +133,6 @@ class TaskTable:
         self._jobs[event.job] = _Job(event, {stage: ordinal for ordinal, stage in enumerate(stateful)})
         for shape in event.stages:
             self._stage_job[shape.stage] = event.job
-        self._runs[event.query] = event.run
         self._running.setdefault(event.query, set()).add(event.job)
         self.last_batch[event.query] = event.batch
         mine = sorted(batch for query, batch in self._batches if query == event.query)
@@ -228,7 +226,6 @@ class TaskTable:
 
     def _forget(self, query: str) -> None:
         self._running.pop(query, None)
-        self._runs.pop(query, None)
         self._trusted.discard(query)
         self.last_batch.pop(query, None)
         for key in [key for key in self.placement if key[0] == query]:
