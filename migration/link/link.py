@@ -19,12 +19,12 @@ from typing import Any
 import structlog
 
 from rechannel.conf.settings import Settings, load
+from rechannel.migration.link import compatibility
 from rechannel.migration.link.courier import Courier
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
 from rechannel.migration.link.spark_adapter import (
-    DATABRICKS_ONLY,
     ActiveQuery,
     DriverGoneError,
     LinkError,
@@ -158,8 +158,7 @@ class Link:
             verifier = Verifier.from_file(settings.signing.public_key_file)
         else:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
-        if adapter.setting(DATABRICKS_ONLY, "unset") != "unset":
-            self._problems.append(f"{DATABRICKS_ONLY} does nothing in open-source Spark; remove it")
+        self._problems += [finding.sentence for finding in compatibility.examine(adapter.setting)]
         author = Author(settings.cluster.name, f"link@{adapter.application}")
         self._courier = Courier(
             lambda: Store(settings.redis, settings.cluster.name), author, adapter.application, verifier

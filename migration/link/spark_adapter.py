@@ -20,7 +20,6 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from rechannel.wire.messages import ExecutorInfo
 
 OLDEST_SPARK = (4, 0)
-DATABRICKS_ONLY = "spark.sql.streaming.statefulOperator.stateRebalancing.enabled"
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 # Where the trait of all stateful operators lives, by version.
 _STATEFUL_OPERATOR = (
