@@ -123,6 +123,10 @@ class LinkSettings:
         600.0, "The same in time, for queries that stand still.", unit="seconds", low=1, high=86_400
     )
     report: float = _setting(1.0, "How often the link reports what it sees.", unit="seconds", low=0.1, high=60)
+    spread: bool = _setting(
+        True,
+        "Spread a new query after its first batch, put a restarted one back, spread what a lost executor held.",
+    )
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,13 @@ class RescheduleSettings:
         choices=("observe", "apply"),
     )
     timeout: float = _setting(300.0, "Time between two decisions.", unit="seconds", low=1, high=86_400)
+    settle: float = _setting(
+        10.0,
+        "Executors joined or lost are acted on once their set is stable for this long.",
+        unit="seconds",
+        low=0,
+        high=3600,
+    )
     policy: str = _setting("balance", "See `rechannel.policies.registry`.", pattern=r"[a-z][a-z0-9-]*")
     windows: int = _setting(
         3, "Agent windows averaged into one decision (three windows of five seconds).", unit="windows", low=1, high=1000
@@ -334,6 +345,12 @@ def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
             raise ValueError(f"{value} is out of bounds; it must be {bounds}{unit}")
         return kind(value)
+    if kind is bool:
+        named = {"true": True, "false": False}
+        value = named.get(value.lower(), value) if isinstance(value, _Text) else value
+        if not isinstance(value, bool):
+            raise ValueError(f"{value!r} is neither true nor false")
+        return value
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text; put it in quotes")
     text = str(value)
@@ -359,5 +376,6 @@ def describe() -> list[tuple[str, str, str, str, str]]:
                     if low is None and high is None
                     else f"{'' if low is None else low} … {'' if high is None else high}"
                 )
-            rows.append((f"{section.name}.{item.name}", repr(item.default), rule["unit"], bounds, rule["reason"]))
+            default = str(item.default).lower() if isinstance(item.default, bool) else repr(item.default)
+            rows.append((f"{section.name}.{item.name}", default, rule["unit"], bounds, rule["reason"]))
     return rows

@@ -67,6 +67,20 @@ def _asking(command: Callable[..., Any]) -> Callable[..., Any]:
     return wait(command)
 
 
+def _duration(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    """Read seconds, or a number with s, m or h behind it."""
+    if not text:
+        return 0.0
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1], 0)
+    try:
+        seconds = float(text[:-1] if unit else text) * (unit or 1)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise click.BadParameter(f"{text!r} is no time; write seconds, or 90s, 10m, 2h")
+    return seconds
+
+
 def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     """Turn every error into one sentence and an exit code."""
 
@@ -221,7 +235,7 @@ def pause(config: str | None, reason: str, wait: float | None, as_json: bool) ->
     """Pause everything: nothing is begun, and running migrations hold after the moves already steered."""
     from rechannel.daemon import cli_request
 
-    return cli_request.pause(_settings(config), "pause", reason=reason, wait=wait, as_json=as_json)
+    return cli_request.order(_settings(config), "pause", {}, reason=reason, wait=wait, as_json=as_json)
 
 
 @main.command()
@@ -234,7 +248,63 @@ def resume(config: str | None, reason: str, wait: float | None, as_json: bool) -
     """End the pause."""
     from rechannel.daemon import cli_request
 
-    return cli_request.pause(_settings(config), "resume", reason=reason, wait=wait, as_json=as_json)
+    return cli_request.order(_settings(config), "resume", {}, reason=reason, wait=wait, as_json=as_json)
+
+
+@main.command()
+@_config
+@click.argument("node")
+@click.option("--remove", is_flag=True, help="Release the node's executors once they hold nothing.")
+@click.option(
+    "--deadline",
+    metavar="DURATION",
+    default="",
+    callback=_duration,
+    help="With --remove: release them after this time even if state is left (seconds, or 90s, 10m, 2h).",
+)
+@click.option("--reason", metavar="TEXT", default="", help="Kept with the order.")
+@click.option("--follow", is_flag=True, help="Show how far it is until nothing is left.")
+@_asking
+@_json
+@_guarded
+def drain(
+    config: str | None,
+    node: str,
+    remove: bool,
+    deadline: float,
+    reason: str,
+    follow: bool,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Empty a node: nothing new lands on NODE, and what is there leaves step by step."""
+    from rechannel.daemon import cli_request
+
+    if deadline and not remove:
+        raise click.UsageError("--deadline is when executors are released all the same: it needs --remove")
+    arguments = {"node": node, "remove": "yes" if remove else "", "deadline": f"{deadline:g}" if deadline else ""}
+    settings = _settings(config)
+    code = cli_request.order(settings, "drain", arguments, reason=reason, wait=wait, as_json=as_json and not follow)
+    if follow:
+        from rechannel.daemon import cli_status
+
+        cli_status.follow_drain(settings, node, _stop_on_signals(), as_json=as_json)
+    return code
+
+
+@main.command()
+@_config
+@click.argument("node")
+@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
+@_asking
+@_json
+@_guarded
+def undrain(config: str | None, node: str, reason: str, wait: float | None, as_json: bool) -> int:
+    """Let a drained NODE hold state again."""
+    from rechannel.daemon import cli_request
+
+    settings = _settings(config)
+    return cli_request.order(settings, "undrain", {"node": node}, reason=reason, wait=wait, as_json=as_json)
 
 
 @main.command()

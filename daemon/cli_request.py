@@ -48,9 +48,11 @@ def decide(
     return reply.code
 
 
-def pause(settings: Settings, verb: str, *, reason: str, wait: float | None, as_json: bool) -> int:
-    """Ask for a pause or its end; returns the exit code."""
-    reply = ask(settings, verb, {}, reason=reason, wait=wait)
+def order(
+    settings: Settings, verb: str, arguments: Mapping[str, str], *, reason: str, wait: float | None, as_json: bool
+) -> int:
+    """Give a standing order (a pause, a drain) or end it; returns the exit code."""
+    reply = ask(settings, verb, arguments, reason=reason, wait=wait)
     if reply.code:
         raise CommandError(Exit(reply.code), reply.sentence)
     click.echo(

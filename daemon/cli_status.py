@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -13,11 +15,12 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.collect import Collector, Facts
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.orders import left_on
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, fresh_usage, take_snapshot
 from rechannel.migration.moves import UNSETTLED
 from rechannel.policies.queueing import executor_utilization
 from rechannel.wire import keys
-from rechannel.wire.messages import ControllerState, QueryState
+from rechannel.wire.messages import ControllerState, Drain, LinkReport, QueryState, StandingOrders
 from rechannel.wire.store import Store
 
 Row = dict[str, Any]
@@ -47,13 +50,62 @@ def collect(store: Store, settings: Settings, now: float) -> Row:
     controller = msgspec.to_builtins(state.body) if state is not None and leads else None
     if controller is not None:
         del controller["type"]
-    applications = [_application(facts, settings, now, controller) for facts in found if facts is not None]
-    return {"at": now, "controller": controller, "applications": applications, "rejected_messages": store.rejected}
+    drains = _orders(store)
+    facts = [item for item in found if item is not None]
+    return {
+        "at": now,
+        "controller": controller,
+        "applications": [_application(item, settings, now, controller, drains) for item in facts],
+        "drains": [_drain(drain, [item.report for item in facts], now) for drain in drains.values()],
+        "rejected_messages": store.rejected,
+    }
 
 
-def _application(facts: Facts, settings: Settings, now: float, controller: Row | None) -> Row:
+def follow_drain(settings: Settings, node: str, stop: threading.Event, *, as_json: bool) -> None:
+    """Show how far a drain is, until nothing is left of it or it ends."""
+    store = Store(settings.redis, settings.cluster.name)
+    last: Row = {}
+    while True:
+        row = next((row for row in collect(store, settings, time.time())["drains"] if row["node"] == node), None)
+        if row is None:
+            raise CommandError(Exit.REFUSED, f"{node} is not drained any more")
+        if row != last:
+            click.echo(json.dumps(row) if as_json else f"{node}: {row['sentence']}")
+            last = row
+        if row["state"] in ("empty", "released") or stop.wait(settings.link.report):
+            return
+
+
+def _orders(store: Store) -> dict[str, Drain]:
+    found = store.get(keys.ORDERS)
+    body = found.body if found is not None else None
+    return {drain.node: drain for drain in body.drains} if isinstance(body, StandingOrders) else {}
+
+
+def _drain(drain: Drain, reports: list[LinkReport], now: float) -> Row:
+    left = sum(left_on(report, [drain.node])[drain.node] for report in reports)
+    there = [info.executor for report in reports for info in report.executors if info.host == drain.node]
+    overdue = 0 < drain.deadline <= now
+    plural = "" if len(there) == 1 else "s"
+    if left:
+        state, sentence = "draining", f"{left} partitions are left on {len(there)} executor{plural}"
+        if overdue:
+            sentence += ", the deadline has passed"
+    elif drain.remove and there:
+        state, sentence = "releasing", f"empty; {len(there)} executor{plural} to be released at a batch boundary"
+    elif there:
+        state, sentence = "empty", f"empty; {len(there)} executor{plural} still run source and stateless tasks"
+    else:
+        state, sentence = "released", "no executor is left"
+    row = msgspec.to_builtins(drain)
+    return {**row, "state": state, "partitions": left, "executors": there, "overdue": overdue, "sentence": sentence}
+
+
+def _application(
+    facts: Facts, settings: Settings, now: float, controller: Row | None, drains: Mapping[str, Drain]
+) -> Row:
     report = facts.report
-    arguments = (facts.application, report, facts.batches, facts.windows, settings, now)
+    arguments = (facts.application, report, facts.batches, facts.windows, settings, now, frozenset(drains))
     ready = take_snapshot(*arguments)
     model = build_snapshot(*arguments) if isinstance(ready, NotReady) else ready
     words = (controller or {}).get("applications", {}).get(facts.application, "")
@@ -67,14 +119,15 @@ def _application(facts: Facts, settings: Settings, now: float, controller: Row |
             "sentence": ready.sentence if isinstance(ready, NotReady) else "ready",
             "controller": words,
         },
-        "executors": _executors(facts, model, settings, now),
-        "queries": [_query(query, model) for query in report.queries],
+        "executors": _executors(facts, model, settings, now, drains),
+        "queries": [_query(query, model, report.starts) for query in report.queries],
         "moves": [msgspec.to_builtins(view) for view in report.moves if view.state in UNSETTLED],
         "settled_moves": sum(view.state not in UNSETTLED for view in report.moves),
         "counters": {
             "landed": report.landed,
             "missed": report.missed,
             "abandoned": report.abandoned,
+            "drifted": report.drifted,
             "failed_tasks": report.failed_tasks,
             "rejected_messages": report.rejected_messages,
         },
@@ -82,7 +135,9 @@ def _application(facts: Facts, settings: Settings, now: float, controller: Row |
     }
 
 
-def _executors(facts: Facts, model: Snapshot | None, settings: Settings, now: float) -> list[Row]:
+def _executors(
+    facts: Facts, model: Snapshot | None, settings: Settings, now: float, drains: Mapping[str, Drain]
+) -> list[Row]:
     usage = fresh_usage(facts.application, facts.windows, settings, now)
     held: dict[str, int] = {}
     for query in facts.report.queries:
@@ -107,6 +162,8 @@ def _executors(facts: Facts, model: Snapshot | None, settings: Settings, now: fl
                 "python_cpu": used.python_cpu / seconds if used else None,
                 "rss_bytes": used.jvm_rss + used.python_rss if used else None,
                 "fresh": used is not None,
+                "drained": info.host in drains,
+                "releasing": info.executor in facts.report.releasing,
             }
         )
     if model is not None:
@@ -120,7 +177,7 @@ def _executors(facts: Facts, model: Snapshot | None, settings: Settings, now: fl
     return rows
 
 
-def _query(query: QueryState, model: Snapshot | None) -> Row:
+def _query(query: QueryState, model: Snapshot | None, starts: Mapping[str, str]) -> Row:
     known = model is not None and query.query in model.batch_seconds
     stages = []
     for stage in query.stages:
@@ -142,6 +199,7 @@ def _query(query: QueryState, model: Snapshot | None) -> Row:
         "batch": query.batch,
         "active": query.active,
         "problem": query.problem,
+        "start": starts.get(query.query, ""),
         "batch_seconds": model.batch_seconds[query.query] if model is not None and known else None,
         "batches_per_second": 1 / model.batch_period[query.query] if model is not None and known else None,
         "stages": stages,

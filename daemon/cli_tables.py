@@ -45,6 +45,9 @@ def status(document: dict[str, Any], now: float) -> None:
     """Show the status document of `cli_status`."""
     console = _console()
     console.print(_controller_line(document["controller"], now))
+    for drain in document["drains"]:
+        style = "green" if drain["state"] in ("empty", "released") else "yellow"
+        console.print(f"drain {escape(drain['node'])}: {escape(drain['sentence'])}", style=style)
     if not document["applications"]:
         console.print("no application reports: does a driver run rechannel.attach(spark)?")
     for application in document["applications"]:
@@ -115,10 +118,19 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
             _number(row["cpu"], ".2f"),
             _number(row["python_cpu"], ".2f"),
             "?" if row["rss_bytes"] is None else f"{row['rss_bytes'] / 2**20:,.0f} MiB",
-            "" if row["fresh"] else "no fresh agent figures",
+            _remarks(row),
             style="red" if busy is not None and busy > _BUSY else "",
         )
     return table
+
+
+def _remarks(row: dict[str, Any]) -> str:
+    remarks = {
+        "no fresh agent figures": not row["fresh"],
+        "drained": row["drained"] and not row["releasing"],
+        "about to be released": row["releasing"],
+    }
+    return ", ".join(text for text, holds in remarks.items() if holds)
 
 
 def _query_table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -6,8 +6,9 @@ StoreError (nothing is decided on stale data; the next cycle tries again) and ar
 One migration at a time per application. A desired placement is renewed as long as one of its moves is not settled,
 under the same decision id; a new leader finds it in Redis and goes on with it under its own epoch.
 
-What it does not do: react to events (it decides by time and on request), or take up again a migration whose desired
-placement expired while nobody led: the links let such moves go, and the next decision starts afresh.
+It decides by time, on request, when an application's executors changed and stayed so for a while, and as long as a
+drained node holds state. A migration whose desired placement expired while nobody led is not taken up again: the links
+let such moves go, and the next decision starts afresh.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from rechannel.daemon.collect import Collector
 from rechannel.daemon.deciding import Ask
 from rechannel.daemon.following import Migration, in_flight
 from rechannel.daemon.lead import Lead, Turn
-from rechannel.daemon.snapshot import NotReady, take_snapshot
+from rechannel.daemon.orders import Orders, left_on
+from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
 from rechannel.wire import keys
 from rechannel.wire.messages import (
     ControllerState,
@@ -42,6 +44,7 @@ from rechannel.wire.signing import SignatureError, Signer
 from rechannel.wire.store import Author, Store, StoreError
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
+_RETRY_EVERY = 10.0  # seconds between two decisions on the same drain, or the same change of executors
 
 
 class Controller:
@@ -67,6 +70,10 @@ class Controller:
         self._clock = clock
         self._author = Author(settings.cluster.name, self.lead.name, clock)
         self._collector = Collector(store, settings, clock)
+        self.orders = Orders(store, signer, self._author, clock)
+        self._executors: dict[str, tuple[frozenset[str], float]] = {}  # application -> its executors, and since when
+        self._decided_for: dict[str, frozenset[str]] = {}  # application -> the executors last decided for
+        self._retry_at: dict[str, float] = {}
         self._lock = threading.RLock()
         self._log = structlog.get_logger("rechannel.controller")
         self._examined: set[str] = set()  # applications whose desired placement this leader has looked at
@@ -90,7 +97,11 @@ class Controller:
             if turn is not Turn.KEPT:
                 self._examined.clear()
                 self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
-            self._each(sorted(set(reports) - self._examined), lambda name: self._adopt(name, reports[name]))
+            unseen = sorted(set(reports) - self._examined)
+            if unseen or turn is not Turn.KEPT:
+                self.orders.adopt({name: reports[name] for name in unseen})
+            self._each(unseen, lambda name: self._adopt(name, reports[name]))
+            self.orders.publish(self.lead.paused, self.lead.epoch)
             if self._clock() >= self._words_at + self.settings.agent.window:
                 self._words_at = self._clock()
                 self._words = {}
@@ -154,6 +165,8 @@ class Controller:
                 for migration in self.migrations.values():
                     migration.last_sign = min(now, migration.last_sign + silence)
             self._each(sorted(self.migrations), self._follow)
+            if not self.lead.paused:
+                self._each(self._collector.reports, self._act_on_changes)
             running = [migration.sentence() for migration in self.migrations.values()]
             return "; ".join(running) or "no migration runs"
 
@@ -166,11 +179,56 @@ class Controller:
         """Pause or resume everything; running migrations begin no further move while paused."""
         with self._lock:
             self.lead.pause(paused)
+            self.orders.publish(paused, self.lead.epoch)
             self.follow()
             running = len(self.migrations)
             held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
             self._last_sentence = f"{'paused' if paused else 'resumed'}{held if running else ''}"
             self._log.info("paused" if paused else "resumed", migrations=running)
+            self._publish_state()
+            return self._last_sentence
+
+    def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
+        """Order that a node is to hold no state; ValueError where no application has an executor there."""
+        with self._lock:
+            reports = self._collector.refresh()
+            hosts = {info.host for report in reports.values() for info in report.executors}
+            if node not in hosts and node not in self.orders.nodes:
+                raise ValueError(f"unknown node {node}; known are {', '.join(sorted(hosts)) or 'none'}")
+            avoid = self.orders.nodes | {node}
+            stuck = sorted(
+                name
+                for name, report in reports.items()
+                if any(left_on(report, avoid).values()) and {info.host for info in report.executors} <= avoid
+            )
+            if stuck:
+                raise ValueError(
+                    f"draining {node} leaves {', '.join(stuck)} no executor to move to: add a node first, or undrain "
+                    f"{', '.join(sorted(self.orders.nodes - {node})) or 'another one'}"
+                )
+            self.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
+            self.orders.publish(self.lead.paused, self.lead.epoch)
+            self._retry_at.clear()
+            left = sum(left_on(report, [node])[node] for report in reports.values())
+            there = sum(info.host == node for report in reports.values() for info in report.executors)
+            self._last_sentence = (
+                f"{node} is drained: {left} partitions leave its {there} executor{'s' if there != 1 else ''}"
+                f"{', which are released then' if remove else ''}"
+                f"{'; paused: `rechannel resume` first' if self.lead.paused else ''}"
+            )
+            self._log.info("drain", node=node, user=user, reason=reason, remove=remove, patience=patience)
+            self._publish_state()
+            return self._last_sentence
+
+    def undrain(self, node: str, *, user: str, reason: str) -> str:
+        """Let a node hold state again; ValueError if it was not drained."""
+        with self._lock:
+            if not self.orders.undrain(node):
+                known = ", ".join(sorted(self.orders.nodes)) or "none"
+                raise ValueError(f"node {node} is not drained; drained are {known}")
+            self.orders.publish(self.lead.paused, self.lead.epoch)
+            self._last_sentence = f"{node} may hold state again; the next decision gives it its share"
+            self._log.info("undrain", node=node, user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
 
@@ -203,7 +261,13 @@ class Controller:
         busy = self._migration_runs(application, facts.report, ask.at)
         if busy:
             return deciding.not_ready(ask, policy, NotReady("migration-running", busy, transient=True)), {}
-        snapshot = take_snapshot(application, facts.report, facts.batches, facts.windows, self.settings, ask.at)
+        arguments = (application, facts.report, facts.batches, facts.windows, self.settings, ask.at, self.orders.nodes)
+        snapshot: Snapshot | NotReady
+        if ask.trigger == deciding.DRAIN:
+            nothing = NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
+            snapshot = build_snapshot(*arguments, whole=True) or nothing
+        else:
+            snapshot = take_snapshot(*arguments)
         if isinstance(snapshot, NotReady):
             return deciding.not_ready(ask, policy, snapshot), {}
         resting = self._resting(application, ask.at)
@@ -258,6 +322,28 @@ class Controller:
                 self._renew(self.migrations[application])
             except StoreError as error:  # the decision stands; `follow` says it again while its figures are fresh
                 self._log.warning("desired-not-sent", application=application, sentence=str(error))
+
+    def _act_on_changes(self, application: str) -> None:
+        """Empty drained nodes, and give executors that joined their share, without waiting for the timeout."""
+        report, now = self._collector.reports[application], self._clock()
+        here = frozenset(info.executor for info in report.executors if info.host not in self.orders.nodes)
+        if self._executors.get(application, (None, 0.0))[0] != here:
+            self._executors[application] = (here, now)
+        busy = application in self.migrations or in_flight(report) or now < self._retry_at.get(application, 0.0)
+        if busy:
+            return
+        if any(left_on(report, self.orders.nodes).values()):
+            self._retry_at[application] = now + _RETRY_EVERY
+            self.decide(deciding.DRAIN, application=application, apply=True)
+            return
+        decided_for = self._decided_for.setdefault(application, here)
+        stable = now - self._executors[application][1] >= self.settings.reschedule.settle
+        if here != decided_for and stable and not self._resting(application, now):
+            self._retry_at[application] = now + _RETRY_EVERY
+            apply = self.settings.reschedule.mode == "apply"
+            decision = self.decide("executors", application=application, apply=apply)
+            if decision.outcome != "not-ready":
+                self._decided_for[application] = here
 
     def _follow(self, application: str) -> None:
         migration = self.migrations[application]
@@ -340,6 +426,9 @@ class Controller:
         self._examined.clear()
         self._words.clear()
         self._words_at = 0.0
+        self._executors.clear()
+        self._decided_for.clear()
+        self._retry_at.clear()
         self._desk.forget()
 
     def _say_readiness(self, application: str) -> None:
@@ -350,7 +439,8 @@ class Controller:
         facts = self._collector.gather(application)
         if facts is None:
             return
-        found = take_snapshot(application, facts.report, facts.batches, facts.windows, self.settings, self._clock())
+        arguments = (application, facts.report, facts.batches, facts.windows, self.settings, self._clock())
+        found = take_snapshot(*arguments, self.orders.nodes)
         if isinstance(found, NotReady):
             self._words[application] = f"not ready: {found.sentence}"
             return

@@ -20,6 +20,7 @@ from rechannel.policies.model import ModelError, Placement, ScaleOutError
 from rechannel.policies.registry import POLICIES, PolicyLawError, propose
 from rechannel.wire.messages import Decision, ExecutorLoad, Refusal
 
+DRAIN = "drain"  # the trigger of decisions that empty drained nodes
 _HOT_STREAMS = 10
 _EXITS = {
     "ok": Exit.DONE,
@@ -72,7 +73,9 @@ def decide(
     """Decide on one application. ``resting``: seconds of its cool-down that are left."""
     policy = settings.reschedule.policy
     entry = POLICIES.get(policy)
-    limits = {"max_moves": settings.migration.max_moves, "min_step": settings.gate.min_step}
+    # A drain moves what has to leave and nothing else: the rest has its own time and its gate.
+    most = 0 if ask.trigger == DRAIN else settings.migration.max_moves
+    limits = {"max_moves": most, "min_step": settings.gate.min_step}
     known = getattr(entry.parameters, "__dataclass_fields__", {}) if entry else {}
     parameters = {name: value for name, value in limits.items() if name in known}
     try:

@@ -21,6 +21,7 @@ from rechannel.policies.model import FloatArray, Stage, Stream
 from rechannel.wire.messages import BatchReport, QueryState, StageRun, StatefulStage, StreamRow, TaskRow
 
 _SHORTEST_PERIOD = 1e-3
+_IDLE_RATE = 1e-3  # batches per second of a query that was not measured: rates have to be positive
 _LARGEST_BLOCK = 20_000_000  # entries of one dense shuffle block: 160 MB
 
 
@@ -98,6 +99,24 @@ def model_query(
         if position[up] < position[down] and volume.any()
     )
     return QueryModel(stages, kept, {f"{query.query}/{stage.stage}": stage for stage in known}, skipped)
+
+
+def unmeasured(query: QueryState) -> QueryModel:
+    """Model a query of which nothing is known but where its partitions are: they cost nothing, so they go by count."""
+    known = {f"{query.query}/{stage.stage}": stage for stage in query.stages if stage.partitions > 0}
+    stages = tuple(
+        Stage(
+            key=key,
+            query=query.query,
+            placeable=True,
+            batches_per_second=_IDLE_RATE,
+            busy=np.zeros(stage.partitions),
+            rows=np.zeros(stage.partitions),
+            state_bytes=np.zeros(stage.partitions),
+        )
+        for key, stage in known.items()
+    )
+    return QueryModel(stages, (), known, Counter())
 
 
 def _order(named: Sequence[list[tuple[str, StageRun]]], sizes: Mapping[str, int]) -> list[str]:

@@ -6,6 +6,7 @@ that has a reply was answered by the leader before us.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -41,6 +42,12 @@ class Leader(Protocol):
     def pause(self, paused: bool) -> str:
         """Pause or resume everything; returns a sentence."""
 
+    def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
+        """Order that a node is to hold no state; returns a sentence, raises ValueError."""
+
+    def undrain(self, node: str, *, user: str, reason: str) -> str:
+        """Let a node hold state again; returns a sentence, raises ValueError."""
+
 
 class Desk:
     """Reads the request stream and writes replies."""
@@ -58,6 +65,8 @@ class Desk:
             "rebalance": self._rebalance,
             "pause": lambda request: self._pause(request, True),
             "resume": lambda request: self._pause(request, False),
+            "drain": self._drain,
+            "undrain": self._undrain,
         }
 
     def forget(self) -> None:
@@ -140,6 +149,31 @@ class Desk:
     def _pause(self, request: Request, paused: bool) -> Reply:
         sentence = self._leader.pause(paused)
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"paused": paused})
+
+    def _drain(self, request: Request) -> Reply:
+        given = request.arguments
+        try:
+            patience = float(given.get("deadline") or 0.0)
+            if not 0 <= patience < math.inf:
+                raise ValueError(f"deadline: {patience:g} is no number of seconds")
+            sentence = self._leader.drain(
+                given.get("node", ""),
+                user=request.user,
+                reason=request.reason,
+                remove=given.get("remove") == "yes",
+                patience=patience,
+            )
+        except ValueError as error:
+            return _no(request, str(error))
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"node": given["node"]})
+
+    def _undrain(self, request: Request) -> Reply:
+        node = request.arguments.get("node", "")
+        try:
+            sentence = self._leader.undrain(node, user=request.user, reason=request.reason)
+        except ValueError as error:
+            return _no(request, str(error))
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"node": node})
 
 
 def _no(request: Request, sentence: str) -> Reply:

@@ -6,13 +6,14 @@ count as floating, as they were observed.
 
 An executor that the link lists but no agent reports freshly stays in the model, since its tasks are measured by the
 driver's event stream; it counts against ``reschedule.coverage``. Speed is 1 for every executor: none is measured yet.
+Executors of drained nodes, and those about to be released, are in the model but not available.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,12 +72,13 @@ def take_snapshot(
     windows: Windows,
     settings: Settings,
     now: float,
+    drained: Collection[str] = (),
 ) -> Snapshot | NotReady:
-    """Build the model of an application, or say why it cannot be decided on."""
+    """Build the model of an application, or say why it cannot be decided on. ``drained``: nodes to hold no state."""
     reason = _readiness(application, report, batches, windows, settings, now)
     if reason is not None:
         return reason
-    built = build_snapshot(application, report, batches, windows, settings, now)
+    built = build_snapshot(application, report, batches, windows, settings, now, drained)
     return built or NotReady("no-batches", "no stage of any query was measured yet", transient=True)
 
 
@@ -87,8 +89,15 @@ def build_snapshot(
     windows: Windows,
     settings: Settings,
     now: float,
+    drained: Collection[str] = (),
+    *,
+    whole: bool = False,
 ) -> Snapshot | None:
-    """Build what model there is, ready for decisions or not; None without an executor or a measured query."""
+    """Build what model there is, ready for decisions or not; None without an executor or a query with stages.
+
+    ``whole``: queries that were not measured (idle for long, or new) are in it too, with stages that cost nothing; for
+    partitions that have to leave, measured or not.
+    """
     infos = sorted({info.executor: info for info in report.executors}.values(), key=_executor_order)
     if not infos:
         return None
@@ -99,7 +108,7 @@ def build_snapshot(
         cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
         memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
         speed=np.ones(len(infos)),
-        available=np.ones(len(infos), dtype=np.bool_),
+        available=np.array([info.host not in drained and info.executor not in report.releasing for info in infos]),
     )
     rows = [
         row for node in windows.values() for window in node for row in window.streams if row.application == application
@@ -114,15 +123,19 @@ def build_snapshot(
     queries = {query.query: query for query in report.queries if query.active}
     for query in queries.values():
         last = last_batches(query, batches, settings, now)
-        if not last:
+        if whole and not query.problem and len(last) < settings.reschedule.batches:
+            model = observed.unmeasured(query)
+        elif last:
+            placeable = not query.problem and len(last) >= settings.reschedule.batches
+            model = observed.model_query(query, last, rows, executors, placeable=placeable, now=now)
+        else:
             continue
-        placeable = not query.problem and len(last) >= settings.reschedule.batches
-        model = observed.model_query(query, last, rows, executors, placeable=placeable, now=now)
         stages += model.stages
         streams += model.streams
         skipped += model.skipped
-        durations[query.query] = sum(batch.end - batch.start for batch in last) / len(last)
-        periods[query.query] = observed.period(last, now)
+        if last:
+            durations[query.query] = sum(batch.end - batch.start for batch in last) / len(last)
+            periods[query.query] = observed.period(last, now)
         for key, stage in model.placed.items():
             placed[key] = (query.query, stage.stage)
             where = [executors.get(name, UNPLACED) for name in stage.placement[: stage.partitions]]

@@ -3,17 +3,17 @@
 ::
 
     planned ──> prepared ──> steered ──> drained ──> killed
-       │            │         │   │         ^
-       │            │         │ ↺ └──> released_idle ──┐
-       v            v         v            │  (a batch │ came after all)
-    abandoned <───────────────┘ <──────────┘           └──> drained
+       │            │         │ ↺ ^ │       ^
+       │            │         │   │ └──> released_idle ──> (a batch came after all) drained
+       v            v         v   └────────┤   (… and missed: said again)
+    abandoned <───────────────┘ <──────────┘
 
-* *planned*: accepted from the controller's desired placement.
+* *planned*: accepted from the controller's desired placement, or the link's own (a new query, a lost executor).
 * *prepared*: the partition is committed in the checkpoint, its stores are known and its target lives.
 * *steered*: Spark was told the new executor, between two batches; told again (↺) after each batch that missed it.
 * *drained*: a batch that ran the partition on its target is committed; the old copy has nothing left to give.
 * *killed*: the old executor let go of its copy, by evidence or presumed after two maintenance intervals.
-* *released_idle*: steered, but no batch came; the state is durable, and the next batch goes to the target.
+* *released_idle*: steered, and no batch runs; the state is durable, and the next batch goes to the target.
 * *abandoned*: given up, with a reason. Harmless: the partition stays where it is.
 """
 
@@ -62,7 +62,7 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.PLANNED: frozenset({MoveState.PREPARED, MoveState.ABANDONED}),
     MoveState.PREPARED: frozenset({MoveState.STEERED, MoveState.ABANDONED}),
     MoveState.STEERED: frozenset({MoveState.STEERED, MoveState.DRAINED, MoveState.RELEASED_IDLE, MoveState.ABANDONED}),
-    MoveState.RELEASED_IDLE: frozenset({MoveState.DRAINED, MoveState.ABANDONED}),
+    MoveState.RELEASED_IDLE: frozenset({MoveState.STEERED, MoveState.DRAINED, MoveState.ABANDONED}),
     MoveState.DRAINED: frozenset({MoveState.KILLED}),
     MoveState.KILLED: frozenset(),
     MoveState.ABANDONED: frozenset(),
@@ -79,7 +79,8 @@ class Move:
     """A move and its story so far.
 
     ``holder`` is the executor that really held the partition when it was steered (it may have drifted off the planned
-    source); ``steered_batch`` is the last batch begun before it was steered.
+    source); ``steered_batch`` is the last batch begun before it was steered. ``until``: when a move of the link's own
+    expires; those of a desired placement expire with it (0).
     """
 
     wanted: DesiredMove
@@ -94,6 +95,7 @@ class Move:
     steered_at: float = 0.0
     current_since: float = -1.0  # when its step became the current one; -1 before
     drained_at: float = 0.0
+    until: float = 0.0
 
     @property
     def unsettled(self) -> bool:
@@ -107,9 +109,9 @@ class Move:
         before, self.state, self.reason = self.state, state, reason
         return self._line(before, at=at, batch=batch, evidence=evidence)
 
-    def begin(self, at: float) -> MoveTransition:
+    def begin(self, at: float, evidence: str = "") -> MoveTransition:
         """Return the journal's first line of this move."""
-        return self._line(None, at=at, batch=-1, evidence="")
+        return self._line(None, at=at, batch=-1, evidence=evidence)
 
     def view(self) -> MoveView:
         """Return what a report shows of the move."""

@@ -47,6 +47,17 @@ class BatchDone:
 
 
 @dataclass(frozen=True)
+class Relocated:
+    """A partition ran on another executor than the last time."""
+
+    query: str
+    stage: int
+    partition: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
 class QueryQuiet:
     """The last running job of a query ended."""
 
@@ -64,7 +75,7 @@ class QueryBusy:
     batch: int
 
 
-Notice = StageSeen | BatchDone | QueryQuiet | QueryBusy | events.ExecutorRemoved | events.QueryTerminated
+Notice = StageSeen | BatchDone | Relocated | QueryQuiet | QueryBusy | events.ExecutorRemoved | events.QueryTerminated
 
 
 class TaskTable:
@@ -199,11 +210,15 @@ class TaskTable:
         ran = self.ran.setdefault(key, [])
         where += [""] * (size - len(where))
         ran += [-1] * (size - len(ran))
+        notices: list[Notice] = []
         for row in sorted(opened, key=lambda row: row.finish):
+            before = where[row.partition]
+            if before and before != row.executor:
+                notices.append(Relocated(started.query, ordinal, row.partition, before, row.executor))
             where[row.partition], ran[row.partition] = row.executor, started.batch
         if event.failure:
-            return []
-        return [StageSeen(started.query, started.run, ordinal, shape.partitions, event.accumulators)]
+            return notices
+        return [*notices, StageSeen(started.query, started.run, ordinal, shape.partitions, event.accumulators)]
 
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
         self._trusted.add(event.query)

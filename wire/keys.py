@@ -73,6 +73,18 @@ DECISIONS = KeyRule(
 LEASE = KeyRule("controller:lease", "string", "controllers", "controllers", 1, 600, "who leads, and its epoch")
 EPOCH = KeyRule("controller:epoch", "string", "controllers", "controllers", 1, 0, "highest epoch given out")
 STATE = KeyRule("controller:state", "string", "leading controller", "CLI", 1, 60, "what the controller is doing")
+ORDERS = KeyRule(
+    "orders", "string", "leading controller", "links, controllers", 1, 0, "signed: what is paused and what is drained"
+)
+PLACEMENT = KeyRule(
+    "query:{query}:placement",
+    "string",
+    "link of the application that runs the query",
+    "links",
+    1,
+    14 * 86_400,
+    "where a query's partitions ran last",
+)
 PAUSED = KeyRule("controller:paused", "string", "leading controller", "controllers", 1, 0, "present while paused")
 REQUESTS = KeyRule("requests", "stream", "operators", "leading controller", 1000, 86_400, "what operators ask for")
 REPLY = KeyRule("reply:{request}", "string", "leading controller", "the operator who asked", 1, 600, "the answer")
@@ -89,6 +101,8 @@ TABLE = (
     LEASE,
     EPOCH,
     STATE,
+    ORDERS,
+    PLACEMENT,
     PAUSED,
     REQUESTS,
     REPLY,

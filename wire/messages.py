@@ -142,6 +142,41 @@ class MoveView(msgspec.Struct, frozen=True, kw_only=True):
     misses: int = 0
 
 
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that is to hold no state.
+
+    ``remove``: its executors are released once they are empty. ``deadline``: when that is done even if they are not
+    (seconds since the epoch; 0: never).
+    """
+
+    node: str
+    since: float
+    user: str = ""
+    reason: str = ""
+    remove: bool = False
+    deadline: float = 0.0
+
+
+class StandingOrders(Body, frozen=True, tag="standing-orders", kw_only=True):
+    """What holds until the controller says otherwise. Signed: links spread nothing while paused, nor onto drains."""
+
+    paused: bool = False
+    drains: list[Drain] = []
+
+
+class LastPlacement(Body, frozen=True, tag="last-placement", kw_only=True):
+    """Where the partitions of a query ran last, so that a restarted query gets them back.
+
+    ``operators[o][p]`` is the executor of partition p of operator o; ``hosts`` the host of each executor named.
+    """
+
+    query: str
+    name: str
+    batch: int
+    operators: dict[int, list[str]]
+    hosts: dict[str, str]
+
+
 class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     """All that a link knows about its application; the last one wins."""
 
@@ -159,6 +194,10 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     abandoned: int = 0
     rejected_messages: int = 0
     problems: list[str] = []
+    drifted: int = 0  # partitions that Spark ran elsewhere than before though nobody asked
+    starts: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
+    orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
+    releasing: list[str] = []  # executors that get no task any more and are about to be released
 
 
 class TaskRow(msgspec.Struct, frozen=True, array_like=True):
@@ -334,6 +373,8 @@ AnyBody: TypeAlias = (
     | Request
     | Reply
     | ControllerState
+    | StandingOrders
+    | LastPlacement
 )
 BodyT = TypeVar("BodyT", bound=Body)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
+from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
 from rechannel.wire.messages import (
     AgentEvidence,
@@ -18,9 +19,11 @@ from rechannel.wire.messages import (
     ClosedStore,
     DesiredPlacement,
     Envelope,
+    LastPlacement,
     LinkReport,
     MessageError,
     MoveTransition,
+    StandingOrders,
 )
 from rechannel.wire.signing import Verifier
 from rechannel.wire.store import Author, Store, StoreError
@@ -31,18 +34,24 @@ _SLOWEST = 5.0  # seconds between two tries while Redis is away
 _KEPT_EVIDENCE = 10_000
 _SEND_AT_ONCE = 100
 _KEPT_TASKS = 100_000  # task rows in all batches that wait: some tens of megabytes in the user's driver
+_RECALL_PATIENCE = 0.5  # seconds for which a query's start waits for Redis
 _LARGEST_BATCH = 60_000  # task rows; as JSON still below the largest message
 
 
 class Courier:
-    """Outbound: reports (the newest alone), batches, journal lines. Inbound: desired placements, closed stores."""
+    """Outbound: reports and last placements (the newest alone), batches, journal lines.
 
-    def __init__(
-        self, connect: Callable[[], Store], author: Author, application: str, verifier: Verifier | None
-    ) -> None:
+    Inbound: desired placements, standing orders, closed stores.
+    """
+
+    def __init__(self, settings: RedisSettings, author: Author, application: str, verifier: Verifier | None) -> None:
         self.rejected = 0
         self.dropped = 0
-        self._connect = connect
+        self._settings = settings
+        self._placements: dict[str, LastPlacement] = {}  # by query
+        self._orders: Envelope | None = None
+        self._orders_seen: tuple[int, float, str] = (-1, 0.0, "")
+        self._refused_orders = "-"
         self._author = author
         self._application = application
         self._verifier = verifier
@@ -79,6 +88,11 @@ class Courier:
             self._report = report
             self._nodes = {node: self._nodes.get(node, "") for node in nodes}
 
+    def post_placement(self, placement: LastPlacement) -> None:
+        """Hand over where a query's partitions ran last."""
+        with self._lock:
+            self._placements[placement.query] = placement
+
     def post_batch(self, batch: BatchReport, run: str) -> None:
         """Hand over a finished batch of a run; what is too large to send or too old to keep is dropped and counted."""
         with self._lock:
@@ -102,6 +116,27 @@ class Courier:
         with self._lock:
             desired, self._desired = self._desired, None
             return desired
+
+    def take_orders(self) -> Envelope | None:
+        """Return the newest standing orders not yet taken; their signature was checked, and none is older."""
+        with self._lock:
+            orders, self._orders = self._orders, None
+            return orders
+
+    def recall(self, query: str) -> LastPlacement | None:
+        """Ask Redis where a query's partitions ran last, on the caller's thread and with little patience."""
+        try:
+            patience = min(_RECALL_PATIENCE, self._settings.timeout)
+            store = Store(replace(self._settings, timeout=patience), self._author.cluster)
+            try:
+                envelope = store.get(keys.PLACEMENT, query)
+            finally:
+                store.close()
+        except StoreError as error:
+            _LOG.warning("a query's last placement could not be asked for", query=query, error=str(error))
+            return None
+        body = envelope.body if envelope is not None else None
+        return body if isinstance(body, LastPlacement) and body.query == query else None
 
     def take_closed(self) -> list[ClosedStore]:
         """Return the state stores that executors said they closed, since the last call."""
@@ -138,7 +173,7 @@ class Courier:
 
     def _round(self) -> None:
         if self._store is None:
-            self._store = self._connect()
+            self._store = Store(self._settings, self._author.cluster)
         store, author, application = self._store, self._author, self._application
         with self._lock:
             report = self._report
@@ -150,7 +185,9 @@ class Courier:
                     self._report = None
         self._drain(store, keys.JOURNAL, self._journal)
         self._drain(store, keys.BATCHES, self._batches)
+        self._send_placements(store)
         self._read_desired(store)
+        self._read_orders(store)
         with self._lock:
             nodes = dict(self._nodes)
         for node, after in nodes.items():
@@ -183,9 +220,7 @@ class Courier:
             return
         self._desired_seen = (envelope.epoch, envelope.sequence, envelope.signature)
         try:
-            if self._verifier is None:
-                raise MessageError("no signing.public_key_file is set: this link obeys nobody")
-            self._verifier.check(envelope)
+            self._check(envelope)
             if envelope.application != self._application or not isinstance(envelope.body, DesiredPlacement):
                 raise MessageError(f"message is for application {envelope.application!r}")
         except MessageError as error:
@@ -194,6 +229,39 @@ class Courier:
             return
         with self._lock:
             self._desired = envelope
+
+    def _read_orders(self, store: Store) -> None:
+        envelope = store.get(keys.ORDERS)
+        if envelope is None or (envelope.epoch, envelope.time, envelope.signature) == self._orders_seen:
+            return
+        newer = (envelope.epoch, envelope.time) > self._orders_seen[:2]
+        try:
+            self._check(envelope)
+            if not isinstance(envelope.body, StandingOrders) or not newer:
+                raise MessageError("standing orders are older than those obeyed")
+        except MessageError as error:
+            if envelope.signature != self._refused_orders:
+                self._refused_orders = envelope.signature
+                self.rejected += 1
+                _LOG.warning("standing orders refused", error=str(error))
+            return
+        self._orders_seen = (envelope.epoch, envelope.time, envelope.signature)
+        with self._lock:
+            self._orders = envelope
+
+    def _check(self, envelope: Envelope) -> None:
+        if self._verifier is None:
+            raise MessageError("no signing.public_key_file is set: this link obeys nobody")
+        self._verifier.check(envelope)
+
+    def _send_placements(self, store: Store) -> None:
+        with self._lock:
+            posted = dict(self._placements)
+        for query, placement in posted.items():
+            store.put(keys.PLACEMENT, query, self._author.envelope(placement, ttl=keys.PLACEMENT.ttl))
+            with self._lock:
+                if self._placements.get(query) is placement:
+                    del self._placements[query]
 
     def _read_evidence(self, store: Store, node: str, after: str) -> None:
         if not after:

@@ -12,7 +12,6 @@ import tempfile
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,24 @@ from rechannel.migration.link.courier import Courier
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
-from rechannel.migration.link.spark_adapter import (
-    ActiveQuery,
-    DriverGoneError,
-    LinkError,
-    PlannedOperator,
-    SparkAdapter,
-    StoreId,
-)
+from rechannel.migration.link.release import Releases, scene
+from rechannel.migration.link.report import KnownStage, operators_placed, problems, query_state
+from rechannel.migration.link.spark_adapter import ActiveQuery, DriverGoneError, LinkError, SparkAdapter, StoreId
+from rechannel.migration.link.starts import Starts
 from rechannel.migration.moves import Move, MoveState
 from rechannel.monitors import events, tasks
 from rechannel.wire.messages import (
+    Drain,
+    Envelope,
+    ExecutorInfo,
     LinkReport,
     MessageError,
     MoveTransition,
-    Operator,
-    QueryState,
-    StatefulStage,
+    StandingOrders,
+    encode,
 )
 from rechannel.wire.signing import Verifier
-from rechannel.wire.store import Author, Store
+from rechannel.wire.store import Author
 
 _LOG = structlog.get_logger("rechannel.link")
 _REFRESH = 5.0  # seconds between two looks at the session's list of queries
@@ -82,19 +79,6 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
     return link
 
 
-@dataclass
-class _Stage:
-    """What is known of a stateful stage: its operators with their stores, once its plan was read."""
-
-    partitions: int
-    operators: list[tuple[PlannedOperator, list[str]]]
-
-    @property
-    def size(self) -> int:
-        """Number of partitions, by the plan: a job may run a part of them only."""
-        return max((item.partitions for item, _ in self.operators), default=self.partitions)
-
-
 class Link:
     """A handle on what `attach` started. ``problem`` is empty while all is well."""
 
@@ -121,6 +105,7 @@ class Link:
         except BaseException:
             # Half attached, Spark would write a stream that nobody reads and deletes.
             adapter.stop_event_stream()
+            adapter.stop_watching_starts()
             if hasattr(self, "_directory"):
                 shutil.rmtree(self._directory, ignore_errors=True)
             raise
@@ -139,12 +124,15 @@ class Link:
             Path(given).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = Path(tempfile.mkdtemp(prefix="rechannel-", dir=given or None))
         self._table = tasks.TaskTable()
-        self._stages: dict[tuple[str, int], _Stage] = {}  # (run, stage)
+        self._stages: dict[tuple[str, int], KnownStage] = {}  # (run, stage)
         self._queries: dict[str, ActiveQuery] = {}
         self._read_backs: dict[str, tuple[int, float]] = {}
         self._problems: list[str] = []
         self._lines: deque[bytes] = deque()
         self._tries: dict[tuple[str, int], int] = {}
+        self._orders: Envelope | None = None
+        self._drains: dict[str, Drain] = {}  # by node
+        self._drifted = 0
         self._garbage = 0
         self._rejected = 0
         self._attached = time.time()
@@ -160,14 +148,16 @@ class Link:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
         self._problems += [finding.sentence for finding in compatibility.examine(adapter.setting)]
         author = Author(settings.cluster.name, f"link@{adapter.application}")
-        self._courier = Courier(
-            lambda: Store(settings.redis, settings.cluster.name), author, adapter.application, verifier
-        )
+        self._courier = Courier(settings.redis, author, adapter.application, verifier)
+        self._starts = Starts(adapter, self._may_hold, self._courier.recall)
+        dynamic = adapter.setting("spark.dynamicAllocation.enabled", "false").lower() == "true"
+        self._releases = Releases(adapter, dynamic=dynamic)
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         adapter.start_event_stream(self._directory, settings.link.event_log_bytes)
         self._stream = EventStream(self._directory)
         self._table.executors.update({item.executor: item for item in adapter.executors()})
         self._journal = Journal(self._directory / "journal.jsonl")
+        adapter.watch_starts(self._starts.started)
 
     # -- the loop --
 
@@ -211,6 +201,7 @@ class Link:
         if now >= self._next_tick:
             self._next_tick = now + 1.0
             self._write(self._reconciler.tick(self._observed(), now))
+        self._releases.turn(scene(self._table, self._queries, self._drains, self._reconciler.moves), now)
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
             nodes = {item.host for item in self._table.executors.values()}
@@ -242,23 +233,66 @@ class Link:
             match notice:
                 case tasks.StageSeen():
                     self._try_to_learn(notice)
+                case tasks.Relocated():
+                    self._relocated(notice)
                 case tasks.BatchDone():
                     self._courier.post_batch(notice.report, notice.run)
                     report = notice.report
                     self._write(self._reconciler.batch_done(report.query, report.batch, self._observed(), now))
+                    self._remember(report.query, report.batch)
                 case tasks.QueryBusy():
                     known = self._queries.get(notice.query)
                     if known is None or known.run != notice.run:
                         self._next_refresh = 0.0
                 case events.ExecutorRemoved():
+                    self._starts.lost(notice.executor, self._table.placement)
                     self._write(self._reconciler.executor_gone(notice.executor, now))
                 case events.QueryTerminated():
+                    self._starts.ended(notice.query, notice.run)
                     self._queries.pop(notice.query, None)
                     for key in [key for key in self._stages if key[0] == notice.run]:
                         del self._stages[key]
                     self._write(self._reconciler.run_ended(notice.query, notice.run, now))
 
+    def _relocated(self, notice: tasks.Relocated) -> None:
+        """Count a partition that Spark ran elsewhere though its executor lives and nobody asked."""
+        if notice.before not in self._may_hold(spread=True):
+            return
+        unit = (notice.query, notice.stage, notice.partition)
+        open_ = (MoveState.STEERED, MoveState.RELEASED_IDLE)
+        for move in self._reconciler.moves:
+            wanted = move.wanted
+            same = (wanted.query, wanted.stage, wanted.partition) == unit and wanted.target == notice.after
+            if same and move.state in open_:
+                return
+        self._drifted += 1
+
+    def _remember(self, query: str, batch: int) -> None:
+        known = self._queries.get(query)
+        if known is None:
+            return
+        placed = operators_placed(known, self._table, self._stages)
+        last = self._starts.ran(query, known.name, batch, placed, self._table.executors)
+        if last is not None:
+            self._courier.post_placement(last)
+
+    def _may_hold(self, *, spread: bool = False) -> dict[str, ExecutorInfo]:
+        """Executors that may be given partitions: on no drained node, and none while nothing is to be begun."""
+        if not spread and (self._reconciler.paused or not self._settings.link.spread):
+            return {}
+        leaving = set(self._releases.cordoned)
+        return {
+            name: info
+            for name, info in dict(self._table.executors).items()
+            if name not in leaving and info.host not in self._drains
+        }
+
     def _mail(self, now: float) -> None:
+        orders = self._courier.take_orders()
+        if orders is not None and isinstance(orders.body, StandingOrders):
+            self._orders = orders
+            self._drains = {drain.node: drain for drain in orders.body.drains}
+            self._reconciler.paused = orders.body.paused
         desired = self._courier.take_desired()
         if desired is not None:
             try:
@@ -301,7 +335,7 @@ class Link:
         # An empty answer means the plan was replaced by the next batch's in between; the next batch is a new try.
         operators = [(item, self._adapter.store_names(item.checkpoint, item.operator)) for item in found]
         if operators and all(names and item.partitions == seen.partitions for item, names in operators):
-            self._stages[seen.run, seen.stage] = _Stage(seen.partitions, operators)
+            self._stages[seen.run, seen.stage] = KnownStage(seen.partitions, operators)
 
     # -- steering --
 
@@ -319,6 +353,7 @@ class Link:
     def _at_boundary(self, query: str) -> None:
         if not self._table.quiet(query):
             return
+        self._see_to_start(query)
         lines, due = self._reconciler.due(query, self._observed(), time.time())
         self._write(lines)
         for move in due:
@@ -345,6 +380,26 @@ class Link:
                     raise
                 except LinkError as error:
                     _LOG.warning("a steer could not be read back", move=move.wanted.move, error=str(error))
+
+    def _see_to_start(self, query: str) -> None:
+        """Add the moves of our own that a new, a restarted or a bereft query needs."""
+        known = self._queries.get(query)
+        if known is None or known.problem or not operators_placed(known, self._table, self._stages):
+            return
+        stages = {
+            ordinal: [item.operator for item, _ in stage.operators]
+            for (run, ordinal), stage in self._stages.items()
+            if run == known.run
+        }
+        moving = [
+            (move.wanted.query, move.wanted.stage, move.wanted.partition)
+            for move in self._reconciler.moves
+            if move.unsettled
+        ]
+        wish = self._starts.due(query, known.run, stages, self._table.placement, moving)
+        if wish is not None:
+            decision = wish.moves[0].move.rpartition(".")[0]
+            self._write(self._reconciler.add(decision, wish.moves, known.run, wish.why, time.time()))
 
     def _stores(self, move: Move) -> list[StoreId]:
         stage = self._stages.get((move.run, move.wanted.stage))
@@ -388,21 +443,12 @@ class Link:
 
     def _report(self) -> LinkReport:
         reconciler = self._reconciler
-        problems = list(self._problems)
-        if self._garbage:
-            problems.append(f"{self._garbage} lines of the event stream could not be read")
-        if self._journal.lost:
-            problems.append(f"{self._journal.lost} journal lines could not be written to {self._journal.path.parent}")
-        if self._courier.dropped:
-            problems.append(
-                f"{self._courier.dropped} messages were dropped: too many while Redis was away, or too large"
-            )
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
-            queries=[self._query_state(query) for query in self._queries.values()],
+            queries=[query_state(query, self._table, self._stages) for query in self._queries.values()],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
             accepted_epoch=reconciler.epoch,
@@ -410,38 +456,27 @@ class Link:
             missed=reconciler.missed,
             landed=reconciler.landed,
             abandoned=reconciler.abandoned,
+            drifted=self._drifted,
+            starts={query: words for query, words in self._starts.words.items() if query in self._queries},
+            orders=encode(self._orders).decode() if self._orders is not None else "",
+            releasing=self._releases.cordoned,
             rejected_messages=self._rejected + self._courier.refused,
-            problems=problems,
-        )
-
-    def _query_state(self, query: ActiveQuery) -> QueryState:
-        stages = []
-        for (name, ordinal), placement in sorted(self._table.placement.items()):
-            if name != query.query:
-                continue
-            known = self._stages.get((query.run, ordinal))
-            operators = [
-                Operator(operator=item.operator, name=item.name, stores=names)
-                for item, names in (known.operators if known else [])
-            ]
-            size = max(known.size if known else 0, len(placement))
-            where = placement + [""] * (size - len(placement))
-            stages.append(StatefulStage(stage=ordinal, partitions=size, operators=operators, placement=where))
-        return QueryState(
-            query=query.query,
-            run=query.run,
-            name=query.name,
-            batch=self._table.last_batch.get(query.query, -1),
-            active=True,
-            stages=stages,
-            problem=query.problem,
+            problems=problems(
+                self._problems,
+                garbage=self._garbage,
+                lost=self._journal.lost,
+                where=str(self._journal.path.parent),
+                dropped=self._courier.dropped,
+                releasing=self._releases.problem,
+            ),
         )
 
     def _finish(self) -> None:
         try:
             self._adapter.stop_event_stream()
+            self._adapter.stop_watching_starts()
         except LinkError:
-            _LOG.debug("the driver was gone before the listener could be taken out")
+            _LOG.debug("the driver was gone before the listeners could be taken out")
         finally:
             self._courier.post_report(self._report(), set())
             self._courier.stop(timeout=3 * self._settings.redis.timeout)

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rechannel.migration.moves import Move, MoveState, Reason
-from rechannel.wire.messages import ClosedStore, DesiredPlacement, Envelope, MessageError, MoveTransition
+from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
 
 _KEPT_SETTLED = 1000  # settled moves remembered, so that a decision said again is not begun again
-_IDLE = 10.0  # seconds without a batch after which a steered move no longer holds back the later steps
+_IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Reconciler:
         self.limits = limits
         self.epoch = 0
         self.decision = ""
-        self.hold = False
+        self.hold = False  # said by the desired placement
+        self.paused = False  # said by the standing orders
         self.landed = 0
         self.missed = 0
         self.abandoned = 0
@@ -112,32 +113,51 @@ class Reconciler:
         self._trim()
         return lines
 
+    def add(self, decision: str, wanted: list[DesiredMove], run: str, why: str, now: float) -> list[MoveTransition]:
+        """Take over moves of the link's own, all of one query; they live beside those of the desired placement."""
+        lines = []
+        for item in wanted:
+            move = Move(item, decision, run, now, until=now + self.limits.deadline_seconds)
+            self._moves[item.move] = move
+            lines.append(move.begin(now, why))
+        self._trim()
+        return lines
+
     @property
     def waiting(self) -> bool:
         """Whether a batch boundary is looked for now: something is to be steered and nothing holds it."""
-        return not self.hold and self.busy
+        return not self._held and self.busy
+
+    @property
+    def _held(self) -> bool:
+        return self.hold or self.paused
+
+    def _expired(self, move: Move, now: float) -> bool:
+        return now >= (move.until or self._expires)
 
     def due(self, query: str, observed: Observed, now: float) -> tuple[list[MoveTransition], list[Move]]:
         """At a quiet moment of a query: moves given up, and moves to `steer` now, one after the other."""
         lines: list[MoveTransition] = []
         due: list[Move] = []
-        if self.hold or now >= self._expires:
+        if self._held:
             return lines, due
-        step = self._current_step(query, observed, now)
+        steps = self._current_steps(query, now)
         last_batch = observed.batches.get(query, -1)
         for move in list(self._moves.values()):
             wanted = move.wanted
-            if wanted.query != query or not move.unsettled or observed.runs.get(query) != move.run:
+            open_ = move.unsettled or move.state is MoveState.RELEASED_IDLE
+            if wanted.query != query or not open_ or observed.runs.get(query) != move.run or self._expired(move, now):
                 continue
             current = observed.executor_of(query, wanted.stage, wanted.partition)
-            if move.state is MoveState.STEERED:
+            if move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE):
                 ran_in = observed.ran_in(query, wanted.stage, wanted.partition)
                 if current == wanted.target or ran_in <= move.steered_batch:
                     continue  # landed and awaits its commit, or has not run since
-                lines += self._miss(move, ran_in, current, now)
-                if move.unsettled:
+                given_up = self._miss(move, ran_in, current, now)
+                lines += given_up
+                if not given_up:
                     due.append(move)
-            elif wanted.step != step:
+            elif wanted.step != steps[move.decision]:
                 continue
             elif wanted.target not in observed.executors:
                 lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
@@ -154,7 +174,7 @@ class Reconciler:
         last_batch = observed.batches.get(wanted.query, -1)
         current = observed.executor_of(wanted.query, wanted.stage, wanted.partition)
         lines = []
-        if move.state is MoveState.STEERED:
+        if move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE):
             evidence = f"it ran on executor {current or '?'}"
             lines.append(move.to(MoveState.STEERED, Reason.SAID_AGAIN, at=now, batch=last_batch, evidence=evidence))
         else:
@@ -170,29 +190,21 @@ class Reconciler:
         """Undo `steer` where its lines could not be journaled: Spark was told nothing, the next boundary is a try."""
         move.state, move.reason, move.steered_batch = MoveState.PLANNED, Reason.ACCEPTED, -1
 
-    def _current_step(self, query: str, observed: Observed, now: float) -> int:
-        """Return the step that a query's moves may take, and note since when those of it have their turn.
+    def _current_steps(self, query: str, now: float) -> dict[str, int]:
+        """Return the step that each decision's moves may take, and note since when a query's have their turn.
 
-        It is the lowest of all unsettled moves. One that waits for a batch of another query which runs none loads no
-        executor meanwhile, and holds nobody else back.
+        It is the lowest of all unsettled moves of its decision. A move of a query that runs no batch holds nobody back:
+        it counts as released after some seconds (`tick`).
         """
-        steps = [
-            move.wanted.step
-            for move in self._moves.values()
-            if move.unsettled
-            and not (
-                move.wanted.query != query
-                and move.state is MoveState.STEERED
-                and now - move.steered_at >= _IDLE
-                and observed.batches.get(move.wanted.query, -1) <= move.steered_batch
-            )
-        ]
-        step = min(steps, default=-1)
+        steps: dict[str, int] = {}
         for move in self._moves.values():
-            turn = move.wanted.query == query and move.wanted.step == step and move.state is MoveState.PLANNED
-            if turn and move.current_since < 0:
+            if move.unsettled:
+                steps[move.decision] = min(steps.get(move.decision, move.wanted.step), move.wanted.step)
+        for move in self._moves.values():
+            turn = move.state is MoveState.PLANNED and move.wanted.step == steps[move.decision]
+            if turn and move.wanted.query == query and move.current_since < 0:
                 move.current_since = now
-        return step
+        return steps
 
     def steered_now(self, query: str) -> list[Move]:
         """Return the moves of a query that Spark has been told of and that wait for their batch."""
@@ -212,7 +224,12 @@ class Reconciler:
                 move.drained_at = now
                 self.landed += 1
                 lines += self._killed_if_released(move, observed, now)
-            elif move.state is MoveState.RELEASED_IDLE and current != wanted.target and batch > move.steered_batch:
+            elif (
+                move.state is MoveState.RELEASED_IDLE
+                and current != wanted.target
+                and batch > move.steered_batch
+                and self._expired(move, now)  # else the next boundary says it again
+            ):
                 evidence = f"batch {batch} ran it on executor {current or '?'}"
                 lines.append(self._abandon(move, Reason.DEADLINE, now, batch=batch, evidence=evidence))
         return lines
@@ -270,22 +287,25 @@ class Reconciler:
     def tick(self, observed: Observed, now: float) -> list[MoveTransition]:
         """Let time pass: deadlines, expiry, presumed kills."""
         lines: list[MoveTransition] = []
-        if not self.hold:
+        if not self._held:
             for query in {move.wanted.query for move in self._moves.values() if move.unsettled}:
-                self._current_step(query, observed, now)
+                self._current_steps(query, now)
         for move in self._moves.values():
             age = now - move.current_since if move.current_since >= 0 else 0.0
             if move.state in (MoveState.PLANNED, MoveState.PREPARED):
-                if now >= self._expires:
-                    lines.append(self._abandon(move, Reason.EXPIRED, now, evidence="no controller renews it"))
-                elif not self.hold and age >= self.limits.deadline_seconds:
+                if self._expired(move, now):
+                    evidence = "" if move.until else "no controller renews it"
+                    lines.append(self._abandon(move, Reason.EXPIRED, now, evidence=evidence))
+                elif not self._held and age >= self.limits.deadline_seconds:
                     known = (move.wanted.query, move.wanted.stage) in observed.stores
                     reason = Reason.DEADLINE if known else Reason.STORES_UNKNOWN
                     lines.append(self._abandon(move, reason, now))
-            elif move.state is MoveState.STEERED and now - move.steered_at >= self.limits.deadline_seconds:
-                if move.misses:
+            elif move.state is MoveState.STEERED:
+                idle = observed.batches.get(move.wanted.query, -1) <= move.steered_batch
+                late = now - move.steered_at >= self.limits.deadline_seconds
+                if late and move.misses:
                     lines.append(self._abandon(move, Reason.DEADLINE, now))
-                else:
+                elif late or (idle and now - move.steered_at >= _IDLE):
                     lines.append(move.to(MoveState.RELEASED_IDLE, Reason.NO_BATCH, at=now, batch=move.steered_batch))
             elif move.state is MoveState.DRAINED and now - move.drained_at >= self.limits.presume:
                 evidence = f"two maintenance intervals ({self.limits.presume:g} s) passed"

@@ -1,7 +1,8 @@
 """The only module that speaks py4j: everything Rechannel asks of a Spark driver, and every foreign error translated.
 
 Stock Spark, no jar of ours. What is used is public in bytecode though ``private[sql]`` or ``private[spark]`` in Scala:
-``StateStoreCoordinatorRef``, ``EventLoggingListener``, ``StreamExecution.lastExecution``, ``AppStatusStore``.
+``StateStoreCoordinatorRef``, ``EventLoggingListener``, ``StreamExecution.lastExecution``, ``AppStatusStore``,
+``CoarseGrainedSchedulerBackend``.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import structlog
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 from rechannel.wire.messages import ExecutorInfo
 
+_LOG = structlog.get_logger("rechannel.link")
 OLDEST_SPARK = (4, 0)
+_MASTER_PATIENCE = 5  # seconds
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 # Where the trait of all stateful operators lives, by version.
 _STATEFUL_OPERATOR = (
@@ -68,6 +72,15 @@ class StoreId:
 
 
 @dataclass(frozen=True)
+class KnownOperator:
+    """A stateful operator as the checkpoint's metadata tells of it."""
+
+    operator: int
+    partitions: int
+    stores: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ActiveQuery:
     """A running streaming query; ``problem`` says why it cannot be moved, "" if it can."""
 
@@ -101,6 +114,8 @@ class SparkAdapter:
             self._none: Any = getattr(getattr(self._jvm.scala, "None$"), "MODULE$")
             self._nil: Any = getattr(getattr(self._jvm.scala.collection.immutable, "Nil$"), "MODULE$")
         self._listener: Any = None
+        self._start_listener: Any = None
+        self._master: Any = None
         self._operator_class: Any = None
 
     def setting(self, key: str, default: str) -> str:
@@ -202,7 +217,8 @@ class SparkAdapter:
                 yield PlannedOperator(
                     operator=int(info.operatorId()),
                     name=kind.removesuffix("Exec"),
-                    partitions=int(info.numPartitions()),
+                    # The state info has the session's number of partitions, also where all rows go to one.
+                    partitions=int(node.outputPartitioning().numPartitions()),
                     checkpoint=str(info.checkpointLocation()),
                     run=str(info.queryRunId()),
                     metrics=frozenset(int(metrics.apply(index).id()) for index in range(metrics.size())),
@@ -222,31 +238,89 @@ class SparkAdapter:
                 raise UnsupportedSparkError(f"Spark {self.version} has no StatefulOperator that we know")
         return bool(self._operator_class.isInstance(node))
 
-    def store_names(self, checkpoint: str, operator: int) -> list[str]:
-        """Read an operator's store names from its metadata in the checkpoint; empty when there is none yet.
+    def known_operators(self, checkpoint: str) -> list[KnownOperator]:
+        """Read all stateful operators off a checkpoint (Spark's form of <checkpoint>/state); none before a first batch.
 
         Source: ``OperatorStateMetadata`` (v1 is one file, v2 a directory with a file per batch; the newest counts).
         """
         with _translated():
-            root = self._jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/{operator}/_metadata")
+            root = self._path(checkpoint)
             files = root.getFileSystem(self._context.hadoopConfiguration())
-            path = self._jvm.org.apache.hadoop.fs.Path(root, "metadata")
-            if not files.exists(path):
-                versions = self._jvm.org.apache.hadoop.fs.Path(root, "v2")
-                if not files.exists(versions):
-                    return []
-                named = [
-                    status.getPath() for status in files.listStatus(versions) if status.getPath().getName().isdigit()
-                ]
-                if not named:
-                    return []
-                path = max(named, key=lambda item: int(item.getName()))
-            stream = files.open(path)
-            try:
-                text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-            finally:
-                stream.close()
-        return sorted(_store_names(str(text)))
+            if not files.exists(root):
+                return []
+            numbers = sorted(
+                int(status.getPath().getName())
+                for status in files.listStatus(root)
+                if status.getPath().getName().isdigit()
+            )
+            found = [self._known_operator(files, checkpoint, number) for number in numbers]
+            return [operator for operator in found if operator is not None]
+
+    def store_names(self, checkpoint: str, operator: int) -> list[str]:
+        """Read an operator's store names from its metadata in the checkpoint; empty when there is none yet."""
+        with _translated():
+            files = self._path(checkpoint).getFileSystem(self._context.hadoopConfiguration())
+            found = self._known_operator(files, checkpoint, operator)
+            return [] if found is None else list(found.stores)
+
+    def _path(self, *parts: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path("/".join(parts))
+
+    def _known_operator(self, files: Any, checkpoint: str, operator: int) -> KnownOperator | None:
+        path = self._path(checkpoint, str(operator), "_metadata", "metadata")
+        if not files.exists(path):
+            versions = self._path(checkpoint, str(operator), "_metadata", "v2")
+            if not files.exists(versions):
+                return None
+            named = [status.getPath() for status in files.listStatus(versions) if status.getPath().getName().isdigit()]
+            if not named:
+                return None
+            path = max(named, key=lambda item: int(item.getName()))
+        stream = files.open(path)
+        try:
+            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        names = _state_stores(str(text))
+        # A directory for each partition there is: the metadata counts those that a single-partition stage never has.
+        children = files.listStatus(self._path(checkpoint, str(operator)))
+        partitions = sum(status.getPath().getName().isdigit() for status in children)
+        return KnownOperator(operator, partitions, tuple(names))
+
+    # -- queries that start --
+
+    def watch_starts(self, started: Callable[[str, str, str], None]) -> None:
+        """Have ``started(query, run, checkpoint)`` called before a query's first batch, inside its ``start()``.
+
+        ``checkpoint`` is Spark's own qualified form of <checkpoint>/state. Source: ``StreamExecution.runStream`` posts
+        ``QueryStartedEvent`` and waits for its listeners, all other events are asynchronous.
+        """
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        with _translated():
+            ensure_callback_server_started(self._spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+            listener = _StartListener(lambda event: self._started(event, started))
+            self._start_listener = self._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(
+                listener
+            )
+            self._spark._jsparkSession.streams().addListener(self._start_listener)
+
+    def stop_watching_starts(self) -> None:
+        """Take that listener out again."""
+        listener, self._start_listener = self._start_listener, None
+        if listener is not None:
+            with _translated():
+                self._spark._jsparkSession.streams().removeListener(listener)
+
+    def _started(self, event: Any, started: Callable[[str, str, str], None]) -> None:
+        with _translated():
+            query, run = str(event.id().toString()), str(event.runId().toString())
+            found = self._spark._jsparkSession.streams().get(event.id())
+            if found is None:
+                return  # of another session
+            execution = found.streamingQuery() if hasattr(found, "streamingQuery") else found
+            root = str(execution.resolvedCheckpointRoot())
+        started(query, run, f"{root}/state")
 
     # -- steering --
 
@@ -261,10 +335,90 @@ class SparkAdapter:
         with _translated():
             self._coordinator.reportActiveInstance(self._provider(store), host, executor, self._nil)
 
+    # -- executors that leave --
+
+    def cordon(self, executor: str) -> bool:
+        """Have Spark offer an executor no task any more; False if it knows no such executor. There is no way back.
+
+        Source: ``CoarseGrainedSchedulerBackend.decommissionExecutors``. The driver's half works on every application;
+        the executor's half (migrating blocks) only where ``spark.decommission.enabled`` was set at the start.
+        """
+        with _translated():
+            info = self._jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("drained by rechannel", self._none)
+            return bool(self._context.schedulerBackend().decommissionExecutor(executor, info, False, False))
+
+    def release(self, executor: str, remaining: int) -> bool:
+        """End an idle executor; the application may have ``remaining`` others. False while a task runs on it.
+
+        Killing one executor lowers Spark's target by one, and a target that was never set counts as 0: then nothing
+        would ever be replaced. So it is set first.
+        """
+        with _translated():
+            self.limit_executors(remaining + 1)
+            return bool(self._context.schedulerBackend().killExecutor(executor))
+
+    def limit_executors(self, most: int) -> None:
+        """Let the application have this many executors."""
+        with _translated():
+            empty = getattr(getattr(self._jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
+            self._context.requestTotalExecutors(most, 0, empty)
+
+    def worker_hosts(self) -> list[str] | None:
+        """Ask a standalone master for the hosts of its live workers; None where there is no such master to ask."""
+        with _translated():
+            master = str(self._context.master())
+            if not master.startswith("spark://"):
+                return None
+            spark = self._jvm.org.apache.spark
+            deploy = spark.deploy
+            tag = getattr(getattr(self._jvm.scala.reflect, "ClassTag$"), "MODULE$")
+            any_class = tag.apply(self._jvm.java.lang.Class.forName("java.lang.Object"))
+            question = getattr(getattr(deploy, "DeployMessages$RequestMasterState$"), "MODULE$")
+            seconds = self._jvm.java.util.concurrent.TimeUnit.SECONDS
+            patience = spark.rpc.RpcTimeout(
+                self._jvm.scala.concurrent.duration.FiniteDuration(_MASTER_PATIENCE, seconds), "rechannel"
+            )
+            for address in master.removeprefix("spark://").split(","):
+                host, _, port = address.rpartition(":")
+                rpc = self._context.schedulerBackend().rpcEnv()
+                reference = rpc.setupEndpointRef(spark.rpc.RpcAddress(host, int(port)), "Master")
+                state = reference.askSync(question, patience, any_class)
+                if str(state.status().toString()) == "ALIVE":
+                    return sorted({str(worker.host()) for worker in state.workers() if worker.isAlive()})
+        return None
+
     def _provider(self, store: StoreId) -> Any:
         state = getattr(self._jvm, _STATE)
         name = state.StateStoreId(store.checkpoint, store.operator, store.partition, store.store)
         return state.StateStoreProviderId(name, self._jvm.java.util.UUID.fromString(str(uuid.UUID(store.run))))
+
+
+class _StartListener:
+    """What PySpark's own listener is to Spark, but cheap: it takes the start of a query apart and nothing else."""
+
+    class Java:
+        """The interface that py4j gives it in the JVM."""
+
+        implements: ClassVar[list[str]] = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
+
+    def __init__(self, started: Callable[[Any], None]) -> None:
+        self._on_start = started
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  the names are Spark's
+        """Hand the event on; whatever goes wrong, the query starts."""
+        try:
+            self._on_start(event)
+        except Exception as error:  # noqa: BLE001
+            _LOG.warning("a query's start could not be seen to", error=str(error))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """The event stream tells of it."""
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """The event stream tells of it."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """The event stream tells of it."""
 
 
 def trigger_problem(execution: str, trigger: str) -> str:
@@ -274,14 +428,14 @@ def trigger_problem(execution: str, trigger: str) -> str:
     return ""
 
 
-def _store_names(text: str) -> set[str]:
+def _state_stores(text: str) -> list[str]:
     # The file starts with a version line ("v1"), then one JSON document.
     start = text.find("{")
     if start < 0:
         raise SparkCallError("operator metadata in the checkpoint is not what Spark writes")
     try:
-        document = json.loads(text[start:])
-        return {str(store["storeName"]) for store in document["stateStoreInfo"]}
+        stores = json.loads(text[start:])["stateStoreInfo"]
+        return sorted({str(store["storeName"]) for store in stores})
     except (ValueError, KeyError, TypeError) as error:
         raise SparkCallError(f"operator metadata in the checkpoint cannot be read: {error}") from error
 

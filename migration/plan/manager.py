@@ -17,7 +17,8 @@ Soft laws, which ``force`` skips: ``cooldown`` (rest after a migration) and ``ga
 plan as a whole. What a law refuses leaves the plan first, and the later laws judge what is left.
 
 A partition that is on no known executor loads its state wherever it goes next, so placing it costs nothing and gains
-nothing here: a plan that does only this passes the gate.
+nothing here: a plan that does only this passes the gate. Partitions that have to leave an executor that is not
+available (a drained node's) go whether it pays or not, and though the others be overloaded by it: that is said.
 """
 
 from __future__ import annotations
@@ -95,8 +96,13 @@ def dispose(wanted: Placement, facts: Facts, settings: Settings, *, decision: st
         code, sentence = "law", f"none of {len(proposed)} moves is permitted: {refusals[0].detail}"
     else:
         verdict = _verdict(moves, steps.max(initial=-1) + 1, facts, path_before, path_after, settings)
-        refusal = _too_full(facts.cluster, before, after, settings) or _soft(moves, facts, verdict, settings, force)
-        if refusal is not None:
+        full = _too_full(facts.cluster, before, after, settings)
+        homeless = [move.source == UNPLACED for move in moves]
+        must = not all(homeless) and all(_must_leave(move, facts.cluster) for move in moves)
+        refusal = None if must else full or _soft(moves, facts, verdict, settings, force)
+        if must:
+            sentence = _leaving(moves, int(steps.max()) + 1, facts, full)
+        elif refusal is not None:
             refusals.append(refusal)
             code = "law" if refusal.law == "utilization" else refusal.law
             sentence = refusal.detail
@@ -254,6 +260,16 @@ def _soft(moves: list[Move], facts: Facts, verdict: Verdict, settings: Settings,
     if not verdict.passes:
         return Refusal(law="gate", reach="plan", detail=verdict.sentence)
     return None
+
+
+def _must_leave(move: Move, cluster: Cluster) -> bool:
+    return move.source == UNPLACED or not bool(cluster.available[move.source])
+
+
+def _leaving(moves: list[Move], steps: int, facts: Facts, full: Refusal | None) -> str:
+    nodes = sorted({facts.cluster.nodes[move.source] for move in moves if move.source != UNPLACED})
+    what = f"{len(moves)} partitions in {steps} step{'s' if steps != 1 else ''} off {', '.join(nodes)}"
+    return f"{what}; {full.detail}: add executors" if full is not None else what
 
 
 def _summary(moves: list[Move], steps: int, facts: Facts, verdict: Verdict, force: bool) -> str:

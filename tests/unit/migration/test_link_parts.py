@@ -12,7 +12,7 @@ from rechannel.conf.settings import load
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.link import _seconds
-from rechannel.migration.link.spark_adapter import SparkAdapter, UnsupportedSparkError, _store_names, trigger_problem
+from rechannel.migration.link.spark_adapter import SparkAdapter, UnsupportedSparkError, _state_stores, trigger_problem
 from rechannel.wire.messages import MoveTransition
 
 LINE = MoveTransition(
@@ -133,11 +133,12 @@ def test_sparks_durations_are_read(text, seconds):
 
 
 def test_store_names_are_read_off_the_metadata():
-    text = 'v1\n{"operatorInfo":{"operatorId":0},"stateStoreInfo":[{"storeName":"left"},{"storeName":"right"}]}'
-    assert _store_names(text) == {"left", "right"}
+    stores = '{"storeName":"right"},{"storeName":"left"}'
+    text = f'v1\n{{"operatorInfo":{{"operatorId":0}},"stateStoreInfo":[{stores}]}}'
+    assert _state_stores(text) == ["left", "right"]
     for bad in ("", "v1\n{", "v1\n{}", 'v1\n{"stateStoreInfo":[{}]}'):
         with pytest.raises(RuntimeError):
-            _store_names(bad)
+            _state_stores(bad)
 
 
 @pytest.mark.parametrize(

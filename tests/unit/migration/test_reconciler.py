@@ -241,11 +241,33 @@ def test_a_released_move_ends_when_its_target_is_lost():
     assert [line.reason for line in reconciler.executor_gone("1", 300.0)] == ["target-gone"]
 
 
-def test_a_released_move_ends_when_a_batch_runs_elsewhere_after_all():
+def test_a_released_move_is_said_again_when_a_batch_runs_elsewhere_after_all():
     driver, reconciler = released_idle()
     driver.drift = {0}
     driver.run_batch()
-    assert [line.after for line in reconciler.batch_done("q", 1, driver.observed(), 300.0)] == ["abandoned"]
+    assert reconciler.batch_done("q", 1, driver.observed(), 300.0) == []
+    lines, due = reconciler.due("q", driver.observed(), 300.0)
+    assert lines == []
+    assert [line.reason for line in reconciler.steer(due[0], driver.observed(), 300.0)] == ["said-again"]
+
+
+def test_a_released_move_ends_when_it_missed_and_its_placement_is_no_longer_obeyed():
+    driver, reconciler = released_idle()
+    driver.drift = {0}
+    driver.run_batch()
+    assert [line.after for line in reconciler.batch_done("q", 1, driver.observed(), 1e9)] == ["abandoned"]
+
+
+def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(LIMITS)
+    lines = reconciler.add("own", [move(0, "0", "1")], "run", "a new query", 1.0)
+    assert [(line.after, line.evidence) for line in lines] == [("planned", "a new query")]
+    assert [item.wanted.move for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["m0"]
+    reconciler.paused = True
+    assert reconciler.due("q", driver.observed(), 2.0) == ([], [])
+    reconciler.paused = False
+    assert [line.reason for line in reconciler.tick(driver.observed(), 1.0 + LIMITS.deadline_seconds)] == ["expired"]
 
 
 def test_a_released_move_ends_when_its_partition_is_decided_on_anew():
@@ -277,6 +299,7 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
     (waiting,) = reconciler.due("idle", observed, 2.0)[1]
     reconciler.steer(waiting, observed, 2.0)
     assert reconciler.due("q", observed, 3.0) == ([], [])
+    assert [line.after for line in reconciler.tick(observed, 13.0)] == ["released_idle"]
     assert [item.wanted.move for item in reconciler.due("q", observed, 13.0)[1]] == ["m0"]
 
 

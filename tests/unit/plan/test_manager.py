@@ -251,6 +251,11 @@ def check_laws(wanted: Placement, at: Facts, limits: Settings, force: bool, foun
     if found.moves:
         before = executor_busy(at.cluster, at.workload, at.current).max()
         then = executor_busy(at.cluster, at.workload, Placement(after)).max()
+        available = dict(zip(at.cluster.executors, at.cluster.available, strict=True))
+        if all(not move.source or not available[move.source] for move in found.moves) and any(
+            move.source for move in found.moves
+        ):
+            return  # what has to leave goes, whether it pays or not
         assert then <= max(before, limits.gate.max_utilization) * (1 + 1e-6)
         if not force and any(move.source for move in found.moves):
             assert at.resting == 0

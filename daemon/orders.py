@@ -1,0 +1,111 @@
+"""The standing orders: which nodes are drained, and whether all is paused; signed, for links to obey at any time.
+
+They live in Redis without an end, in the leader's memory, and in every link that obeys them, which reports them with
+their signature: so a restarted controller knows them even where Redis was emptied meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from rechannel.wire import keys
+from rechannel.wire.messages import Drain, Envelope, LinkReport, MessageError, StandingOrders, decode
+from rechannel.wire.signing import Signer
+from rechannel.wire.store import Author, Store
+
+_LIFE = 3650 * 86_400.0  # seconds; they hold until something else is said
+
+
+class Orders:
+    """The drains of one cluster, as the leader knows them. ``clock`` in seconds since the epoch."""
+
+    def __init__(self, store: Store, signer: Signer, author: Author, clock: Callable[[], float]) -> None:
+        self.drains: dict[str, Drain] = {}
+        self._store = store
+        self._signer = signer
+        self._author = author
+        self._clock = clock
+        self._known = 0.0  # when what we know was said
+        self._log = structlog.get_logger("rechannel.controller")
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Nodes that are to hold no state."""
+        return frozenset(self.drains)
+
+    def adopt(self, reports: Mapping[str, LinkReport]) -> None:
+        """Take over the newest orders that anybody holds: Redis, the links, or we ourselves."""
+        for envelope in self._found(reports.values()):
+            if envelope.time > self._known and isinstance(envelope.body, StandingOrders):
+                self._known = envelope.time
+                self.drains = {drain.node: drain for drain in envelope.body.drains}
+
+    def _found(self, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
+        candidates = [self._store.get(keys.ORDERS)]
+        for text in {report.orders for report in reports if report.orders}:
+            try:
+                candidates.append(decode(text.encode(), cluster=self._author.cluster))
+            except MessageError as error:
+                self._log.warning("orders-rejected", sentence=str(error))
+        for envelope in candidates:
+            if envelope is None:
+                continue
+            # Ed25519 signatures are deterministic: what this key signed, it signs the same way again.
+            if envelope.signature and self._signer.sign(envelope).signature == envelope.signature:
+                yield envelope
+            else:
+                self._log.warning("orders-rejected", sentence="standing orders were not signed by this cluster's key")
+
+    def publish(self, paused: bool, epoch: int) -> None:
+        """Put the orders where the links look, unless they stand there already."""
+        body = StandingOrders(paused=paused, drains=[self.drains[node] for node in sorted(self.drains)])
+        found = self._store.get(keys.ORDERS)
+        ours = found is not None and self._signer.sign(found).signature == found.signature
+        if found is not None and ours and found.body == body and found.epoch == epoch:
+            return
+        if found is None and body == StandingOrders():
+            return  # nothing was ever ordered
+        envelope = self._author.envelope(body, ttl=_LIFE, epoch=epoch)
+        self._known = envelope.time
+        self._store.put(keys.ORDERS, "", self._signer.sign(envelope))
+
+    def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> Drain:
+        """Order that a node is to hold no state; said again, it changes what is asked for. ``patience`` in seconds."""
+        now = self._clock()
+        known = self.drains.get(node)
+        self.drains[node] = Drain(
+            node=node,
+            since=known.since if known is not None else now,
+            user=user,
+            reason=reason,
+            remove=remove,
+            deadline=now + patience if patience else 0.0,
+        )
+        return self.drains[node]
+
+    def undrain(self, node: str) -> bool:
+        """Let a node hold state again; False if it was not drained."""
+        return self.drains.pop(node, None) is not None
+
+
+def left_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
+    """Count the partitions that an application still has on each of these nodes.
+
+    One that was steered away while its query is idle does not count: its state is durable, and nothing is to come.
+    """
+    hosts = {info.executor: info.host for info in report.executors}
+    gone = {
+        (view.query, view.stage, view.partition)
+        for view in report.moves
+        if view.state == "released_idle" and view.target in hosts
+    }
+    count = dict.fromkeys(nodes, 0)
+    for query in report.queries:
+        for stage in query.stages if query.active else ():
+            for partition, executor in enumerate(stage.placement):
+                node = hosts.get(executor, "")
+                if node in count and (query.query, stage.stage, partition) not in gone:
+                    count[node] += 1
+    return count

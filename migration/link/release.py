@@ -1,0 +1,173 @@
+"""How the executors of a node that is drained with ``--remove`` leave, without a failed task and without a gap later.
+
+::
+
+    holds state ──> empty ──> cordoned ──> idle ──> released ──> gone
+         └── the deadline has passed ──^
+
+* *empty*: no partition ran on it last, or is on its way from it; the controller's moves bring that about.
+* *cordoned*: Spark offers it no task any more, sources included. There is no way back, so it comes after *empty*.
+* *idle*: every query that ran a batch when it was cordoned has passed a boundary; no reducer wants its map output.
+* *released*: killed, after the application's target was set: Spark would count it as 0 otherwise and replace nobody.
+
+Then the target is kept such that the cluster manager replaces who is lost and uses who is added, and does not start an
+executor on the drained node again: as many as the application has elsewhere, and one for each live worker host that has
+none. Where the manager chooses the drained node all the same, that executor is cordoned at once and goes once the
+others are complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+
+from rechannel.migration.link.spark_adapter import LinkError, SparkAdapter
+from rechannel.migration.moves import Move, MoveState
+from rechannel.monitors.tasks import TaskTable
+from rechannel.wire.messages import Drain, ExecutorInfo
+
+_LOG = structlog.get_logger("rechannel.link")
+_LOOK = 5.0  # seconds between two looks at the master's workers
+UNLIMITED = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a turn looks at.
+
+    ``holders``: executors that hold state. ``begun``: query -> last batch begun, of active queries; ``quiet``: those
+    of them that run no batch now.
+    """
+
+    executors: Mapping[str, ExecutorInfo]
+    drains: Mapping[str, Drain]
+    holders: Collection[str]
+    begun: Mapping[str, int]
+    quiet: Collection[str]
+
+
+def scene(table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain], moves: Iterable[Move]) -> Scene:
+    """Put together what a turn looks at. State that was steered away while its query is idle no longer counts."""
+    left = {
+        (move.wanted.query, move.wanted.stage, move.wanted.partition)
+        for move in moves
+        if move.state is MoveState.RELEASED_IDLE and move.wanted.target in table.executors
+    }
+    holders = {
+        executor
+        for (query, stage), where in table.placement.items()
+        if query in queries
+        for partition, executor in enumerate(where)
+        if (query, stage, partition) not in left
+    }
+    begun = {query: table.last_batch.get(query, -1) for query in queries}
+    quiet = {query for query in queries if table.quiet(query)}
+    return Scene(table.executors, drains, holders, begun, quiet)
+
+
+@dataclass
+class _Cordoned:
+    waits_for: dict[str, int] = field(default_factory=dict)  # query -> the batch it was in
+
+
+def target(
+    here: Collection[str], cordoned: int, base: int, alive: Collection[str] | None, avoid: Collection[str]
+) -> int:
+    """Return how many executors the application is to have.
+
+    ``here``: the host of each executor that stays; ``cordoned``: how many wait to be released; ``base``: how many it
+    had elsewhere when the first one was released; ``alive``: hosts of live workers, None where that cannot be known;
+    ``avoid``: hosts that are drained.
+    """
+    spare = 0 if alive is None else len(set(alive) - set(here) - set(avoid))
+    return max(base, len(here)) + spare + cordoned
+
+
+class Releases:
+    """Cordons and releases; one turn after the other, on the link's thread."""
+
+    def __init__(self, adapter: SparkAdapter, *, dynamic: bool) -> None:
+        self.released = 0
+        self.problem = ""
+        self._adapter = adapter
+        self._dynamic = dynamic  # Spark itself removes idle executors, and sets the target
+        self._cordoned: dict[str, _Cordoned] = {}
+        self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own
+        self._said = -1
+        self._next_look = 0.0
+
+    @property
+    def cordoned(self) -> list[str]:
+        """Executors that get no task any more and are not gone yet."""
+        return sorted(self._cordoned)
+
+    def turn(self, scene: Scene, now: float) -> None:
+        """Take every step that is due. Errors of Spark are kept in ``problem``; the next turn is a new try."""
+        for name in [name for name in self._cordoned if name not in scene.executors]:
+            del self._cordoned[name]
+        leaving = {
+            name: scene.drains[info.host]
+            for name, info in scene.executors.items()
+            if info.host in scene.drains and scene.drains[info.host].remove
+        }
+        if not leaving and not self._cordoned and self._base < 0:
+            return
+        try:
+            self._cordon(leaving, scene, now)
+            if now >= self._next_look:
+                self._next_look = now + _LOOK
+                self._keep_target(scene)
+            self._release(scene)
+            self.problem = ""
+        except LinkError as error:
+            self.problem = f"an executor could not be released: {error}"
+            _LOG.warning("an executor could not be released", error=str(error))
+
+    def _cordon(self, leaving: Mapping[str, Drain], scene: Scene, now: float) -> None:
+        for name, drain in sorted(leaving.items()):
+            if name in self._cordoned:
+                continue
+            overdue = 0 < drain.deadline <= now
+            # One that appeared after the drain began has nothing on it that would be worth moving step by step.
+            came_back = scene.executors[name].added > drain.since
+            if name in scene.holders and not overdue and not came_back:
+                continue
+            if self._adapter.cordon(name):
+                waits_for = {query: batch for query, batch in scene.begun.items() if query not in scene.quiet}
+                self._cordoned[name] = _Cordoned(waits_for)
+                _LOG.info("executor-cordoned", executor=name, node=drain.node, overdue=overdue)
+
+    def _release(self, scene: Scene) -> None:
+        staying = len(scene.executors.keys() - self._cordoned.keys())
+        if self._dynamic or staying < max(self._base, 1):
+            return
+        for name, state in sorted(self._cordoned.items()):
+            state.waits_for = {
+                query: batch
+                for query, batch in state.waits_for.items()
+                if query not in scene.quiet and scene.begun.get(query, batch + 1) <= batch
+            }
+            remaining = len(scene.executors) - 1
+            if not state.waits_for and self._adapter.release(name, remaining):
+                self.released += 1
+                self._base, self._said = max(self._base, staying), remaining
+                _LOG.info("executor-released", executor=name, remaining=remaining)
+                return  # one in a turn; the next looks anew
+
+    def _keep_target(self, scene: Scene) -> None:
+        if self._dynamic or self._base < 0:
+            return
+        avoid = {node for node, drain in scene.drains.items() if drain.remove}
+        if not avoid and not self._cordoned:
+            self._base = -1
+            wanted = UNLIMITED  # what a standalone application has unless it was told otherwise
+        else:
+            staying = [info.host for name, info in scene.executors.items() if name not in self._cordoned]
+            self._base = max(self._base, len(staying))
+            wanted = target(staying, len(self._cordoned), self._base, self._adapter.worker_hosts(), avoid)
+        if wanted != self._said:
+            self._adapter.limit_executors(wanted)
+            self._said = wanted
+            _LOG.info("executors-limited", most=wanted)

@@ -1,0 +1,76 @@
+"""What the link says of its application, put together from what its parts know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rechannel.migration.link.spark_adapter import ActiveQuery, PlannedOperator
+from rechannel.monitors.tasks import TaskTable
+from rechannel.wire.messages import Operator, QueryState, StatefulStage
+
+
+@dataclass
+class KnownStage:
+    """What is known of a stateful stage: its operators with their stores, once its plan was read."""
+
+    partitions: int
+    operators: list[tuple[PlannedOperator, list[str]]]
+
+    @property
+    def size(self) -> int:
+        """Number of partitions, by the plan: a job may run a part of them only."""
+        return max((item.partitions for item, _ in self.operators), default=self.partitions)
+
+
+def query_state(query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str, int], KnownStage]) -> QueryState:
+    """Return what a report shows of a query; ``stages`` by run and stage."""
+    found = []
+    for (name, ordinal), placement in sorted(table.placement.items()):
+        if name != query.query:
+            continue
+        known = stages.get((query.run, ordinal))
+        operators = [
+            Operator(operator=item.operator, name=item.name, stores=names)
+            for item, names in (known.operators if known else [])
+        ]
+        size = max(known.size if known else 0, len(placement))
+        where = placement + [""] * (size - len(placement))
+        found.append(StatefulStage(stage=ordinal, partitions=size, operators=operators, placement=where))
+    return QueryState(
+        query=query.query,
+        run=query.run,
+        name=query.name,
+        batch=table.last_batch.get(query.query, -1),
+        active=True,
+        stages=found,
+        problem=query.problem,
+    )
+
+
+def operators_placed(
+    query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str, int], KnownStage]
+) -> dict[int, list[str]]:
+    """Return where each operator's partitions ran last; empty as long as a stage of the query is not known."""
+    found: dict[int, list[str]] = {}
+    for (name, ordinal), placement in table.placement.items():
+        if name == query.query:
+            known = stages.get((query.run, ordinal))
+            if known is None or known.size != len(placement):
+                return {}
+            found.update({item.operator: list(placement) for item, _ in known.operators})
+    return found
+
+
+def problems(lasting: Iterable[str], *, garbage: int, lost: int, where: str, dropped: int, releasing: str) -> list[str]:
+    """Return what is wrong, in plain words. ``lost`` journal lines belong to the directory ``where``."""
+    found = list(lasting)
+    if garbage:
+        found.append(f"{garbage} lines of the event stream could not be read")
+    if lost:
+        found.append(f"{lost} journal lines could not be written to {where}")
+    if dropped:
+        found.append(f"{dropped} messages were dropped: too many while Redis was away, or too large")
+    if releasing:
+        found.append(releasing)
+    return found

@@ -1,0 +1,95 @@
+"""Every kind of state on every store, on one- and two-core executors, moved busy and idle, and audited row by row.
+
+Two applications run side by side on the same nodes and the same Redis; each runs up to eighteen queries at once.
+The result is left in ``out/matrix.json``, from which ``python -m tests.matrix.document`` writes the documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from matrix.mover import Mover
+from matrix.workloads import STORES
+from rechannel.conf.settings import load
+from rechannel.wire.signing import Signer, make_keys
+from rechannel.wire.store import Store
+
+pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(7200)]
+ROOT = Path(__file__).parents[2]
+NODES = ("127.0.0.41", "127.0.0.42", "127.0.0.43")
+PARTITIONS = 4
+CORES = tuple(int(text) for text in os.environ.get("MATRIX_CORES", "1,2").split(","))
+WANTED = [name for name in STORES if os.environ.get("MATRIX_STORES", "") in name]
+
+
+def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
+    private, public = make_keys(tmp_path / "keys")
+    with ProcessGroup(tmp_path / "logs") as group:
+        redis = RedisServer(group).start()
+        config = tmp_path / "rechannel.toml"
+        config.write_text(
+            f'[cluster]\nname = "matrix"\n[redis]\nurl = "{redis.url}"\n[signing]\npublic_key_file = "{public}"\n'
+        )
+        settings = load(config, {})
+        workers = [WorkerSpec(node, sum(CORES), 2048, None) for node in NODES]
+        with StandaloneCluster(group, tmp_path / "cluster", workers, executor_memory_mb=800) as cluster:
+            movers = {}
+            for cores in CORES:
+                name = f"matrix-{cores}"
+                directory = tmp_path / name
+                directory.mkdir()
+                for number, store in enumerate(STORES):
+                    if store in WANTED:
+                        (directory / f"inbox-{number}").mkdir()
+                conf = cluster.conf(executor_cores=cores) | {
+                    "spark.app.name": name,
+                    "spark.cores.max": str(cores * len(NODES)),
+                    "spark.sql.shuffle.partitions": str(PARTITIONS),
+                    "spark.sql.session.timeZone": "UTC",
+                    "spark.executorEnv.PYTHONPATH": str(ROOT / "tests"),
+                    "spark.sql.streaming.pollingDelay": "100ms",
+                }
+                (directory / "conf.json").write_text(json.dumps(conf))
+                environment = cluster.driver_environment() | {
+                    "RECHANNEL_CONFIG": str(config),
+                    "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", ".", "tests")),
+                }
+                command = [sys.executable, "-m", "matrix.app", str(directory / "conf.json"), str(directory)]
+                group.start(name, command, env=environment, cwd=directory)
+                store = Store(settings.redis, "matrix")
+                movers[cores] = Mover(store, Signer.from_file(private), name, directory, group.check)
+            with ThreadPoolExecutor(len(movers)) as pool:
+                for future in [pool.submit(mover.run, WANTED) for mover in movers.values()]:
+                    future.result()
+        redis.close()
+    result = {
+        str(cores): {
+            "cells": {
+                store: {name: asdict(cell) for name, cell in cells.items()} for store, cells in mover.cells.items()
+            },
+            "failed_tasks": mover.failed,
+        }
+        for cores, mover in movers.items()
+    }
+    out = ROOT / "out"
+    out.mkdir(exist_ok=True)
+    (out / "matrix.json").write_text(json.dumps(result, indent=1))
+    wrong = [
+        f"{cores} cores, {store}, {name}: {cell}"
+        for cores, mover in movers.items()
+        for store, cells in mover.cells.items()
+        for name, cell in cells.items()
+        if not cell.exact or not cell.moves["busy"] or not cell.moves["idle"]
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert {sum(mover.failed.values()) for mover in movers.values()} == {0}, "no task attempt may fail"
