@@ -149,7 +149,7 @@ def _waits(read: _Read) -> list[Finding]:
     for level in ("process", "node"):
         own = read(f"{base}.{level}", "")
         key, value = (f"{base}.{level}", own) if own else (base, base_value)
-        wait = _seconds(value)
+        wait = seconds(value)
         if wait is None:
             continue
         # A wait of 0 at the level of nodes only skips the host's other executors: the steer itself is not touched.
@@ -192,7 +192,7 @@ def _stores(read: _Read) -> list[Finding]:
         )
     key = "spark.sql.streaming.stateStore.maintenanceInterval"
     value = read(key, "60s")
-    wait = _seconds(value)
+    wait = seconds(value)
     if wait is not None and wait > LONG_MAINTENANCE:
         found.append(
             Finding(
@@ -262,7 +262,7 @@ def _on(read: _Read, key: str) -> bool:
     return read(key, "false").strip().lower() == "true"
 
 
-def _seconds(text: str) -> float | None:
+def seconds(text: str) -> float | None:
     """Read a duration as Spark does (plain numbers are milliseconds), in seconds; None if Spark could not.
 
     Source: ``JavaUtils.timeStringAs``.

@@ -46,7 +46,7 @@ _LOG = structlog.get_logger("rechannel.link")
 _REFRESH = 5.0  # seconds between two looks at the session's list of queries
 _READ_BACKS = 3  # times a steer is read back while its query stays quiet
 _READ_BACK_EVERY = 0.02  # seconds
-_LEARN_TRIES = 3  # batches in which a stage's plan is looked up at once; after that in every twentieth
+_LEARN_TRIES = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth
 _FAILURES = 20  # turns in a row that may fail before the link gives up
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
@@ -130,6 +130,7 @@ class Link:
         self._problems: list[str] = []
         self._lines: deque[bytes] = deque()
         self._tries: dict[tuple[str, int], int] = {}
+        self._learning: set[tuple[str, int]] = set()  # stages whose plan is looked for
         self._orders: Envelope | None = None
         self._drains: dict[str, Drain] = {}  # by node
         self._drifted = 0
@@ -139,7 +140,11 @@ class Link:
         self._next_refresh = self._next_report = self._next_tick = 0.0
         limits = settings.link
         self._reconciler = Reconciler(
-            Limits(limits.deadline_batches, limits.deadline_seconds, 2 * _seconds(adapter.setting(_MAINTENANCE, "60s")))
+            Limits(
+                limits.deadline_batches,
+                limits.deadline_seconds,
+                2 * (compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0),
+            )
         )
         verifier = None
         if settings.signing.public_key_file:
@@ -188,7 +193,8 @@ class Link:
 
     def _pause(self) -> float:
         limits = self._settings.link
-        return limits.poll_moving if self._reconciler.waiting else limits.poll
+        # A plan has to be read before the next batch replaces it, a steer said before the next batch begins.
+        return limits.poll_moving if self._reconciler.waiting or self._learning else limits.poll
 
     def _turn(self) -> None:
         now = time.time()
@@ -252,6 +258,7 @@ class Link:
                     self._queries.pop(notice.query, None)
                     for key in [key for key in self._stages if key[0] == notice.run]:
                         del self._stages[key]
+                    self._learning = {key for key in self._learning if key[0] != notice.run}
                     self._write(self._reconciler.run_ended(notice.query, notice.run, now))
 
     def _relocated(self, notice: tasks.Relocated) -> None:
@@ -320,7 +327,8 @@ class Link:
         if key in self._stages:
             return
         tries = self._tries[key] = self._tries.get(key, 0) + 1
-        if tries > _LEARN_TRIES and tries % 20:
+        self._learning.discard(key)
+        if tries > _LEARN_TRIES and tries % _LEARN_TRIES:
             return
         try:
             self._learn(seen)
@@ -328,6 +336,8 @@ class Link:
             raise
         except LinkError as error:
             _LOG.warning("a stage's plan could not be read; a later batch is a new try", error=str(error))
+        if key not in self._stages and tries < _LEARN_TRIES:
+            self._learning.add(key)
 
     def _learn(self, seen: tasks.StageSeen) -> None:
         """Tie a finished stage to its operators: their SQL metrics have the ids that the stage reported."""
@@ -485,14 +495,3 @@ class Link:
             shutil.rmtree(self._directory, ignore_errors=True)
             atexit.unregister(self.detach)
             _LOG.info("detached", application=self._adapter.application)
-
-
-def _seconds(text: str) -> float:
-    """Read a Spark duration such as "60s", "1min" or plain milliseconds."""
-    units = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-    digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit = text.strip()[len(digits) :] or "ms"
-    try:
-        return float(digits) * units[unit]
-    except (ValueError, KeyError):
-        return 60.0

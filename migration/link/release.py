@@ -12,14 +12,14 @@
 
 Then the target is kept such that the cluster manager replaces who is lost and uses who is added, and does not start an
 executor on the drained node again: as many as the application has elsewhere, and one for each live worker host that has
-none. Where the manager chooses the drained node all the same, that executor is cordoned at once and goes once the
-others are complete.
+none. Where the manager chooses the drained node all the same, that executor is cordoned at once, so that the manager
+has to choose another, and goes once the others are complete, or after a minute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
@@ -30,6 +30,7 @@ from rechannel.wire.messages import Drain, ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
 _LOOK = 5.0  # seconds between two looks at the master's workers
+_GRACE = 60.0  # seconds for which an executor that came back holds its place, so that others come up elsewhere
 UNLIMITED = 2**31 - 1
 
 
@@ -69,20 +70,18 @@ def scene(table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain
 
 @dataclass
 class _Cordoned:
-    waits_for: dict[str, int] = field(default_factory=dict)  # query -> the batch it was in
+    since: float
+    waits_for: dict[str, int]  # query -> the batch it was in
 
 
-def target(
-    here: Collection[str], cordoned: int, base: int, alive: Collection[str] | None, avoid: Collection[str]
-) -> int:
-    """Return how many executors the application is to have.
+def target(here: Collection[str], base: int, alive: Collection[str] | None, avoid: Collection[str]) -> int:
+    """Return how many executors the application is to have, those that wait for their release left out.
 
-    ``here``: the host of each executor that stays; ``cordoned``: how many wait to be released; ``base``: how many it
-    had elsewhere when the first one was released; ``alive``: hosts of live workers, None where that cannot be known;
-    ``avoid``: hosts that are drained.
+    ``here``: the host of each executor that stays; ``base``: how many it had elsewhere when the first one was released;
+    ``alive``: hosts of live workers, None where that cannot be known; ``avoid``: hosts that are drained.
     """
     spare = 0 if alive is None else len(set(alive) - set(here) - set(avoid))
-    return max(base, len(here)) + spare + cordoned
+    return max(base, len(here)) + spare
 
 
 class Releases:
@@ -95,6 +94,7 @@ class Releases:
         self._dynamic = dynamic  # Spark itself removes idle executors, and sets the target
         self._cordoned: dict[str, _Cordoned] = {}
         self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own
+        self._wanted = 1  # executors elsewhere that there are to be now
         self._said = -1
         self._next_look = 0.0
 
@@ -119,7 +119,7 @@ class Releases:
             if now >= self._next_look:
                 self._next_look = now + _LOOK
                 self._keep_target(scene)
-            self._release(scene)
+            self._release(scene, now)
             self.problem = ""
         except LinkError as error:
             self.problem = f"an executor could not be released: {error}"
@@ -136,14 +136,16 @@ class Releases:
                 continue
             if self._adapter.cordon(name):
                 waits_for = {query: batch for query, batch in scene.begun.items() if query not in scene.quiet}
-                self._cordoned[name] = _Cordoned(waits_for)
+                self._cordoned[name] = _Cordoned(now, waits_for)
                 _LOG.info("executor-cordoned", executor=name, node=drain.node, overdue=overdue)
 
-    def _release(self, scene: Scene) -> None:
+    def _release(self, scene: Scene, now: float) -> None:
         staying = len(scene.executors.keys() - self._cordoned.keys())
-        if self._dynamic or staying < max(self._base, 1):
+        if self._dynamic or not staying:
             return
         for name, state in sorted(self._cordoned.items()):
+            if staying < self._wanted and now < state.since + _GRACE:
+                continue
             state.waits_for = {
                 query: batch
                 for query, batch in state.waits_for.items()
@@ -161,12 +163,13 @@ class Releases:
             return
         avoid = {node for node, drain in scene.drains.items() if drain.remove}
         if not avoid and not self._cordoned:
-            self._base = -1
+            self._base, self._wanted = -1, 1
             wanted = UNLIMITED  # what a standalone application has unless it was told otherwise
         else:
             staying = [info.host for name, info in scene.executors.items() if name not in self._cordoned]
             self._base = max(self._base, len(staying))
-            wanted = target(staying, len(self._cordoned), self._base, self._adapter.worker_hosts(), avoid)
+            self._wanted = target(staying, self._base, self._adapter.worker_hosts(), avoid)
+            wanted = self._wanted + len(self._cordoned)
         if wanted != self._said:
             self._adapter.limit_executors(wanted)
             self._said = wanted

@@ -217,8 +217,8 @@ class SparkAdapter:
                 yield PlannedOperator(
                     operator=int(info.operatorId()),
                     name=kind.removesuffix("Exec"),
-                    # The state info has the session's number of partitions, also where all rows go to one.
-                    partitions=int(node.outputPartitioning().numPartitions()),
+                    # The state info has the session's number, also where all rows go to one partition.
+                    partitions=_partitions_in(node) or int(info.numPartitions()),
                     checkpoint=str(info.checkpointLocation()),
                     run=str(info.queryRunId()),
                     metrics=frozenset(int(metrics.apply(index).id()) for index in range(metrics.size())),
@@ -391,6 +391,12 @@ class SparkAdapter:
         state = getattr(self._jvm, _STATE)
         name = state.StateStoreId(store.checkpoint, store.operator, store.partition, store.store)
         return state.StateStoreProviderId(name, self._jvm.java.util.UUID.fromString(str(uuid.UUID(store.run))))
+
+
+def _partitions_in(node: Any) -> int:
+    """Return in how many partitions an operator's input comes, 0 if its input does not say."""
+    children = node.children()
+    return int(children.apply(0).outputPartitioning().numPartitions()) if children.size() else 0
 
 
 class _StartListener:

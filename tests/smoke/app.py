@@ -1,7 +1,8 @@
-"""The smoke test's Spark application: two stateful queries whose output can be counted, attached to Rechannel.
+"""The smoke tests' Spark application: stateful queries whose output can be counted, attached to Rechannel.
 
-``python app.py CONF.json RESULT.json STOP-FILE``: runs until the stop file exists, then writes what the queries
-counted, how many rows they read, and what the link said at the end.
+``python app.py DIRECTORY`` reads ``conf.json`` there and keeps its checkpoints there; a file ``idle`` adds a query that
+runs one batch an hour, a file ``restart`` has the first query stopped and started again. It runs until the file
+``stop`` exists, then writes ``result.json``: what the queries counted, and what the link said at the end.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,15 +35,27 @@ def count_in_python(key: tuple[int], frames: Iterator[pd.DataFrame], state: Grou
     yield pd.DataFrame({"k": [key[0]], "n": [seen]})
 
 
-def main(conf: Path, result: Path, stop: Path) -> None:
-    """Run the two queries."""
+def wrong_counts(result: dict[str, Any]) -> dict[str, Any]:
+    """Compare what the application counted with its input; returns what differs, nothing if all is exact."""
+    wrong = {}
+    for name, counts in result["counts"].items():
+        rows = (result["batches"][name] + 1) * ROWS_PER_BATCH
+        expected = dict(Counter(value * value % KEYS for value in range(rows)))
+        found = {int(key): count for key, count in counts.items()}
+        if found != expected:
+            wrong[name] = {key: (found.get(key), expected.get(key)) for key in expected.keys() | found.keys()}
+    return wrong
+
+
+def main(directory: Path) -> None:
+    """Run the queries."""
     builder = SparkSession.builder
-    for key, value in json.loads(conf.read_text()).items():
+    for key, value in json.loads((directory / "conf.json").read_text()).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     link = rechannel.attach(spark)
-    counts: dict[str, dict[int, int]] = {"counts": {}, "python": {}}
-    batches = {"counts": -1, "python": -1}
+    counts: dict[str, dict[int, int]] = {}
+    batches: dict[str, int] = {}
 
     def rows() -> DataFrame:
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
@@ -56,23 +70,34 @@ def main(conf: Path, result: Path, stop: Path) -> None:
 
         return write
 
+    def start(name: str) -> Any:
+        counts.setdefault(name, {})
+        batches.setdefault(name, -1)
+        writer = frames[name].writeStream.queryName(name).outputMode("update").foreachBatch(keep(name))
+        writer = writer.trigger(processingTime="1 hour" if name == "idle" else "0 seconds")
+        return writer.option("checkpointLocation", str(directory / f"checkpoint-{name}")).start()
+
     in_python = (
         rows()
         .groupBy("k")
         .applyInPandasWithState(count_in_python, "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
     )
-    frames = {"counts": rows().groupBy("k").agg(F.count("*").alias("n")), "python": in_python}
-    queries = {}
-    for name, frame in frames.items():
-        writer = frame.writeStream.queryName(name).outputMode("update").foreachBatch(keep(name))
-        queries[name] = writer.option("checkpointLocation", str(result.parent / f"checkpoint-{name}")).start()
+    counted = rows().groupBy("k").agg(F.count("*").alias("n"))
+    frames = {"counts": counted, "python": in_python}
+    if (directory / "idle").exists():
+        frames["idle"] = counted
+    queries = {name: start(name) for name in frames}
     runs = {name: str(query.runId) for name, query in queries.items()}
-    while not stop.exists() and all(query.isActive for query in queries.values()):
+    while not (directory / "stop").exists() and all(query.isActive for query in queries.values()):
+        if (directory / "restart").exists():
+            queries["counts"].stop()
+            queries["counts"] = start("counts")
+            (directory / "restart").unlink()
         time.sleep(0.2)
     for query in queries.values():
         query.stop()
     exceptions = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
-    directory = str(getattr(link, "_directory", ""))
+    own = str(getattr(link, "_directory", ""))
     link.detach()
     document = {
         "counts": counts,
@@ -81,11 +106,13 @@ def main(conf: Path, result: Path, stop: Path) -> None:
         "runs": runs,
         "problem": link.problem,
         "failures": link.failures,
-        "left_behind": bool(directory) and Path(directory).exists(),
+        "left_behind": bool(own) and Path(own).exists(),
     }
-    result.write_text(json.dumps(document))
+    partial = directory / "result.partial"
+    partial.write_text(json.dumps(document))
+    partial.replace(directory / "result.json")
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(*(Path(argument) for argument in sys.argv[1:4]))
+    main(Path(sys.argv[1]))

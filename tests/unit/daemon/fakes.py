@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from rechannel.conf.settings import ControllerSettings, RescheduleSettings, Settings
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
+from rechannel.daemon.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule, Keys
 from rechannel.wire.messages import (
@@ -27,6 +31,7 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
+from rechannel.wire.signing import Signer, Verifier
 from rechannel.wire.store import Author, Lease, StoreUnavailableError
 
 NOW = 1_700_000_000.0
@@ -348,3 +353,13 @@ class World:
             for number, move in enumerate(wanted)
         ]
         self.report()
+
+
+KEY = Ed25519PrivateKey.generate()
+SIGNER = Signer(KEY)
+VERIFIER = Verifier(KEY.public_key())
+CONFIG = dataclasses.replace(settings("apply"), gate=GateSettings(move_cost=0.01))
+
+
+def controller(store: FakeStore, clock: FakeClock, config: Settings = CONFIG, name: str = "a") -> Controller:
+    return Controller(config, store, SIGNER, clock, name=name)  # type: ignore[arg-type]

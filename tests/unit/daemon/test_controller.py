@@ -22,42 +22,21 @@ from rechannel.wire.messages import (
     Reply,
     Request,
 )
-from rechannel.wire.signing import SignatureError, Signer, Verifier
+from rechannel.wire.signing import SignatureError, Signer
 from rechannel.wire.store import Author, StoreUnavailableError
-from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, query, settings
-
-KEY = Ed25519PrivateKey.generate()
-SIGNER = Signer(KEY)
-VERIFIER = Verifier(KEY.public_key())
-CONFIG = dataclasses.replace(settings("apply"), gate=GateSettings(move_cost=0.01))
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def store(clock: FakeClock) -> FakeStore:
-    return FakeStore(clock)
-
-
-@pytest.fixture
-def world(store: FakeStore, clock: FakeClock) -> World:
-    return World(store, clock)
-
-
-def controller(store: FakeStore, clock: FakeClock, config: Settings = CONFIG, name: str = "a") -> Controller:
-    return Controller(config, store, SIGNER, clock, name=name)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def leader(store: FakeStore, clock: FakeClock, world: World) -> Controller:
-    """A leading controller over an application whose first executor holds half of the partitions."""
-    world.ready()
-    made = controller(store, clock)
-    made.observe()
-    return made
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    NOW,
+    SIGNER,
+    VERIFIER,
+    FakeClock,
+    FakeStore,
+    World,
+    controller,
+    query,
+    settings,
+)
 
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:

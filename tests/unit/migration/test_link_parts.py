@@ -11,7 +11,6 @@ import rechannel
 from rechannel.conf.settings import load
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
-from rechannel.migration.link.link import _seconds
 from rechannel.migration.link.spark_adapter import SparkAdapter, UnsupportedSparkError, _state_stores, trigger_problem
 from rechannel.wire.messages import MoveTransition
 
@@ -123,13 +122,6 @@ def test_attaching_where_it_cannot_be_leaves_an_inactive_link_and_says_why(sessi
 def test_a_wrong_configuration_never_fails_the_script(monkeypatch, tmp_path):
     monkeypatch.setenv("RECHANNEL_CONFIG", str(tmp_path / "none.toml"))
     assert "cannot be read" in rechannel.attach(Classic()).problem
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("60s", 60), ("1min", 60), ("2 h", 7200), ("500ms", 0.5), ("1500", 1.5), ("soon", 60)]
-)
-def test_sparks_durations_are_read(text, seconds):
-    assert _seconds(text) == seconds
 
 
 def test_store_names_are_read_off_the_metadata():

@@ -1,0 +1,32 @@
+"""A leading controller over one application, on fakes."""
+
+from __future__ import annotations
+
+import pytest
+
+from rechannel.daemon.controller import Controller
+from unit.daemon.fakes import FakeClock, FakeStore, World, controller
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> FakeStore:
+    return FakeStore(clock)
+
+
+@pytest.fixture
+def world(store: FakeStore, clock: FakeClock) -> World:
+    return World(store, clock)
+
+
+@pytest.fixture
+def leader(store: FakeStore, clock: FakeClock, world: World) -> Controller:
+    """A leading controller over an application whose first executor holds half of the partitions."""
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    return made

@@ -1,0 +1,203 @@
+"""Drains and changed executors, as the leading controller sees to them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from rechannel.conf.settings import GateSettings, RescheduleSettings
+from rechannel.daemon.controller import Controller
+from rechannel.daemon.orders import left_on
+from rechannel.wire import keys
+from rechannel.wire.messages import Drain, MoveView, StandingOrders, encode
+from unit.daemon.fakes import APP, CONFIG, VERIFIER, FakeStore, World, controller, executors, query, report, settings
+from unit.daemon.test_controller import decisions, desired, go_on, reply, request, wanted
+
+NODE = "127.0.0.5"  # holds partitions 10 and 11
+
+
+def drain(leader: Controller, node: str = NODE, **more) -> str:
+    given = {"user": "op", "reason": "", "remove": False, "patience": 0.0} | more
+    return leader.drain(node, **given)
+
+
+def orders(store: FakeStore) -> StandingOrders:
+    found = store.get(keys.ORDERS)
+    assert found is not None
+    VERIFIER.check(found)
+    assert isinstance(found.body, StandingOrders)
+    return found.body
+
+
+def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store, world):
+    assert drain(leader) == f"{NODE} is drained: 2 partitions leave its 1 executor"
+    assert [item.node for item in orders(store).drains] == [NODE]
+    leader.follow()
+    decision = decisions(store)[-1]
+    assert (decision.trigger, decision.outcome) == ("drain", "applied")
+    assert [(move.partition, move.source) for move in wanted(store).moves] == [(10, "3"), (11, "3")]
+    assert {move.target for move in wanted(store).moves} <= {"0", "1", "2"}
+
+
+def test_a_drain_acts_in_observe_mode_and_without_any_measurement(store, clock):
+    world = World(store, clock)
+    world.report()  # no batch was ever measured: the query is idle, or agents are away
+    leader = controller(store, clock, settings("observe"))
+    leader.observe()
+    drain(leader)
+    leader.follow()
+    assert decisions(store)[-1].outcome == "applied"
+    assert len(wanted(store).moves) == 2
+
+
+def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, world):
+    drain(leader)
+    leader.follow()
+    world.obey("released_idle")
+    assert left_on(leader._collector.refresh()[APP], [NODE]) == {NODE: 0}
+    assert leader.follow() == "no migration runs"
+    made = len(decisions(store))
+    for _ in range(5):
+        go_on(world, 30)
+        leader.observe()
+        leader.follow()
+    assert len(decisions(store)) == made, "nothing is left to do"
+
+
+def test_what_is_abandoned_is_tried_again_but_not_at_once(leader, store, world):
+    drain(leader)
+    leader.follow()
+    world.obey("abandoned")
+    leader.follow()
+    assert len(decisions(store)) == 1
+    go_on(world, 11)
+    leader.observe()
+    leader.follow()
+    assert [decision.trigger for decision in decisions(store)] == ["drain", "drain"]
+
+
+def test_other_decisions_put_nothing_on_a_drained_node(leader, store, world):
+    world.placement = list("000000112222")
+    world.ready()
+    drain(leader)
+    leader.decide("operator", application=APP, apply=True, force=True)
+    assert wanted(store).moves
+    assert "3" not in {move.target for move in wanted(store).moves}
+
+
+def test_a_drain_waits_while_all_is_paused(leader, store):
+    leader.pause(True)
+    assert "resume" in drain(leader)
+    assert orders(store).paused
+    leader.follow()
+    assert desired(store) is None
+    leader.pause(False)
+    assert desired(store) is not None
+
+
+@pytest.mark.parametrize("lost", ["nothing", "redis", "memory", "both"])
+def test_drains_are_remembered(leader, store, clock, world, lost):
+    drain(leader, remove=True, patience=60.0)
+    signed = store.get(keys.ORDERS)
+    if lost in ("redis", "both"):
+        store.empty()
+    follower = leader
+    if lost in ("memory", "both"):
+        leader.close()
+        clock.sleep(30)
+        follower = controller(store, clock, name="b")
+    world.ready()
+    if lost == "both":
+        # Only the link remembers: it reports the orders it obeys, with their signature.
+        known = report([query(world.placement)])
+        world._send(keys.REPORT, APP, msgspec.structs.replace(known, orders=encode(signed).decode()))
+    follower.observe()
+    (found,) = orders(store).drains
+    assert (found.node, found.remove, found.deadline) == (NODE, True, signed.body.drains[0].deadline)
+
+
+def test_forged_orders_are_not_adopted(store, clock, world):
+    forged = StandingOrders(drains=[Drain(node="127.0.0.2", since=0.0, remove=True)])
+    world._send(keys.ORDERS, "", forged)
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    assert leader.orders.drains == {}
+    assert orders(store).drains == [], "they are replaced"
+
+
+def test_undrain_and_its_mistakes(leader, store):
+    with pytest.raises(ValueError, match=r"unknown node 10\.0\.0\.1; known are 127\.0\.0\.2, "):
+        drain(leader, "10.0.0.1")
+    with pytest.raises(ValueError, match="is not drained; drained are none"):
+        leader.undrain(NODE, user="op", reason="")
+    drain(leader)
+    assert "next decision" in leader.undrain(NODE, user="op", reason="")
+    assert orders(store).drains == []
+
+
+def test_the_last_node_is_not_drained(leader):
+    for node in ("127.0.0.3", "127.0.0.4", "127.0.0.5"):
+        drain(leader, node)
+    with pytest.raises(ValueError, match=r"leaves app-\S+ no executor to move to: add a node first"):
+        drain(leader, "127.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "code", "text"),
+    [
+        ("drain", {"node": NODE, "remove": "yes", "deadline": "60"}, 0, "which are released then"),
+        ("drain", {"node": NODE, "deadline": "soon"}, 1, "soon"),
+        ("drain", {"node": NODE, "deadline": "nan"}, 1, "no number of seconds"),
+        ("drain", {}, 1, "unknown node"),
+        ("undrain", {"node": NODE}, 1, "is not drained"),
+    ],
+)
+def test_requests(leader, store, verb, arguments, code, text):
+    request(store, verb, **arguments)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert (found.code, text in found.sentence) == (code, True)
+
+
+def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock, world):
+    config = dataclasses.replace(
+        CONFIG,
+        gate=GateSettings(move_cost=0.01, cooldown=0.0),
+        reschedule=RescheduleSettings(mode="apply", settle=10.0),
+    )
+    leader = controller(store, clock, config)
+
+    def report_with(count: int) -> None:
+        body = report([query(world.placement)], count=count)
+        world._send(keys.REPORT, APP, body)
+        store.seen_application(APP, clock())
+        world.measure()
+        leader.observe()
+        leader.follow()
+
+    report_with(3)
+    assert decisions(store) == [], "the executors of the beginning are no change"
+    clock.sleep(20)
+    report_with(4)
+    clock.sleep(5)
+    report_with(4)
+    assert decisions(store) == []
+    clock.sleep(6)
+    report_with(4)
+    (decision,) = decisions(store)
+    assert (decision.trigger, decision.outcome) == ("executors", "applied")
+    clock.sleep(60)
+    report_with(4)
+    assert len(decisions(store)) == 1
+
+
+def test_partitions_are_counted_on_nodes():
+    body = report([query("0011"), query("3300", "q2", active=False)])
+    assert left_on(body, ["127.0.0.2", "127.0.0.3", "elsewhere"]) == {"127.0.0.2": 2, "127.0.0.3": 2, "elsewhere": 0}
+    gone = MoveView(move="m", query="q1", stage=0, partition=0, source="0", target="2", step=0, state="released_idle")
+    assert left_on(report([query("0011")], moves=[gone]), ["127.0.0.2"]) == {"127.0.0.2": 1}
+    assert len(executors()) == 4

@@ -1,0 +1,180 @@
+"""Executors of a drained node: cordoned when empty, released at a boundary, replaced elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from rechannel.migration.link.release import UNLIMITED, Releases, Scene, scene, target
+from rechannel.migration.link.spark_adapter import SparkCallError
+from rechannel.migration.moves import Move, MoveState
+from rechannel.monitors.tasks import TaskTable
+from rechannel.wire.messages import DesiredMove, Drain, ExecutorInfo
+
+
+class FakeCluster:
+    """An adapter and its standalone master: one executor for each worker, up to the limit."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.workers = list(hosts)
+        self.executors = {str(n): info(str(n), host) for n, host in enumerate(hosts)}
+        self.limit = UNLIMITED
+        self.cordoned: list[str] = []
+        self.busy: set[str] = set()
+        self.fails = False
+        self._next = len(hosts)
+
+    def cordon(self, executor):
+        if self.fails:
+            raise SparkCallError("no")
+        self.cordoned.append(executor)
+        return True
+
+    def release(self, executor, remaining):
+        if executor in self.busy:
+            return False
+        self.limit = remaining
+        del self.executors[executor]
+        return True
+
+    def limit_executors(self, most):
+        self.limit = most
+
+    def worker_hosts(self):
+        return list(self.workers)
+
+    def schedule(self, now: float, order: list[str] | None = None):
+        """The master starts executors on workers that have none, as far as the limit goes."""
+        used = {item.host for item in self.executors.values()}
+        for host in order or self.workers:
+            if host in self.workers and host not in used and len(self.executors) < self.limit:
+                name = str(self._next)
+                self._next += 1
+                self.executors[name] = info(name, host, now)
+                used.add(host)
+
+    def hosts(self):
+        return sorted(item.host for item in self.executors.values())
+
+
+def info(name: str, host: str, added: float = 0.0) -> ExecutorInfo:
+    return ExecutorInfo(executor=name, host=host, cores=1, added=added)
+
+
+def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[str, Drain]:
+    return {node: Drain(node=node, since=10.0, remove=remove, deadline=deadline)}
+
+
+def look(cluster: FakeCluster, drains, holders=(), begun=None, quiet=()) -> Scene:
+    return Scene(dict(cluster.executors), drains, set(holders), begun or {}, set(quiet))
+
+
+def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
+    cluster = FakeCluster("a", "b", "c")
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("c"), holders=["2"], begun={"q": 5}), 20.0)
+    assert cluster.cordoned == [], "it holds state"
+    releases.turn(look(cluster, drained("c"), begun={"q": 5}), 21.0)
+    assert cluster.cordoned == ["2"]
+    assert cluster.hosts() == ["a", "b", "c"], "batch 5 may want its map output"
+    releases.turn(look(cluster, drained("c"), begun={"q": 6}), 22.0)
+    assert cluster.hosts() == ["a", "b"]
+    assert cluster.limit == 2
+    cluster.schedule(23.0)
+    assert cluster.hosts() == ["a", "b"], "the drained node gets no new one"
+
+
+def test_without_remove_executors_stay():
+    cluster = FakeCluster("a", "b")
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("b", remove=False)), 20.0)
+    assert (cluster.cordoned, cluster.limit) == ([], UNLIMITED)
+
+
+def test_a_deadline_that_has_passed_does_not_wait_for_state():
+    cluster = FakeCluster("a", "b")
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
+    assert cluster.cordoned == []
+    releases.turn(look(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
+    assert cluster.hosts() == ["a"]
+
+
+def test_the_last_executor_and_a_busy_one_stay():
+    cluster = FakeCluster("a")
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("a")), 20.0)
+    assert cluster.hosts() == ["a"]
+    cluster = FakeCluster("a", "b")
+    cluster.busy = {"1"}
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("b")), 20.0)
+    assert cluster.hosts() == ["a", "b"]
+
+
+@pytest.mark.parametrize("order", [["a", "b", "c", "d"], ["c", "d", "b", "a"]])
+def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_prefers(order):
+    cluster = FakeCluster("a", "b", "c")
+    releases = Releases(cluster, dynamic=False)
+
+    def turns(start: float, count: int) -> float:
+        for step in range(count):
+            releases.turn(look(cluster, drained("c")), start + 6.0 * step)
+            cluster.schedule(start + 6.0 * step + 1.0, order)
+        return start + 6.0 * count
+
+    now = turns(20.0, 3)
+    assert cluster.hosts() == ["a", "b"]
+    cluster.workers.append("d")
+    now = turns(now, 6)
+    assert cluster.hosts() == ["a", "b", "d"]
+    del cluster.executors[next(name for name, item in cluster.executors.items() if item.host == "b")]
+    turns(now, 6)
+    assert cluster.hosts() == ["a", "b", "d"]
+
+
+def test_undrained_the_target_is_sparks_own_again():
+    cluster = FakeCluster("a", "b")
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("b")), 20.0)
+    releases.turn(look(cluster, drained("b")), 26.0)
+    assert cluster.limit == 1
+    releases.turn(look(cluster, {}), 32.0)
+    assert cluster.limit == UNLIMITED
+    cluster.schedule(33.0)
+    assert cluster.hosts() == ["a", "b"]
+
+
+def test_with_dynamic_allocation_spark_removes_them():
+    cluster = FakeCluster("a", "b")
+    releases = Releases(cluster, dynamic=True)
+    releases.turn(look(cluster, drained("b")), 20.0)
+    assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], UNLIMITED)
+
+
+def test_an_error_of_sparks_is_said_and_tried_again():
+    cluster = FakeCluster("a", "b")
+    cluster.fails = True
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("b")), 20.0)
+    assert "no" in releases.problem
+    cluster.fails = False
+    releases.turn(look(cluster, drained("b")), 21.0)
+    assert releases.problem == ""
+    assert cluster.cordoned == ["1"]
+
+
+def test_how_many_executors_an_application_is_to_have():
+    assert target(["a", "b"], 2, ["a", "b", "c"], ["c"]) == 2
+    assert target(["a", "b"], 2, ["a", "b", "c", "d"], ["c"]) == 3
+    assert target(["a"], 2, ["a", "b"], []) == 3, "one is missing, and one host is free"
+    assert target(["a", "b"], 2, None, ["c"]) == 2
+
+
+def test_state_that_was_steered_away_from_an_idle_query_no_longer_counts():
+    table = TaskTable()
+    table.executors = {"0": info("0", "a"), "1": info("1", "b")}
+    table.placement = {("q", 0): ["0", "1"], ("other", 0): ["1"]}
+    wanted = DesiredMove(move="m", query="q", stage=0, partition=1, source="1", target="0", step=0)
+    move = Move(wanted, "d", "run", 0.0, state=MoveState.RELEASED_IDLE)
+    assert scene(table, ["q"], {}, []).holders == {"0", "1"}
+    assert scene(table, ["q"], {}, [move]).holders == {"0"}
