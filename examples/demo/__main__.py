@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from typing import Any
 from examples.demo.eventlog import EventLog
 from examples.demo.rechannel_view import RechannelView, Transition, count_moves, unsettled
 from examples.demo.report import Screen, Timeline, batch_figures, placement_rows
-from examples.demo.stage import Options, Stage, open_stage
+from examples.demo.stage import ADDED, NODES, Options, Stage, open_stage
 
 _MOVING = 8  # batches that the moves take, or so: for the progress bar alone
 _PATIENCE = 90.0  # seconds until Rechannel has the figures a decision needs
+_CHANGE_PATIENCE = 90.0  # seconds for a node to be emptied, and for an added one to get its share
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,9 @@ class Plan:
     """How many batches each part of the run takes, by the slowest query, and how long at most."""
 
     warm_up: int = 4
-    before: int = 12
-    after: int = 24
-    seconds: float = 260.0
+    before: int = 8
+    after: int = 14
+    seconds: float = 200.0
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Run:
     timeline: Timeline = field(default_factory=Timeline)
     transitions: list[Transition] = field(default_factory=list)
     executors: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.log = EventLog(self.stage.root / "events")
@@ -91,6 +94,8 @@ class Run:
         self.log.poll()
         self.executors["after"] = self._executors()
         self.timeline.ended = time.time()
+        if self.stage.view is not None:
+            self._change(self.stage.view)
         self.stage.feeder.close()
         self.stage.cluster.set_quota(None)  # the measuring is over; the audit needs not wait
         return self._verdict()
@@ -126,6 +131,38 @@ class Run:
             time.sleep(0.1)
         self.timeline.settled = time.time()
 
+    def _change(self, view: RechannelView) -> None:
+        """Drain a node and add another, under load."""
+        node = NODES[-1]
+        self.screen.say(f"drain: {view.drain(node)}", "bold")
+        self._wait_for("drained", f"draining {node}", lambda: node not in self.log.executors.values())
+        self.screen.placement(f"After {node} was drained and its executor released", self.log, self.stage.queries)
+        self.stage.add_node()
+        self.screen.say(f"{ADDED} is added; nobody asks for anything", "bold")
+        self._wait_for("joined", f"{ADDED} joins", lambda: ADDED in self.log.executors.values())
+        self.stage.hold()
+        self._wait_for("shared", f"{ADDED} gets its share", self._added_holds)
+        self.screen.say(f"the controller: {view.last_sentence()}")
+        self.screen.placement(f"After {ADDED} was added", self.log, self.stage.queries)
+
+    def _wait_for(self, what: str, note: str, ready: Callable[[], bool]) -> None:
+        began = time.monotonic()
+        while not ready():
+            if time.monotonic() - began > _CHANGE_PATIENCE or self.stage.feeder.closed:
+                self.changes[what] = None
+                self.screen.say(f"{note}: not within {_CHANGE_PATIENCE:g} s", "red")
+                return
+            self._show(self.stage.feed(), note)
+            if self.stage.view is not None:
+                self._take_in(self.stage.view)
+            self.log.poll()
+            time.sleep(0.1)
+        self.changes[what] = round(time.monotonic() - began, 1)
+
+    def _added_holds(self) -> bool:
+        rows = {query: placement_rows(self.log, query) for query in self.stage.queries}
+        return all(any(host == ADDED and count for host, _, count, _ in found) for found in rows.values())
+
     def _take_in(self, view: RechannelView) -> None:
         log = self.stage.group.processes["history"].log
         transitions = view.transitions(log.read_text(errors="replace"))
@@ -154,6 +191,7 @@ class Run:
             "moves": count_moves(self.transitions),
             "batch_ms": figures,
             "executors": self.executors,
+            "seconds_to_change": self.changes,
         }
 
 
@@ -171,7 +209,8 @@ def _judge(outcome: dict[str, Any], screen: Screen) -> bool:
         screen.say("nothing was moved: see the decision above for why", "yellow")
     screen.say("moves: " + ", ".join(f"{name} {count}" for name, count in moves.items()))
     screen.say(f"query restarts: {outcome['restarts']}, failed task attempts: {outcome['failed_task_attempts']}")
-    ok = bool(outcome["audit"]["ok"]) and not outcome["restarts"] and not outcome["failed_task_attempts"]
+    changed = all(seconds is not None for seconds in outcome["seconds_to_change"].values())
+    ok = bool(outcome["audit"]["ok"]) and not outcome["restarts"] and not outcome["failed_task_attempts"] and changed
     screen.say("PASSED: the output is exact" if ok else "FAILED", "bold green" if ok else "bold red")
     return ok
 

@@ -89,6 +89,9 @@ class EventLog:
     def _on_sparklistenerexecutoradded(self, event: dict[str, Any]) -> None:
         self.executors[event["Executor ID"]] = event["Executor Info"]["Host"]
 
+    def _on_sparklistenerexecutorremoved(self, event: dict[str, Any]) -> None:
+        self.executors.pop(event["Executor ID"], None)
+
     def _on_querystartedevent(self, event: dict[str, Any]) -> None:
         self.names[event["id"]] = event.get("name") or event["id"]
         self.starts[event["id"]] += 1

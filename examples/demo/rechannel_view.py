@@ -75,8 +75,11 @@ class RechannelView:
             "redis": {"url": redis_url},
             "signing": {"private_key_file": str(private), "public_key_file": str(public)},
             "agent": {"sample": 0.5, "window": 5.0},
-            "link": {"directory": str(self.directory / "link")},
-            "reschedule": {"mode": "observe", "timeout": 300.0},
+            # The link would spread new queries by itself: here, what Spark does by itself is to be seen first.
+            "link": {"directory": str(self.directory / "link"), "spread": False},
+            # The timeout is out of the way: the demo asks when it has measured. Changed executors act by themselves.
+            "reschedule": {"mode": "apply", "timeout": 3600.0, "settle": 3.0},
+            "gate": {"cooldown": 5.0},
         }
         lines = []
         for section, values in sections.items():
@@ -123,6 +126,18 @@ class RechannelView:
         """Ask for a rebalancing now."""
         code, answer = self._ask("rebalance", "--apply", "--reason", "demo", timeout_s=60.0)
         return self._decision(code, answer)
+
+    def drain(self, node: str) -> str:
+        """Order that a node is emptied and its executor released; returns the controller's sentence."""
+        code, answer = self._ask("drain", node, "--remove", "--reason", "demo")
+        if code != os.EX_OK:
+            raise RuntimeError(f"draining {node} was refused: {answer.get('error', answer)}")
+        return str(answer["sentence"])
+
+    def last_sentence(self) -> str:
+        """Return what the controller said last."""
+        _, answer = self._ask("status")
+        return str((answer.get("controller") or {}).get("last_sentence", answer.get("error", "")))
 
     def follow_command(self) -> list[str]:
         """Return the command that writes every step of every move, a line each, as it happens."""

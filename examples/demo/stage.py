@@ -21,9 +21,10 @@ from examples.demo.queries import QUERIES, Layout
 from examples.demo.rechannel_view import RechannelView
 from examples.demo.report import Screen
 
-__all__ = ["NODES", "Options", "Stage", "open_stage"]
+__all__ = ["ADDED", "NODES", "Options", "Stage", "open_stage"]
 
 NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+ADDED = "127.0.0.6"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _UNHELD = 64.0  # cores: a quota that does not bind, until the queries have started
 # The quick compiler alone: batches are at their steady speed after a dozen instead of a hundred.
@@ -74,6 +75,12 @@ class Stage:
         """Hold every node to its quota from now on, where there are quotas."""
         self.cluster.set_quota(self.options.quota)
 
+    def add_node(self) -> None:
+        """Start one more worker with its agent; it is held once its executor has started (`hold`)."""
+        self.cluster.add_worker(_worker(ADDED, self.options, held=bool(self.cluster.quotas)))
+        if self.view is not None:
+            self.group.start(f"agent-{ADDED}", self.view.agent_command(ADDED), env=self.view.environment())
+
     def finished(self) -> dict[str, int]:
         """Take in the application's progress; return how many batches each query has finished."""
         self.progress.poll()
@@ -90,6 +97,10 @@ class Stage:
         """Return what the application wrote at its end."""
         written: dict[str, Any] = json.loads((self.root / "result.json").read_text())
         return written
+
+
+def _worker(node: str, options: Options, *, held: bool) -> WorkerSpec:
+    return WorkerSpec(node, options.executor_cores, 1024, _UNHELD if held else None)
 
 
 def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
@@ -134,7 +145,7 @@ def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
             screen.say(f"redis: {redis.binary}, private socket")
             view = RechannelView(root, _python_path(dict(os.environ)))
             view.write_config(redis.url)
-        specs = [WorkerSpec(node, options.executor_cores, 1024, _UNHELD if held else None) for node in NODES]
+        specs = [_worker(node, options, held=held) for node in NODES]
         cluster = StandaloneCluster(group, root / "cluster", specs, executor_java_options=_JAVA_OPTIONS)
         stack.enter_context(cluster)
         screen.say(f"spark: standalone master and {len(specs)} workers on {', '.join(NODES)}")

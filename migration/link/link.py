@@ -266,11 +266,11 @@ class Link:
         if notice.before not in self._may_hold(spread=True):
             return
         unit = (notice.query, notice.stage, notice.partition)
-        open_ = (MoveState.STEERED, MoveState.RELEASED_IDLE)
         for move in self._reconciler.moves:
             wanted = move.wanted
             same = (wanted.query, wanted.stage, wanted.partition) == unit and wanted.target == notice.after
-            if same and move.state in open_:
+            # One that was superseded after its steer may land all the same.
+            if same and move.steered_at and move.state is not MoveState.KILLED:
                 return
         self._drifted += 1
 

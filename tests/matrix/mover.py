@@ -70,6 +70,7 @@ class Mover:
         running = set(json.loads((self.directory / f"running-{number}").read_text()))
         live = [workload for workload in workloads if workload.name in running]
         self._wait("stages are known", lambda: len(self._known(running)) == len(running - self._dead(number)))
+        self._wait("the link has spread the new queries", lambda: self._settled() or self._idle(live, number))
         while not self._idle(live, number):
             self._rotate(running, store, "busy", lambda: self._idle(live, number))
         for rows in files()[FILES - IDLE_ROUNDS :]:
@@ -186,6 +187,9 @@ class Mover:
         found = self._found()
         assert found
         return found[1]
+
+    def _settled(self) -> bool:
+        return all(view.state not in _UNSETTLED for view in self._report().moves)
 
     def _known(self, running: set[str]) -> list[Any]:
         found = self._found()

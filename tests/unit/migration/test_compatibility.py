@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.link.compatibility import DATABRICKS_ONLY, _seconds, examine
+from rechannel.migration.link.compatibility import DATABRICKS_ONLY, examine, seconds
 
 STATE = "org.apache.spark.sql.execution.streaming.state"
 STORE = "spark.sql.streaming.stateStore"
@@ -117,7 +117,7 @@ def test_an_unreadable_value_is_no_crash(key, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
+    ("text", "expected"),
     [
         ("3s", 3),
         ("3000ms", 3),
@@ -135,8 +135,8 @@ def test_an_unreadable_value_is_no_crash(key, value):
         ("3x", None),
     ],
 )
-def test_durations_are_read_as_spark_reads_them(text, seconds):
-    assert _seconds(text) == (None if seconds is None else pytest.approx(seconds))
+def test_durations_are_read_as_spark_reads_them(text, expected):
+    assert seconds(text) == (None if expected is None else pytest.approx(expected))
 
 
 def test_defaults_asked_with_are_ones_that_spark_accepts():
