@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -75,7 +74,7 @@ def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
     result = {
         str(cores): {
             "cells": {
-                store: {name: asdict(cell) for name, cell in cells.items()} for store, cells in mover.cells.items()
+                store: {name: vars(cell) for name, cell in cells.items()} for store, cells in mover.cells.items()
             },
             "failed_tasks": mover.failed,
         }

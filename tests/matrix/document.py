@@ -1,0 +1,64 @@
+"""Writes the matrix of ``docs/compatibility.md`` from what the matrix test left: ``python -m tests.matrix.document``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the matrix in Markdown; ``result`` is what ``test_matrix`` wrote."""
+    stores = list(dict.fromkeys(store for run in result.values() for store in run["cells"]))
+    columns = [(store, cores) for store in stores for cores in sorted(result) if store in result[cores]["cells"]]
+    names = list(dict.fromkeys(name for run in result.values() for cells in run["cells"].values() for name in cells))
+    heads = [f"{store}, {cores} core{'s' if cores != '1' else ''}" for store, cores in columns]
+    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    for name in names:
+        cells = [_cell(result[cores]["cells"][store].get(name)) for store, cores in columns]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    total = {
+        what: sum(
+            cell["moves"].get(what, 0)
+            for run in result.values()
+            for cells in run["cells"].values()
+            for cell in cells.values()
+        )
+        for what in ("busy", "idle", "missed", "abandoned")
+    }
+    failed = sum(sum(run["failed_tasks"].values()) for run in result.values())
+    landed = total["busy"] + total["idle"]
+    lines += [
+        "",
+        f"In all {landed:,} moves landed, {total['busy']:,} of them back to back and {total['idle']:,} while idle; "
+        f"{total['missed']:,} steers missed and were said again, {total['abandoned']:,} moves were given up, "
+        f"{failed} task attempts failed.",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return "not possible"
+    moves = cell["moves"]
+    if cell["exact"] and moves.get("busy") and moves.get("idle"):
+        return "exact"
+    return f"**{cell['error'] or ('exact, but not moved both ways' if cell['exact'] else 'not exact')}**"
+
+
+def main() -> None:
+    """Put the matrix between its marks."""
+    result = json.loads((ROOT / "out" / "matrix.json").read_text())
+    page = ROOT / "docs" / "compatibility.md"
+    before, rest = page.read_text().split(BEGIN, 1)
+    after = rest.split(END, 1)[1] if END in rest else rest
+    page.write_text(f"{before}{BEGIN}\n\n{table(result)}\n\n{END}{after}")
+    sys.stdout.write(f"{page.relative_to(ROOT)} is written\n")
+
+
+if __name__ == "__main__":
+    main()
