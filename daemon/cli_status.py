@@ -88,7 +88,8 @@ def _drain(drain: Drain, reports: list[LinkReport], now: float) -> Row:
     overdue = 0 < drain.deadline <= now
     plural = "" if len(there) == 1 else "s"
     if left:
-        state, sentence = "draining", f"{left} partitions are left on {len(there)} executor{plural}"
+        what = "1 partition is" if left == 1 else f"{left} partitions are"
+        state, sentence = "draining", f"{what} left on {len(there)} executor{plural}"
         if overdue:
             sentence += ", the deadline has passed"
     elif drain.remove and there:

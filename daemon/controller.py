@@ -326,7 +326,11 @@ class Controller:
     def _act_on_changes(self, application: str) -> None:
         """Empty drained nodes, and give executors that joined their share, without waiting for the timeout."""
         report, now = self._collector.reports[application], self._clock()
-        here = frozenset(info.executor for info in report.executors if info.host not in self.orders.nodes)
+        here = frozenset(
+            info.executor
+            for info in report.executors
+            if info.host not in self.orders.nodes and info.executor not in report.releasing
+        )
         if self._executors.get(application, (None, 0.0))[0] != here:
             self._executors[application] = (here, now)
         busy = application in self.migrations or in_flight(report) or now < self._retry_at.get(application, 0.0)

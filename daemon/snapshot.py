@@ -224,7 +224,7 @@ def _readiness(
     if not stateful:
         return NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
     need = settings.reschedule.batches
-    measured = {query.query: last_batches(query, batches, settings, now) for query in stateful}
+    measured = {query.name or query.query: last_batches(query, batches, settings, now) for query in stateful}
     if all(len(last) < need for last in measured.values()):
         name, last = max(measured.items(), key=lambda item: (len(item[1]), item[0]))
         wait = (need - len(last)) * observed.period(last, now) if last else None

@@ -197,7 +197,7 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     drifted: int = 0  # partitions that Spark ran elsewhere than before though nobody asked
     starts: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
     orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
-    releasing: list[str] = []  # executors that get no task any more and are about to be released
+    releasing: list[str] = []  # executors that get no task any more: about to be released, or retired by the cluster
 
 
 class TaskRow(msgspec.Struct, frozen=True, array_like=True):

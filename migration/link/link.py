@@ -133,6 +133,7 @@ class Link:
         self._learning: set[tuple[str, int]] = set()  # stages whose plan is looked for
         self._orders: Envelope | None = None
         self._drains: dict[str, Drain] = {}  # by node
+        self._retiring: set[str] = set()  # executors that Spark offers no task any more
         self._drifted = 0
         self._garbage = 0
         self._rejected = 0
@@ -287,7 +288,7 @@ class Link:
         """Executors that may be given partitions: on no drained node, and none while nothing is to be begun."""
         if not spread and (self._reconciler.paused or not self._settings.link.spread):
             return {}
-        leaving = set(self._releases.cordoned)
+        leaving = self._retiring.union(self._releases.cordoned)
         return {
             name: info
             for name, info in dict(self._table.executors).items()
@@ -318,6 +319,7 @@ class Link:
     def _refresh(self, now: float) -> None:
         self._next_refresh = now + _REFRESH
         self._queries = {item.query: item for item in self._adapter.queries()}
+        self._retiring = self._adapter.retiring()
         for query in self._queries.values():
             if query.idle and self._table.quiet(query.query) is None:
                 self._table.assume_quiet(query.query)
@@ -469,7 +471,7 @@ class Link:
             drifted=self._drifted,
             starts={query: words for query, words in self._starts.words.items() if query in self._queries},
             orders=encode(self._orders).decode() if self._orders is not None else "",
-            releasing=self._releases.cordoned,
+            releasing=sorted((self._retiring & self._table.executors.keys()).union(self._releases.cordoned)),
             rejected_messages=self._rejected + self._courier.refused,
             problems=problems(
                 self._problems,

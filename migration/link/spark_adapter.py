@@ -347,6 +347,12 @@ class SparkAdapter:
             info = self._jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("drained by rechannel", self._none)
             return bool(self._context.schedulerBackend().decommissionExecutor(executor, info, False, False))
 
+    def retiring(self) -> set[str]:
+        """Return the executors that Spark offers no task any more: decommissioned by the cluster, or cordoned by us."""
+        with _translated():
+            pending = self._context.schedulerBackend().executorsPendingDecommission()
+            return {name for name in str(pending.keysIterator().mkString(",")).split(",") if name}
+
     def release(self, executor: str, remaining: int) -> bool:
         """End an idle executor; the application may have ``remaining`` others. False while a task runs on it.
 

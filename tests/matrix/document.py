@@ -1,4 +1,4 @@
-"""Writes the matrix of ``docs/compatibility.md`` from what the matrix test left: ``python -m tests.matrix.document``."""
+"""Writes the matrix in ``docs/compatibility.md`` from what its test left: ``python -m tests.matrix.document``."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ def table(result: dict[str, Any]) -> str:
     }
     failed = sum(sum(run["failed_tasks"].values()) for run in result.values())
     landed = total["busy"] + total["idle"]
-    lines += [
-        "",
+    summary = (
         f"In all {landed:,} moves landed, {total['busy']:,} of them back to back and {total['idle']:,} while idle; "
         f"{total['missed']:,} steers missed and were said again, {total['abandoned']:,} moves were given up, "
-        f"{failed} task attempts failed.",
-    ]
-    return "\n".join(lines)
+        f"{failed} task attempts failed."
+    )
+    return "\n".join([*lines, "", summary])
 
 
 def _cell(cell: dict[str, Any] | None) -> str:

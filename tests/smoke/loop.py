@@ -53,7 +53,8 @@ class Loop:
         """Start the smoke test's application in a directory of its own; its checkpoints outlive it."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
-        (directory / "stop").unlink(missing_ok=True)
+        for left in ("stop", "result.json"):
+            (directory / left).unlink(missing_ok=True)
         conf = conf | {"spark.app.name": name, "spark.sql.shuffle.partitions": str(PARTITIONS)}
         (directory / "conf.json").write_text(json.dumps(conf))
         command = [sys.executable, str(Path(__file__).with_name("app.py")), str(directory)]
@@ -66,7 +67,8 @@ class Loop:
     def stop_application(self, name: str, *, generation: int = 1) -> dict[str, Any]:
         """Have it end in good order; returns what it wrote."""
         (self.directory / name / "stop").touch()
-        self.wait(f"{name} ends", lambda: not self.group.processes[f"{name}-{generation}"].alive())
+        process = self.group.processes.pop(f"{name}-{generation}")  # it may end now
+        self.wait(f"{name} ends", lambda: not process.alive())
         result: dict[str, Any] = json.loads((self.directory / name / "result.json").read_text())
         return result
 

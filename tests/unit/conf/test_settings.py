@@ -84,12 +84,23 @@ def test_a_missing_file_is_an_error(tmp_path):
         ("RECHANNEL_REDIS__URL", "redis://h:port/0", "its port"),
         ("RECHANNEL_GATE__COOLDOWN", "nan", "not a number of seconds"),
         ("RECHANNEL_AGENT__BUFFERED_WINDOWS", "many", "not a whole number of windows"),
+        ("RECHANNEL_LINK__SPREAD", "yes", "link.spread: 'yes' is neither true nor false"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(variable, value, why):
     with pytest.raises(SettingsError, match=why) as caught:
         load(None, {variable: value})
     assert "secret" not in str(caught.value)
+
+
+def test_truth_is_read_from_file_and_environment(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("[link]\nspread = false\n")
+    assert load(path, {}).link.spread is False
+    assert load(path, {"RECHANNEL_LINK__SPREAD": "True"}).link.spread is True
+    path.write_text('[link]\nspread = "false"\n')
+    with pytest.raises(SettingsError, match="neither true nor false"):
+        load(path, {})
 
 
 def test_each_setting_has_a_reason():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -250,3 +251,20 @@ def test_settings_bound_what_is_looked_at() -> None:
     more = dataclasses.replace(settings(), reschedule=dataclasses.replace(settings().reschedule, batches=5))
     found = take_snapshot(APP, report([query(WHERE)]), BATCHES, WINDOWS, more, NOW)
     assert isinstance(found, NotReady)
+
+
+def test_executors_of_drained_nodes_and_those_that_leave_are_not_available() -> None:
+    leaving = msgspec.structs.replace(report([query(WHERE)]), releasing=["1"])
+    found = take_snapshot(APP, leaving, BATCHES, WINDOWS, settings(), NOW, ["127.0.0.4"])
+    assert isinstance(found, Snapshot)
+    assert found.cluster.available.tolist() == [True, False, False, True]
+
+
+def test_the_whole_model_has_queries_that_were_never_measured() -> None:
+    seen = report([query(WHERE), query(["3", "3"], "idle"), query(["3"], "stuck", problem="real-time")])
+    found = build_snapshot(APP, seen, BATCHES, {}, settings(), NOW, whole=True)
+    assert found is not None
+    assert found.stages == {f"{QUERY}/0": (QUERY, 0), "idle/0": ("idle", 0)}
+    assert found.workload.stage("idle/0").busy.tolist() == [0, 0]
+    assert found.placement["idle/0"].tolist() == [3, 3]
+    assert set(found.batch_seconds) == {QUERY}

@@ -74,6 +74,17 @@ def test_a_batch_is_reported_with_placement_and_stages():
     assert table.placement == {("q", 0): ["0", "1"]}
 
 
+def test_a_partition_that_runs_elsewhere_than_before_is_told():
+    table = tasks.TaskTable()
+    fold(table, *one_batch(0, "01", 0), lines.progress(0))
+    notices = fold(table, *one_batch(1, "00", 10), lines.progress(1))
+    assert [notice for notice in notices if isinstance(notice, tasks.Relocated)] == [
+        tasks.Relocated("q", 0, 1, "1", "0")
+    ]
+    notices = fold(table, *one_batch(2, "00", 20), lines.progress(2))
+    assert not any(isinstance(notice, tasks.Relocated) for notice in notices)
+
+
 def test_a_query_is_quiet_between_its_jobs_only():
     table = tasks.TaskTable()
     assert table.quiet("q") is None

@@ -270,3 +270,21 @@ def test_whatever_is_proposed_the_laws_hold(situation: tuple[Placement, Facts, S
     found = dispose(wanted, at, limits, decision="d", force=force)
     event(found.code)
     check_laws(wanted, at, limits, force, found)
+
+
+def test_what_has_to_leave_goes_though_it_pays_nothing_and_overloads_the_rest() -> None:
+    full = Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0], rate=0.2),))
+    at = facts(cluster=cluster(2, [False, True]), workload=full, current=HALVES, resting=100.0)
+    found = dispose(Placement({"q/0": np.ones(4, dtype=int)}), at, Settings(), decision="d")
+    assert found.code == "ok"
+    assert [move.partition for move in found.moves] == [0, 2]
+    assert found.sentence == (
+        "2 partitions in 2 steps off n0; executor e1 would be 160% busy, above gate.max_utilization 95% and above "
+        "today's highest 80%: add executors"
+    )
+
+
+def test_what_has_to_leave_does_not_take_other_moves_along() -> None:
+    at = facts(cluster=cluster(3, [False, True, True]), current=Placement({"q/0": np.array([0, 1, 1, 2])}), resting=9.0)
+    found = dispose(Placement({"q/0": np.array([2, 1, 2, 2])}), at, Settings(), decision="d")
+    assert found.code == "cooldown", "a plan with moves of choice keeps the soft laws"
