@@ -135,7 +135,7 @@ def test_not_ready_is_a_decision_too(store: FakeStore, clock: FakeClock, world: 
     (decision,) = made.decide_all()
     assert (decision.outcome, decision.reason) == ("not-ready", "too-few-batches")
     assert decision.sentence == (
-        "not ready: query q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
+        "not ready: query name-of-q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
     )
     assert decisions(store) == [decision]
 
