@@ -155,9 +155,9 @@ class Link:
         self._problems += [finding.sentence for finding in compatibility.examine(adapter.setting)]
         author = Author(settings.cluster.name, f"link@{adapter.application}")
         self._courier = Courier(settings.redis, author, adapter.application, verifier)
-        self._starts = Starts(adapter, self._may_hold, self._courier.recall)
-        dynamic = adapter.setting("spark.dynamicAllocation.enabled", "false").lower() == "true"
-        self._releases = Releases(adapter, dynamic=dynamic)
+        self._starts = Starts(adapter, self._may_be_given, self._courier.recall)
+        dynamic = adapter.setting("spark.dynamicAllocation.enabled", "false")
+        self._releases = Releases(adapter, dynamic=dynamic.lower() == "true")
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         adapter.start_event_stream(self._directory, settings.link.event_log_bytes)
         self._stream = EventStream(self._directory)
@@ -264,16 +264,8 @@ class Link:
 
     def _relocated(self, notice: tasks.Relocated) -> None:
         """Count a partition that Spark ran elsewhere though its executor lives and nobody asked."""
-        if notice.before not in self._may_hold(spread=True):
-            return
-        unit = (notice.query, notice.stage, notice.partition)
-        for move in self._reconciler.moves:
-            wanted = move.wanted
-            same = (wanted.query, wanted.stage, wanted.partition) == unit and wanted.target == notice.after
-            # One that was superseded after its steer may land all the same.
-            if same and move.steered_at and move.state is not MoveState.KILLED:
-                return
-        self._drifted += 1
+        asked = self._reconciler.asked_for(notice.query, notice.stage, notice.partition, notice.after)
+        self._drifted += notice.before in self._may_hold() and not asked
 
     def _remember(self, query: str, batch: int) -> None:
         known = self._queries.get(query)
@@ -284,10 +276,12 @@ class Link:
         if last is not None:
             self._courier.post_placement(last)
 
-    def _may_hold(self, *, spread: bool = False) -> dict[str, ExecutorInfo]:
-        """Executors that may be given partitions: on no drained node, and none while nothing is to be begun."""
-        if not spread and (self._reconciler.paused or not self._settings.link.spread):
-            return {}
+    def _may_be_given(self) -> dict[str, ExecutorInfo] | None:
+        """Executors that may be given partitions by the link itself; None while it may begin nothing."""
+        return None if self._reconciler.paused or not self._settings.link.spread else self._may_hold()
+
+    def _may_hold(self) -> dict[str, ExecutorInfo]:
+        """Executors that may hold partitions: on no drained node, and not about to leave."""
         leaving = self._retiring.union(self._releases.cordoned)
         return {
             name: info

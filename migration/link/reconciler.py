@@ -206,6 +206,16 @@ class Reconciler:
                 move.current_since = now
         return steps
 
+    def asked_for(self, query: str, stage: int, partition: int, executor: str) -> bool:
+        """Whether a partition was steered to an executor; one superseded after its steer may land all the same."""
+        return any(
+            move.steered_at > 0
+            and move.state is not MoveState.KILLED
+            and move.wanted.target == executor
+            and (move.wanted.query, move.wanted.stage, move.wanted.partition) == (query, stage, partition)
+            for move in self._moves.values()
+        )
+
     def steered_now(self, query: str) -> list[Move]:
         """Return the moves of a query that Spark has been told of and that wait for their batch."""
         return [move for move in self._moves.values() if move.state is MoveState.STEERED and move.wanted.query == query]

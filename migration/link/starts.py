@@ -24,7 +24,9 @@ from rechannel.policies.even import even_out
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement
 
 _LOG = structlog.get_logger("rechannel.link")
-_BUDGET = 5.0  # seconds that a query's start may take longer for being put back; the rest is moved afterwards
+_BUDGET = 5.0  # seconds that saying it may take at a query's start; the rest is moved afterwards
+_GATHER = 15.0  # seconds after the attach in which executors of before are waited for: a restarted driver's come late
+_GATHER_EVERY = 0.1
 
 Executors = Mapping[str, ExecutorInfo]
 Placement = dict[int, list[str]]  # operator -> executor per partition
@@ -85,17 +87,25 @@ class Wish:
 class Starts:
     """Sees to queries that start and to partitions whose executor was lost.
 
-    ``allowed()``: executors that may hold partitions now, empty while nothing may be begun. ``recall(query)``: the last
+    ``allowed()``: executors that may hold partitions now, None while nothing may be begun. ``recall(query)``: the last
     placement that Redis remembers.
     """
 
     def __init__(
-        self, adapter: SparkAdapter, allowed: Callable[[], Executors], recall: Callable[[str], LastPlacement | None]
+        self,
+        adapter: SparkAdapter,
+        allowed: Callable[[], Executors | None],
+        recall: Callable[[str], LastPlacement | None],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.words: dict[str, str] = {}  # query -> what was done at its start
         self._adapter = adapter
         self._allowed = allowed
         self._recall = recall
+        self._clock = clock
+        self._sleep = sleep
+        self._gather_until = clock() + _GATHER
         self._lock = threading.Lock()
         self._last: dict[str, LastPlacement] = {}
         self._put_back: dict[str, _Start] = {}  # by run, until its first batch
@@ -107,22 +117,24 @@ class Starts:
 
     def started(self, query: str, run: str, checkpoint: str) -> None:
         """See to a query before its first batch."""
-        began = time.monotonic()
         operators = self._adapter.known_operators(checkpoint)
-        executors = self._allowed()
         with self._lock:
             if not operators:
                 self._fresh.add(run)
             last = self._last.get(query)
-        if not operators or not executors:
+        if not operators or self._allowed() is None:
             return
         last = last or self._recall(query)
+        executors = self._gathered(set(last.hosts.values()) if last is not None else set())
+        if not executors:
+            return
+        began = self._clock()
         wanted = put_back(last, operators, executors)
         total = sum(operator.partitions for operator in operators)
         said = 0
         for operator in operators:
             for partition, name in enumerate(wanted[operator.operator]):
-                if time.monotonic() - began > _BUDGET:
+                if self._clock() - began > _BUDGET:
                     break
                 for store in operator.stores:
                     identity = StoreId(checkpoint, run, operator.operator, partition, store)
@@ -132,7 +144,16 @@ class Starts:
             self._put_back[run] = _Start(query, wanted, said, total)
             remembered = "as they ran last" if last is not None else "evenly, for nothing is remembered of it"
             self.words[query] = f"{said} of {total} partitions placed before its first batch, {remembered}"
-        _LOG.info("query-started", query=query, run=run, sentence=self.words[query], seconds=time.monotonic() - began)
+        _LOG.info("query-started", query=query, run=run, sentence=self.words[query], seconds=self._clock() - began)
+
+    def _gathered(self, hosts: set[str]) -> Executors:
+        """Wait for the executors of before, as long as those of a starting application may still be on their way."""
+        while True:
+            executors = self._allowed() or {}
+            here = {info.host for info in executors.values()}
+            if (here and hosts <= here) or self._clock() >= self._gather_until:
+                return executors
+            self._sleep(_GATHER_EVERY)
 
     # -- on the link's thread --
 

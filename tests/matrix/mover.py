@@ -21,7 +21,7 @@ from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store
 
-IDLE_ROUNDS = 3
+IDLE_ROUNDS = 2
 _UNSETTLED = ("planned", "prepared", "steered")
 _PATIENCE = 900.0  # seconds for one phase on a busy box
 

@@ -258,6 +258,19 @@ def test_a_released_move_ends_when_it_missed_and_its_placement_is_no_longer_obey
     assert [line.after for line in reconciler.batch_done("q", 1, driver.observed(), 1e9)] == ["abandoned"]
 
 
+def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    for item in reconciler.due("q", driver.observed(), 2.0)[1]:
+        reconciler.steer(item, driver.observed(), 2.0)
+    assert reconciler.asked_for("q", 0, 0, "1")
+    assert not reconciler.asked_for("q", 0, 0, "2")
+    assert not reconciler.asked_for("q", 0, 1, "1"), "its step has not come"
+    reconciler.accept(desired(move(0, "0", "2", name="n"), decision="d2", at=3.0), driver.observed(), 3.0)
+    assert reconciler.asked_for("q", 0, 0, "1")
+
+
 def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(LIMITS)

@@ -118,13 +118,32 @@ def test_what_a_lost_executor_held_is_spread_and_nothing_else():
     assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
 
 
+@pytest.mark.parametrize(("arrive", "waited"), [(3.0, 3.0), (60.0, 15.0)])
+def test_a_restarted_driver_waits_for_its_executors_but_not_for_ever(arrive, waited):
+    now = [100.0]
+    two = {name: THREE[name] for name in ("0", "1")}
+    remembered = last(["0", "1", "2", "2"], e0="a", e1="b", e2="c")
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def allowed():
+        return THREE if now[0] >= 100.0 + arrive else two
+
+    adapter = FakeAdapter()
+    starts = Starts(adapter, allowed, lambda query: remembered, lambda: now[0], sleep)
+    starts.started("q", "run", "file:/c/state")
+    assert now[0] == pytest.approx(100.0 + waited, abs=0.2)
+    assert ({item[4] for item in adapter.steered} == {"0", "1", "2"}) is (arrive < 15)
+
+
 def test_while_nothing_may_be_begun_nothing_is_made_up_for():
-    allowed = {}
+    allowed = None
     adapter = FakeAdapter()
     starts = Starts(adapter, lambda: allowed, lambda query: None)
     starts.started("q", "run", "file:/c/state")
     starts.lost("2", {("q", 0): ["2"] * 4})
     assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
-    allowed.update(THREE)
+    allowed = THREE
     assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
     assert adapter.steered == []
