@@ -28,8 +28,9 @@ test: $(STAMP) ## Unit tests and the smoke test on real Redis and real Spark
 test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: seconds
 	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark'
 
-test-full: $(STAMP) ## Every test, the long ones too
+test-full: $(STAMP) ## Every test, the long ones too (an hour); writes the matrix in docs/compatibility.md
 	$(BIN)/python -m pytest tests
+	$(BIN)/python -m tests.matrix.document
 
 lint: $(STAMP) ## ruff, mypy and import-linter
 	$(BIN)/ruff check .

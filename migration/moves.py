@@ -102,6 +102,11 @@ class Move:
         """Still on its way: later steps wait for it."""
         return self.state in UNSETTLED
 
+    @property
+    def open(self) -> bool:
+        """May still land: on its way, or released while its query is idle."""
+        return self.state in UNSETTLED or self.state is MoveState.RELEASED_IDLE
+
     def to(self, state: MoveState, reason: Reason, *, at: float, batch: int = -1, evidence: str = "") -> MoveTransition:
         """Take a step and return its line for the journal; IllegalTransitionError when the table has no such step."""
         if state not in TRANSITIONS[self.state]:

@@ -208,7 +208,9 @@ class Link:
         if now >= self._next_tick:
             self._next_tick = now + 1.0
             self._write(self._reconciler.tick(self._observed(), now))
-        self._releases.turn(scene(self._table, self._queries, self._drains, self._reconciler.moves), now)
+        if self._drains or self._releases.under_way:
+            moves = self._reconciler.moves
+            self._releases.turn(scene(self._table, self._queries, self._drains, moves), now)
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
             nodes = {item.host for item in self._table.executors.values()}
@@ -400,7 +402,7 @@ class Link:
         moving = [
             (move.wanted.query, move.wanted.stage, move.wanted.partition)
             for move in self._reconciler.moves
-            if move.unsettled
+            if move.open
         ]
         wish = self._starts.due(query, known.run, stages, self._table.placement, moving)
         if wish is not None:

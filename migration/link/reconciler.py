@@ -115,7 +115,12 @@ class Reconciler:
 
     def add(self, decision: str, wanted: list[DesiredMove], run: str, why: str, now: float) -> list[MoveTransition]:
         """Take over moves of the link's own, all of one query; they live beside those of the desired placement."""
-        lines = []
+        units = {(item.query, item.stage, item.partition) for item in wanted}
+        lines = [
+            self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {decision}")
+            for move in self._moves.values()
+            if move.open and (move.wanted.query, move.wanted.stage, move.wanted.partition) in units
+        ]
         for item in wanted:
             move = Move(item, decision, run, now, until=now + self.limits.deadline_seconds)
             self._moves[item.move] = move
@@ -145,8 +150,12 @@ class Reconciler:
         last_batch = observed.batches.get(query, -1)
         for move in list(self._moves.values()):
             wanted = move.wanted
-            open_ = move.unsettled or move.state is MoveState.RELEASED_IDLE
-            if wanted.query != query or not open_ or observed.runs.get(query) != move.run or self._expired(move, now):
+            if (
+                wanted.query != query
+                or not move.open
+                or observed.runs.get(query) != move.run
+                or self._expired(move, now)
+            ):
                 continue
             current = observed.executor_of(query, wanted.stage, wanted.partition)
             if move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE):
@@ -275,8 +284,7 @@ class Reconciler:
         """An executor is lost: moves towards it are given up, copies on it are dead."""
         lines = []
         for move in self._moves.values():
-            open_ = move.unsettled or move.state is MoveState.RELEASED_IDLE
-            if open_ and move.wanted.target == executor:
+            if move.open and move.wanted.target == executor:
                 lines.append(self._abandon(move, Reason.TARGET_GONE, now))
             elif move.state is MoveState.DRAINED and move.holder == executor:
                 lines.append(self._kill(move, Reason.EXECUTOR_GONE, now, f"executor {executor} is gone"))
@@ -288,7 +296,7 @@ class Reconciler:
         for move in self._moves.values():
             if move.wanted.query != query or move.run != run:
                 continue
-            if move.unsettled or move.state is MoveState.RELEASED_IDLE:
+            if move.open:
                 lines.append(self._abandon(move, Reason.RUN_ENDED, now))
             elif move.state is MoveState.DRAINED:
                 lines.append(self._kill(move, Reason.RUN_ENDED, now, "the query's run is over"))

@@ -103,6 +103,11 @@ class Releases:
         """Executors that get no task any more and are not gone yet."""
         return sorted(self._cordoned)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether something is still to be done though no node is drained any more."""
+        return bool(self._cordoned) or self._base >= 0
+
     def turn(self, scene: Scene, now: float) -> None:
         """Take every step that is due. Errors of Spark are kept in ``problem``; the next turn is a new try."""
         for name in [name for name in self._cordoned if name not in scene.executors]:
@@ -112,7 +117,7 @@ class Releases:
             for name, info in scene.executors.items()
             if info.host in scene.drains and scene.drains[info.host].remove
         }
-        if not leaving and not self._cordoned and self._base < 0:
+        if not leaving and not self.under_way:
             return
         try:
             self._cordon(leaving, scene, now)

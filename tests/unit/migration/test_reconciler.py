@@ -271,6 +271,15 @@ def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
     assert reconciler.asked_for("q", 0, 0, "1")
 
 
+def test_a_move_of_the_links_own_takes_the_place_of_an_older_one_of_the_same_partition():
+    _, reconciler = released_idle()
+    lines = reconciler.add("own", [move(0, "0", "2", name="own.0")], "run", "its executor was lost", 300.0)
+    assert [(line.move, line.after, line.reason) for line in lines] == [
+        ("m0", "abandoned", "superseded"),
+        ("own.0", "planned", "accepted"),
+    ]
+
+
 def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(LIMITS)
