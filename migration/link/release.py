@@ -13,7 +13,9 @@
 Then the target is kept such that the cluster manager replaces who is lost and uses who is added, and does not start an
 executor on the drained node again: as many as the application has elsewhere, and one for each live worker host that has
 none. Where the manager chooses the drained node all the same, that executor is cordoned at once, so that the manager
-has to choose another, and goes once the others are complete, or after a minute.
+has to choose another, and goes once the others are complete, or after a minute (then two, four, … up to an hour).
+An application that has all the cores of its ``spark.cores.max`` then gets no other executor as long as the manager
+prefers the drained node: that is said, and stopping Spark's worker there is the cure.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from rechannel.wire.messages import Drain, ExecutorInfo
 _LOG = structlog.get_logger("rechannel.link")
 _LOOK = 5.0  # seconds between two looks at the master's workers
 _GRACE = 60.0  # seconds for which an executor that came back holds its place, so that others come up elsewhere
+_LONGEST_GRACE = 3600.0
 UNLIMITED = 2**31 - 1
 
 
@@ -95,6 +98,7 @@ class Releases:
         self._cordoned: dict[str, _Cordoned] = {}
         self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own
         self._wanted = 1  # executors elsewhere that there are to be now
+        self._grace = _GRACE
         self._said = -1
         self._next_look = 0.0
 
@@ -125,7 +129,10 @@ class Releases:
                 self._next_look = now + _LOOK
                 self._keep_target(scene)
             self._release(scene, now)
-            self.problem = ""
+            back = sorted({scene.drains[info.host].node for info in self._came_back(scene)})
+            self.problem = (
+                f"executors were started on drained {', '.join(back)} again: stop Spark's worker there" if back else ""
+            )
         except LinkError as error:
             self.problem = f"an executor could not be released: {error}"
             _LOG.warning("an executor could not be released", error=str(error))
@@ -136,7 +143,7 @@ class Releases:
                 continue
             overdue = 0 < drain.deadline <= now
             # One that appeared after the drain began has nothing on it that would be worth moving step by step.
-            came_back = scene.executors[name].added > drain.since
+            came_back = scene.executors[name] in self._came_back(scene)
             if name in scene.holders and not overdue and not came_back:
                 continue
             if self._adapter.cordon(name):
@@ -144,12 +151,22 @@ class Releases:
                 self._cordoned[name] = _Cordoned(now, waits_for)
                 _LOG.info("executor-cordoned", executor=name, node=drain.node, overdue=overdue)
 
+    @staticmethod
+    def _came_back(scene: Scene) -> list[ExecutorInfo]:
+        found = []
+        for info in scene.executors.values():
+            drain = scene.drains.get(info.host)
+            if drain is not None and drain.remove and info.added > drain.since:
+                found.append(info)
+        return found
+
     def _release(self, scene: Scene, now: float) -> None:
         staying = len(scene.executors.keys() - self._cordoned.keys())
         if self._dynamic or not staying:
             return
+        complete = staying >= self._wanted
         for name, state in sorted(self._cordoned.items()):
-            if staying < self._wanted and now < state.since + _GRACE:
+            if not complete and now < state.since + self._grace:
                 continue
             state.waits_for = {
                 query: batch
@@ -160,6 +177,7 @@ class Releases:
             if not state.waits_for and self._adapter.release(name, remaining):
                 self.released += 1
                 self._base, self._said = max(self._base, staying), remaining
+                self._grace = _GRACE if complete else min(2 * self._grace, _LONGEST_GRACE)
                 _LOG.info("executor-released", executor=name, remaining=remaining)
                 return  # one in a turn; the next looks anew
 

@@ -118,6 +118,9 @@ def test_a_drained_node_is_emptied_and_released_without_a_failed_task(loop: Loop
     for name in APPS:
         loop.wait("the others hold all", lambda name=name: on_all(loop, name, NODES[:2], but=("idle",)))
     assert failed(loop) == before, "no task attempt failed"
+    for _ in range(10):
+        assert drain()["state"] == "released", "the master has room there, and keeps out"
+    loop.cluster.stop_worker(node)
 
 
 def test_drains_outlive_the_controller(loop: Loop):
@@ -155,7 +158,12 @@ def test_an_undrained_node_gets_its_share_again(loop: Loop):
     assert loop.cli("undrain", NODES[2])[0] == 0
     assert loop.cli("status")[1]["drains"] == []
     # The applications have no core left for a fourth executor: room is made on the first node.
+    loop.cluster.add_worker(WorkerSpec(NODES[2], *WORKER, None))
     assert loop.cli("drain", NODES[0], "--remove")[0] == 0
+    loop.wait(
+        "the first node is empty", lambda: loop.cli("status")[1]["drains"][0]["state"] in ("releasing", "released")
+    )
+    loop.cluster.stop_worker(NODES[0])
     nodes = [NODES[1], NODES[2], ADDED]
     for name in APPS:
         loop.wait(f"{name} is back there", lambda name=name: on_all(loop, name, nodes, but=("idle",)))

@@ -21,6 +21,7 @@ class FakeCluster:
         self.cordoned: list[str] = []
         self.busy: set[str] = set()
         self.fails = False
+        self.most = UNLIMITED  # spark.cores.max
         self._next = len(hosts)
 
     def cordon(self, executor):
@@ -46,7 +47,7 @@ class FakeCluster:
         """The master starts executors on workers that have none, as far as the limit goes."""
         used = {item.host for item in self.executors.values()}
         for host in order or self.workers:
-            if host in self.workers and host not in used and len(self.executors) < self.limit:
+            if host in self.workers and host not in used and len(self.executors) < min(self.limit, self.most):
                 name = str(self._next)
                 self._next += 1
                 self.executors[name] = info(name, host, now)
@@ -130,6 +131,31 @@ def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_
     del cluster.executors[next(name for name, item in cluster.executors.items() if item.host == "b")]
     turns(now, 6)
     assert cluster.hosts() == ["a", "b", "d"]
+
+
+def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_it_is_said_and_seldom_tried():
+    cluster = FakeCluster("a", "b")
+    cluster.most = 2
+    releases = Releases(cluster, dynamic=False)
+    released = []
+    for step in range(200):
+        now = 20.0 + 5.0 * step
+        if step == 2:
+            cluster.workers.append("d")
+        before = releases.released
+        releases.turn(look(cluster, drained("b")), now)
+        if releases.released > before:
+            released.append(now)
+        cluster.schedule(now + 1.0, ["b", "d"])
+    assert len(released) < 8
+    assert releases.problem == "executors were started on drained b again: stop Spark's worker there"
+    cluster.workers.remove("b")
+    cluster.executors = {name: item for name, item in cluster.executors.items() if item.host != "b"}
+    for step in range(3):
+        releases.turn(look(cluster, drained("b")), 2000.0 + 6.0 * step)
+        cluster.schedule(2000.0 + 6.0 * step)
+    assert cluster.hosts() == ["a", "d"]
+    assert releases.problem == ""
 
 
 def test_undrained_the_target_is_sparks_own_again():
