@@ -34,6 +34,7 @@ from rechannel.wire.messages import (
     ControllerState,
     Decision,
     DesiredPlacement,
+    Drain,
     Envelope,
     LinkReport,
     MessageError,
@@ -74,6 +75,7 @@ class Controller:
         self._executors: dict[str, tuple[frozenset[str], float]] = {}  # application -> its executors, and since when
         self._decided_for: dict[str, frozenset[str]] = {}  # application -> the executors last decided for
         self._retry_at: dict[str, float] = {}
+        self._drain_said: dict[str, str] = {}  # application -> the last sentence of a drain's decision
         self._lock = threading.RLock()
         self._log = structlog.get_logger("rechannel.controller")
         self._examined: set[str] = set()  # applications whose desired placement this leader has looked at
@@ -99,7 +101,9 @@ class Controller:
                 self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
             unseen = sorted(set(reports) - self._examined)
             if unseen or turn is not Turn.KEPT:
-                self.orders.adopt({name: reports[name] for name in unseen})
+                paused = self.orders.adopt({name: reports[name] for name in unseen})
+                if paused and not self.lead.paused:
+                    self.lead.pause(True)
             self._each(unseen, lambda name: self._adopt(name, reports[name]))
             self.orders.publish(self.lead.paused, self.lead.epoch)
             if self._clock() >= self._words_at + self.settings.agent.window:
@@ -206,8 +210,9 @@ class Controller:
                     f"draining {node} leaves {', '.join(stuck)} no executor to move to: add a node first, or undrain "
                     f"{', '.join(sorted(self.orders.nodes - {node})) or 'another one'}"
                 )
+            before = dict(self.orders.drains)
             self.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
-            self.orders.publish(self.lead.paused, self.lead.epoch)
+            self._publish_orders(before)
             self._retry_at.clear()
             left = sum(left_on(report, [node])[node] for report in reports.values())
             there = sum(info.host == node for report in reports.values() for info in report.executors)
@@ -223,14 +228,22 @@ class Controller:
     def undrain(self, node: str, *, user: str, reason: str) -> str:
         """Let a node hold state again; ValueError if it was not drained."""
         with self._lock:
+            before = dict(self.orders.drains)
             if not self.orders.undrain(node):
                 known = ", ".join(sorted(self.orders.nodes)) or "none"
                 raise ValueError(f"node {node} is not drained; drained are {known}")
-            self.orders.publish(self.lead.paused, self.lead.epoch)
+            self._publish_orders(before)
             self._last_sentence = f"{node} may hold state again; the next decision gives it its share"
             self._log.info("undrain", node=node, user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
+
+    def _publish_orders(self, before: dict[str, Drain]) -> None:
+        try:
+            self.orders.publish(self.lead.paused, self.lead.epoch)
+        except StoreError:
+            self.orders.drains = before  # the request is read again, and answered then
+            raise
 
     @property
     def epoch(self) -> int:
@@ -309,6 +322,11 @@ class Controller:
             reason=decision.reason,
             sentence=decision.sentence,
         )
+        if decision.trigger == deciding.DRAIN:
+            repeated = self._drain_said.get(application) == decision.sentence and decision.outcome != "applied"
+            self._drain_said[application] = decision.sentence
+            if repeated:
+                return  # a drain that cannot go on is tried again and again; it is told once
         envelope = self._author.envelope(
             decision, ttl=keys.DECISIONS.ttl, application=application, epoch=self.lead.epoch
         )
@@ -338,8 +356,8 @@ class Controller:
             return
         if any(left_on(report, self.orders.nodes).values()):
             self._retry_at[application] = now + _RETRY_EVERY
-            self.decide(deciding.DRAIN, application=application, apply=True)
-            return
+            if self.decide(deciding.DRAIN, application=application, apply=True).outcome == "applied":
+                return
         decided_for = self._decided_for.setdefault(application, here)
         stable = now - self._executors[application][1] >= self.settings.reschedule.settle
         if here != decided_for and stable and not self._resting(application, now):

@@ -27,7 +27,7 @@ class Orders:
         self._signer = signer
         self._author = author
         self._clock = clock
-        self._known = 0.0  # when what we know was said
+        self._known = (0, 0)  # epoch and sequence of what we know
         self._log = structlog.get_logger("rechannel.controller")
 
     @property
@@ -35,15 +35,23 @@ class Orders:
         """Nodes that are to hold no state."""
         return frozenset(self.drains)
 
-    def adopt(self, reports: Mapping[str, LinkReport]) -> None:
-        """Take over the newest orders that anybody holds: Redis, the links, or we ourselves."""
-        for envelope in self._found(reports.values()):
-            if envelope.time > self._known and isinstance(envelope.body, StandingOrders):
-                self._known = envelope.time
-                self.drains = {drain.node: drain for drain in envelope.body.drains}
+    def adopt(self, reports: Mapping[str, LinkReport]) -> bool:
+        """Take over the newest orders that anybody holds: Redis, the links, or we ourselves.
 
-    def _found(self, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
-        candidates = [self._store.get(keys.ORDERS)]
+        Returns whether all is to be paused because links say so and Redis has no orders any more.
+        """
+        kept = self._store.get(keys.ORDERS)
+        paused = False
+        for envelope in self._found(kept, reports.values()):
+            said = (envelope.epoch, envelope.sequence)
+            if said > self._known and isinstance(envelope.body, StandingOrders):
+                self._known = said
+                self.drains = {drain.node: drain for drain in envelope.body.drains}
+                paused = envelope.body.paused and kept is None
+        return paused
+
+    def _found(self, kept: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
+        candidates = [kept]
         for text in {report.orders for report in reports if report.orders}:
             try:
                 candidates.append(decode(text.encode(), cluster=self._author.cluster))
@@ -65,10 +73,10 @@ class Orders:
         ours = found is not None and self._signer.sign(found).signature == found.signature
         if found is not None and ours and found.body == body and found.epoch == epoch:
             return
-        if found is None and body == StandingOrders():
+        if found is None and body == StandingOrders() and self._known == (0, 0):
             return  # nothing was ever ordered
         envelope = self._author.envelope(body, ttl=_LIFE, epoch=epoch)
-        self._known = envelope.time
+        self._known = (epoch, envelope.sequence)
         self._store.put(keys.ORDERS, "", self._signer.sign(envelope))
 
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> Drain:
@@ -77,7 +85,7 @@ class Orders:
         known = self.drains.get(node)
         self.drains[node] = Drain(
             node=node,
-            since=known.since if known is not None else now,
+            since=known.since if known is not None and known.remove == remove else now,
             user=user,
             reason=reason,
             remove=remove,

@@ -102,6 +102,10 @@ class TaskTable:
             return None
         return not self._running.get(query) and not self._strangers
 
+    def in_batch(self, query: str) -> bool:
+        """Say whether the batch begun last is not committed yet; it may be between two of its jobs."""
+        return (query, self.last_batch.get(query, -1)) in self._batches
+
     def assume_quiet(self, query: str) -> None:
         """Take a query for quiet whose jobs were never seen (the driver says its trigger is not active)."""
         if not self._running.get(query):

@@ -6,7 +6,10 @@ Everything it holds is bounded: what cannot be sent for long is dropped, oldest 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import structlog
@@ -34,6 +37,7 @@ _SLOWEST = 5.0  # seconds between two tries while Redis is away
 _KEPT_EVIDENCE = 10_000
 _SEND_AT_ONCE = 100
 _KEPT_TASKS = 100_000  # task rows in all batches that wait: some tens of megabytes in the user's driver
+_SAY_AGAIN = 300.0  # seconds between two times that last placements are written, changed or not
 _RECALL_PATIENCE = 0.5  # seconds for which a query's start waits for Redis
 _LARGEST_BATCH = 60_000  # task rows; as JSON still below the largest message
 
@@ -50,7 +54,9 @@ class Courier:
         self._settings = settings
         self._placements: dict[str, LastPlacement] = {}  # by query
         self._orders: Envelope | None = None
-        self._orders_seen: tuple[int, float, str] = (-1, 0.0, "")
+        self._orders_seen: tuple[int, int, str] = (-1, 0, "")
+        self._kept: dict[str, LastPlacement] = {}  # of running queries: said again now and then, for Redis may forget
+        self._say_again_at = time.monotonic() + _SAY_AGAIN
         self._refused_orders = "-"
         self._author = author
         self._application = application
@@ -86,12 +92,14 @@ class Courier:
         """Hand over the newest report and the nodes whose agents' evidence is wanted."""
         with self._lock:
             self._report = report
+            running = {query.query for query in report.queries}
+            self._kept = {query: kept for query, kept in self._kept.items() if query in running}
             self._nodes = {node: self._nodes.get(node, "") for node in nodes}
 
     def post_placement(self, placement: LastPlacement) -> None:
         """Hand over where a query's partitions ran last."""
         with self._lock:
-            self._placements[placement.query] = placement
+            self._placements[placement.query] = self._kept[placement.query] = placement
 
     def post_batch(self, batch: BatchReport, run: str) -> None:
         """Hand over a finished batch of a run; what is too large to send or too old to keep is dropped and counted."""
@@ -126,17 +134,30 @@ class Courier:
     def recall(self, query: str) -> LastPlacement | None:
         """Ask Redis where a query's partitions ran last, on the caller's thread and with little patience."""
         try:
-            patience = min(_RECALL_PATIENCE, self._settings.timeout)
-            store = Store(replace(self._settings, timeout=patience), self._author.cluster)
-            try:
+            with self._impatient() as store:
                 envelope = store.get(keys.PLACEMENT, query)
-            finally:
-                store.close()
         except StoreError as error:
             _LOG.warning("a query's last placement could not be asked for", query=query, error=str(error))
             return None
         body = envelope.body if envelope is not None else None
         return body if isinstance(body, LastPlacement) and body.query == query else None
+
+    def fetch_orders(self) -> None:
+        """Read the standing orders on the caller's thread, with little patience: before anything is begun."""
+        try:
+            with self._impatient() as store:
+                self._read_orders(store)
+        except StoreError as error:
+            _LOG.warning("the standing orders are not known yet", error=str(error))
+
+    @contextmanager
+    def _impatient(self) -> Iterator[Store]:
+        patience = min(_RECALL_PATIENCE, self._settings.timeout)
+        store = Store(replace(self._settings, timeout=patience), self._author.cluster)
+        try:
+            yield store
+        finally:
+            store.close()
 
     def take_closed(self) -> list[ClosedStore]:
         """Return the state stores that executors said they closed, since the last call."""
@@ -232,9 +253,10 @@ class Courier:
 
     def _read_orders(self, store: Store) -> None:
         envelope = store.get(keys.ORDERS)
-        if envelope is None or (envelope.epoch, envelope.time, envelope.signature) == self._orders_seen:
+        if envelope is None or (envelope.epoch, envelope.sequence, envelope.signature) == self._orders_seen:
             return
-        newer = (envelope.epoch, envelope.time) > self._orders_seen[:2]
+        # Every leader has an epoch of its own, and its sequence rises; clocks may be set back.
+        newer = (envelope.epoch, envelope.sequence) > self._orders_seen[:2]
         try:
             self._check(envelope)
             if not isinstance(envelope.body, StandingOrders) or not newer:
@@ -245,7 +267,7 @@ class Courier:
                 self.rejected += 1
                 _LOG.warning("standing orders refused", error=str(error))
             return
-        self._orders_seen = (envelope.epoch, envelope.time, envelope.signature)
+        self._orders_seen = (envelope.epoch, envelope.sequence, envelope.signature)
         with self._lock:
             self._orders = envelope
 
@@ -256,6 +278,9 @@ class Courier:
 
     def _send_placements(self, store: Store) -> None:
         with self._lock:
+            if time.monotonic() >= self._say_again_at:
+                self._say_again_at = time.monotonic() + _SAY_AGAIN
+                self._placements = self._kept | self._placements
             posted = dict(self._placements)
         for query, placement in posted.items():
             store.put(keys.PLACEMENT, query, self._author.envelope(placement, ttl=keys.PLACEMENT.ttl))

@@ -155,7 +155,7 @@ class Link:
         self._problems += [finding.sentence for finding in compatibility.examine(adapter.setting)]
         author = Author(settings.cluster.name, f"link@{adapter.application}")
         self._courier = Courier(settings.redis, author, adapter.application, verifier)
-        self._starts = Starts(adapter, self._may_be_given, self._courier.recall)
+        self._starts = Starts(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
         dynamic = adapter.setting("spark.dynamicAllocation.enabled", "false")
         self._releases = Releases(adapter, dynamic=dynamic.lower() == "true")
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
@@ -163,6 +163,8 @@ class Link:
         self._stream = EventStream(self._directory)
         self._table.executors.update({item.executor: item for item in adapter.executors()})
         self._journal = Journal(self._directory / "journal.jsonl")
+        self._courier.fetch_orders()
+        self._take_orders()
         adapter.watch_starts(self._starts.started)
 
     # -- the loop --
@@ -291,12 +293,15 @@ class Link:
             if name not in leaving and info.host not in self._drains
         }
 
-    def _mail(self, now: float) -> None:
+    def _take_orders(self) -> None:
         orders = self._courier.take_orders()
         if orders is not None and isinstance(orders.body, StandingOrders):
             self._orders = orders
             self._drains = {drain.node: drain for drain in orders.body.drains}
             self._reconciler.paused = orders.body.paused
+
+    def _mail(self, now: float) -> None:
+        self._take_orders()
         desired = self._courier.take_desired()
         if desired is not None:
             try:
@@ -356,6 +361,8 @@ class Link:
             runs=runs,
             stores={(query, stage) for query, run in runs.items() for own, stage in self._stages if own == run},
             batches=self._table.last_batch,
+            quiet={query for query in runs if self._table.quiet(query)},
+            closed=self._table.executors.keys() - self._may_hold().keys(),
         )
 
     def _at_boundary(self, query: str) -> None:
@@ -399,12 +406,7 @@ class Link:
             for (run, ordinal), stage in self._stages.items()
             if run == known.run
         }
-        moving = [
-            (move.wanted.query, move.wanted.stage, move.wanted.partition)
-            for move in self._reconciler.moves
-            if move.open
-        ]
-        wish = self._starts.due(query, known.run, stages, self._table.placement, moving)
+        wish = self._starts.due(query, known.run, stages, self._table.placement, self._reconciler.moving)
         if wish is not None:
             decision = wish.moves[0].move.rpartition(".")[0]
             self._write(self._reconciler.add(decision, wish.moves, known.run, wish.why, time.time()))
@@ -459,13 +461,13 @@ class Link:
             queries=[query_state(query, self._table, self._stages) for query in self._queries.values()],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
-            accepted_epoch=reconciler.epoch,
+            accepted_epoch=max(reconciler.epoch, self._orders.epoch if self._orders is not None else 0),
             failed_tasks=self._table.failed_tasks,
             missed=reconciler.missed,
             landed=reconciler.landed,
             abandoned=reconciler.abandoned,
             drifted=self._drifted,
-            starts={query: words for query, words in self._starts.words.items() if query in self._queries},
+            starts=self._starts.words(self._queries),
             orders=encode(self._orders).decode() if self._orders is not None else "",
             releasing=sorted((self._retiring & self._table.executors.keys()).union(self._releases.cordoned)),
             rejected_messages=self._rejected + self._courier.refused,
@@ -483,6 +485,7 @@ class Link:
         try:
             self._adapter.stop_event_stream()
             self._adapter.stop_watching_starts()
+            self._releases.lift()
         except LinkError:
             _LOG.debug("the driver was gone before the listeners could be taken out")
         finally:

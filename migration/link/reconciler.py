@@ -30,7 +30,8 @@ class Observed:
     """What the driver knows at this moment.
 
     ``placement``: (query, stage) -> executor per partition; ``ran``: the batch in which that was; ``runs``: query ->
-    current run; ``stores``: (query, stage) whose state stores are known; ``batches``: query -> last batch begun.
+    current run; ``stores``: (query, stage) whose state stores are known; ``batches``: query -> last batch begun;
+    ``quiet``: queries that run no job now; ``closed``: executors that may be given nothing, since they are to leave.
     """
 
     executors: Collection[str]
@@ -39,6 +40,8 @@ class Observed:
     runs: Mapping[str, str]
     stores: Collection[tuple[str, int]]
     batches: Mapping[str, int]
+    quiet: Collection[str] = ()
+    closed: Collection[str] = ()
 
     def executor_of(self, query: str, stage: int, partition: int) -> str:
         """Return where a partition last ran, "" if unknown."""
@@ -66,6 +69,7 @@ class Reconciler:
         self._sequence = -1
         self._expires = 0.0
         self._moves: dict[str, Move] = {}
+        self._busy_at: dict[str, float] = {}  # query -> when it last ran a job, as far as `tick` saw
         self._released: dict[str, set[tuple[int, str]]] = {}
 
     @property
@@ -129,13 +133,19 @@ class Reconciler:
         return lines
 
     @property
-    def waiting(self) -> bool:
-        """Whether a batch boundary is looked for now: something is to be steered and nothing holds it."""
-        return not self._held and self.busy
+    def moving(self) -> set[tuple[str, int, int]]:
+        """The (query, stage, partition) of every move that may still land."""
+        return {
+            (move.wanted.query, move.wanted.stage, move.wanted.partition) for move in self._moves.values() if move.open
+        }
 
     @property
-    def _held(self) -> bool:
-        return self.hold or self.paused
+    def waiting(self) -> bool:
+        """Whether a batch boundary is looked for now: something is to be steered and nothing holds it."""
+        return any(move.unsettled and not self._held(move) for move in self._moves.values())
+
+    def _held(self, move: Move) -> bool:
+        return self.paused or (self.hold and not move.until)
 
     def _expired(self, move: Move, now: float) -> bool:
         return now >= (move.until or self._expires)
@@ -144,8 +154,6 @@ class Reconciler:
         """At a quiet moment of a query: moves given up, and moves to `steer` now, one after the other."""
         lines: list[MoveTransition] = []
         due: list[Move] = []
-        if self._held:
-            return lines, due
         steps = self._current_steps(query, now)
         last_batch = observed.batches.get(query, -1)
         for move in list(self._moves.values()):
@@ -155,6 +163,7 @@ class Reconciler:
                 or not move.open
                 or observed.runs.get(query) != move.run
                 or self._expired(move, now)
+                or self._held(move)
             ):
                 continue
             current = observed.executor_of(query, wanted.stage, wanted.partition)
@@ -168,7 +177,7 @@ class Reconciler:
                     due.append(move)
             elif wanted.step != steps[move.decision]:
                 continue
-            elif wanted.target not in observed.executors:
+            elif wanted.target not in observed.executors or wanted.target in observed.closed:
                 lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
             elif current == wanted.target:
                 lines.append(self._abandon(move, Reason.ALREADY_THERE, now, batch=last_batch))
@@ -305,25 +314,31 @@ class Reconciler:
     def tick(self, observed: Observed, now: float) -> list[MoveTransition]:
         """Let time pass: deadlines, expiry, presumed kills."""
         lines: list[MoveTransition] = []
-        if not self._held:
-            for query in {move.wanted.query for move in self._moves.values() if move.unsettled}:
-                self._current_steps(query, now)
+        for query in {move.wanted.query for move in self._moves.values() if move.unsettled and not self._held(move)}:
+            self._current_steps(query, now)
+        for query in observed.runs:
+            if query not in observed.quiet:
+                self._busy_at[query] = now
+        self._busy_at = {query: at for query, at in self._busy_at.items() if query in observed.runs}
         for move in self._moves.values():
             age = now - move.current_since if move.current_since >= 0 else 0.0
             if move.state in (MoveState.PLANNED, MoveState.PREPARED):
                 if self._expired(move, now):
                     evidence = "" if move.until else "no controller renews it"
                     lines.append(self._abandon(move, Reason.EXPIRED, now, evidence=evidence))
-                elif not self._held and age >= self.limits.deadline_seconds:
+                elif not self._held(move) and age >= self.limits.deadline_seconds:
                     known = (move.wanted.query, move.wanted.stage) in observed.stores
                     reason = Reason.DEADLINE if known else Reason.STORES_UNKNOWN
                     lines.append(self._abandon(move, reason, now))
             elif move.state is MoveState.STEERED:
-                idle = observed.batches.get(move.wanted.query, -1) <= move.steered_batch
+                query = move.wanted.query
+                # A query that stands still for long: nothing is to come, and the next step need not wait for it.
+                still = now - self._busy_at.setdefault(query, now) >= _IDLE
+                idle = still and observed.batches.get(query, -1) <= move.steered_batch
                 late = now - move.steered_at >= self.limits.deadline_seconds
                 if late and move.misses:
                     lines.append(self._abandon(move, Reason.DEADLINE, now))
-                elif late or (idle and now - move.steered_at >= _IDLE):
+                elif late or idle:
                     lines.append(move.to(MoveState.RELEASED_IDLE, Reason.NO_BATCH, at=now, batch=move.steered_batch))
             elif move.state is MoveState.DRAINED and now - move.drained_at >= self.limits.presume:
                 evidence = f"two maintenance intervals ({self.limits.presume:g} s) passed"

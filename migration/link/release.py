@@ -67,7 +67,7 @@ def scene(table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain
         if (query, stage, partition) not in left
     }
     begun = {query: table.last_batch.get(query, -1) for query in queries}
-    quiet = {query for query in queries if table.quiet(query)}
+    quiet = {query for query in queries if table.quiet(query) and not table.in_batch(query)}
     return Scene(table.executors, drains, holders, begun, quiet)
 
 
@@ -96,6 +96,9 @@ class Releases:
         self._adapter = adapter
         self._dynamic = dynamic  # Spark itself removes idle executors, and sets the target
         self._cordoned: dict[str, _Cordoned] = {}
+        self._killed: set[str] = set()  # released, and Spark has not told yet that they are gone
+        self._avoid: frozenset[str] = frozenset()  # nodes whose executors are to leave
+        self._before = 0  # executors in all before the first release
         self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own
         self._wanted = 1  # executors elsewhere that there are to be now
         self._grace = _GRACE
@@ -105,7 +108,7 @@ class Releases:
     @property
     def cordoned(self) -> list[str]:
         """Executors that get no task any more and are not gone yet."""
-        return sorted(self._cordoned)
+        return sorted(self._killed.union(self._cordoned))
 
     @property
     def under_way(self) -> bool:
@@ -114,57 +117,66 @@ class Releases:
 
     def turn(self, scene: Scene, now: float) -> None:
         """Take every step that is due. Errors of Spark are kept in ``problem``; the next turn is a new try."""
-        for name in [name for name in self._cordoned if name not in scene.executors]:
-            del self._cordoned[name]
-        leaving = {
-            name: scene.drains[info.host]
-            for name, info in scene.executors.items()
-            if info.host in scene.drains and scene.drains[info.host].remove
-        }
-        if not leaving and not self.under_way:
+        self._killed &= scene.executors.keys()
+        present = {name: info for name, info in scene.executors.items() if name not in self._killed}
+        self._cordoned = {name: state for name, state in self._cordoned.items() if name in present}
+        avoid = frozenset(node for node, drain in scene.drains.items() if drain.remove)
+        elsewhere = {name for name, info in present.items() if info.host not in avoid and name not in self._cordoned}
+        if avoid != self._avoid:
+            self._avoid = avoid
+            self._base = len(elsewhere) if self._base >= 0 else -1
+            self._next_look = 0.0
+        if not avoid and not self.under_way:
+            self.problem = ""
             return
         try:
-            self._cordon(leaving, scene, now)
+            self._cordon(present, elsewhere, scene, now)
             if now >= self._next_look:
                 self._next_look = now + _LOOK
-                self._keep_target(scene)
-            self._release(scene, now)
-            back = sorted({scene.drains[info.host].node for info in self._came_back(scene)})
+                self._keep_target(present, elsewhere)
+            self._release(present, elsewhere, scene, now)
+            back = {info.host for info in present.values() if _came_back(info, scene.drains)}
             self.problem = (
-                f"executors were started on drained {', '.join(back)} again: stop Spark's worker there" if back else ""
+                f"executors were started on drained {', '.join(sorted(back))} again: stop Spark's worker there"
+                if back and self._base >= 0
+                else ""
             )
         except LinkError as error:
             self.problem = f"an executor could not be released: {error}"
             _LOG.warning("an executor could not be released", error=str(error))
 
-    def _cordon(self, leaving: Mapping[str, Drain], scene: Scene, now: float) -> None:
-        for name, drain in sorted(leaving.items()):
-            if name in self._cordoned:
+    def lift(self) -> None:
+        """Leave the application's target to Spark again: nobody looks after it from now on."""
+        if self._base >= 0 and not self._dynamic:
+            self._base, self._wanted, self._said = -1, 1, self._unlimited
+            self._adapter.limit_executors(self._unlimited)
+
+    @property
+    def _unlimited(self) -> int:
+        # What a standalone application has unless it was told otherwise; elsewhere the target is a number to be met.
+        return UNLIMITED if self._adapter.standalone else self._before
+
+    def _cordon(
+        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: Scene, now: float
+    ) -> None:
+        for name, info in sorted(present.items()):
+            # Without another executor nothing could run any more, and there is no way back from a cordon.
+            if info.host not in self._avoid or name in self._cordoned or not elsewhere:
                 continue
-            overdue = 0 < drain.deadline <= now
-            # One that appeared after the drain began has nothing on it that would be worth moving step by step.
-            came_back = scene.executors[name] in self._came_back(scene)
-            if name in scene.holders and not overdue and not came_back:
+            overdue = 0 < scene.drains[info.host].deadline <= now
+            if name in scene.holders and not overdue:
                 continue
             if self._adapter.cordon(name):
                 waits_for = {query: batch for query, batch in scene.begun.items() if query not in scene.quiet}
                 self._cordoned[name] = _Cordoned(now, waits_for)
-                _LOG.info("executor-cordoned", executor=name, node=drain.node, overdue=overdue)
+                _LOG.info("executor-cordoned", executor=name, node=info.host, overdue=overdue)
 
-    @staticmethod
-    def _came_back(scene: Scene) -> list[ExecutorInfo]:
-        found = []
-        for info in scene.executors.values():
-            drain = scene.drains.get(info.host)
-            if drain is not None and drain.remove and info.added > drain.since:
-                found.append(info)
-        return found
-
-    def _release(self, scene: Scene, now: float) -> None:
-        staying = len(scene.executors.keys() - self._cordoned.keys())
-        if self._dynamic or not staying:
+    def _release(
+        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: Scene, now: float
+    ) -> None:
+        if self._dynamic or not elsewhere:
             return
-        complete = staying >= self._wanted
+        complete = len(elsewhere) >= self._wanted
         for name, state in sorted(self._cordoned.items()):
             if not complete and now < state.since + self._grace:
                 continue
@@ -173,27 +185,34 @@ class Releases:
                 for query, batch in state.waits_for.items()
                 if query not in scene.quiet and scene.begun.get(query, batch + 1) <= batch
             }
-            remaining = len(scene.executors) - 1
+            remaining = len(present) - 1
             if not state.waits_for and self._adapter.release(name, remaining):
                 self.released += 1
-                self._base, self._said = max(self._base, staying), remaining
+                if self._base < 0:
+                    self._before = len(present)
+                self._base, self._said = max(self._base, len(elsewhere)), remaining
                 self._grace = _GRACE if complete else min(2 * self._grace, _LONGEST_GRACE)
+                self._killed.add(name)
+                del self._cordoned[name]
                 _LOG.info("executor-released", executor=name, remaining=remaining)
                 return  # one in a turn; the next looks anew
 
-    def _keep_target(self, scene: Scene) -> None:
+    def _keep_target(self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str]) -> None:
         if self._dynamic or self._base < 0:
             return
-        avoid = {node for node, drain in scene.drains.items() if drain.remove}
-        if not avoid and not self._cordoned:
-            self._base, self._wanted = -1, 1
-            wanted = UNLIMITED  # what a standalone application has unless it was told otherwise
-        else:
-            staying = [info.host for name, info in scene.executors.items() if name not in self._cordoned]
-            self._base = max(self._base, len(staying))
-            self._wanted = target(staying, self._base, self._adapter.worker_hosts(), avoid)
-            wanted = self._wanted + len(self._cordoned)
-        if wanted != self._said:
-            self._adapter.limit_executors(wanted)
-            self._said = wanted
-            _LOG.info("executors-limited", most=wanted)
+        if not self._avoid and not self._cordoned:
+            self.lift()
+            return
+        self._base = max(self._base, len(elsewhere))
+        hosts = [present[name].host for name in elsewhere]
+        self._wanted = target(hosts, self._base, self._adapter.worker_hosts(), self._avoid)
+        most = self._wanted + len(present) - len(elsewhere)
+        if most != self._said:
+            self._adapter.limit_executors(most)
+            self._said = most
+            _LOG.info("executors-limited", most=most)
+
+
+def _came_back(info: ExecutorInfo, drains: Mapping[str, Drain]) -> bool:
+    drain = drains.get(info.host)
+    return drain is not None and drain.remove and info.added > drain.since

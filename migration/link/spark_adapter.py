@@ -349,9 +349,12 @@ class SparkAdapter:
 
     def retiring(self) -> set[str]:
         """Return the executors that Spark offers no task any more: decommissioned by the cluster, or cordoned by us."""
-        with _translated():
-            pending = self._context.schedulerBackend().executorsPendingDecommission()
-            return {name for name in str(pending.keysIterator().mkString(",")).split(",") if name}
+        try:
+            with _translated():
+                pending = self._context.schedulerBackend().executorsPendingDecommission()
+                return {name for name in str(pending.keysIterator().mkString(",")).split(",") if name}
+        except UnsupportedSparkError:
+            return set()  # local mode has no executors
 
     def release(self, executor: str, remaining: int) -> bool:
         """End an idle executor; the application may have ``remaining`` others. False while a task runs on it.
@@ -369,6 +372,12 @@ class SparkAdapter:
             empty = getattr(getattr(self._jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
             self._context.requestTotalExecutors(most, 0, empty)
 
+    @property
+    def standalone(self) -> bool:
+        """Whether a standalone master runs the application."""
+        with _translated():
+            return str(self._context.master()).startswith("spark://")
+
     def worker_hosts(self) -> list[str] | None:
         """Ask a standalone master for the hosts of its live workers; None where there is no such master to ask."""
         with _translated():
@@ -384,11 +393,14 @@ class SparkAdapter:
             patience = spark.rpc.RpcTimeout(
                 self._jvm.scala.concurrent.duration.FiniteDuration(_MASTER_PATIENCE, seconds), "rechannel"
             )
+            rpc = self._context.schedulerBackend().rpcEnv()
             for address in master.removeprefix("spark://").split(","):
                 host, _, port = address.rpartition(":")
-                rpc = self._context.schedulerBackend().rpcEnv()
-                reference = rpc.setupEndpointRef(spark.rpc.RpcAddress(host, int(port)), "Master")
-                state = reference.askSync(question, patience, any_class)
+                try:
+                    reference = rpc.setupEndpointRef(spark.rpc.RpcAddress(host, int(port)), "Master")
+                    state = reference.askSync(question, patience, any_class)
+                except Py4JJavaError:
+                    continue  # of several masters one may be down
                 if str(state.status().toString()) == "ALIVE":
                     return sorted({str(worker.host()) for worker in state.workers() if worker.isAlive()})
         return None

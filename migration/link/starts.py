@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -27,6 +27,7 @@ _LOG = structlog.get_logger("rechannel.link")
 _BUDGET = 5.0  # seconds that saying it may take at a query's start; the rest is moved afterwards
 _GATHER = 15.0  # seconds after the attach in which executors of before are waited for: a restarted driver's come late
 _GATHER_EVERY = 0.1
+_KEPT_QUERIES = 1000  # remembered here, the latest
 
 Executors = Mapping[str, ExecutorInfo]
 Placement = dict[int, list[str]]  # operator -> executor per partition
@@ -70,10 +71,7 @@ def _stand_ins(hosts: Mapping[str, str], executors: Executors) -> dict[str, str]
 class _Start:
     """A run whose partitions were put back before its first batch."""
 
-    query: str
     wanted: Placement
-    said: int
-    total: int
 
 
 @dataclass
@@ -87,21 +85,23 @@ class Wish:
 class Starts:
     """Sees to queries that start and to partitions whose executor was lost.
 
-    ``allowed()``: executors that may hold partitions now, None while nothing may be begun. ``recall(query)``: the last
-    placement that Redis remembers.
+    ``allowed()``: executors that may hold partitions now, None while nothing may be begun; ``drained()``: nodes that
+    are to hold none; ``recall(query)``: the last placement that Redis remembers.
     """
 
     def __init__(
         self,
         adapter: SparkAdapter,
         allowed: Callable[[], Executors | None],
+        drained: Callable[[], Collection[str]],
         recall: Callable[[str], LastPlacement | None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.words: dict[str, str] = {}  # query -> what was done at its start
+        self._words: dict[str, str] = {}  # query -> what was done at its start
         self._adapter = adapter
         self._allowed = allowed
+        self._drained = drained
         self._recall = recall
         self._clock = clock
         self._sleep = sleep
@@ -112,6 +112,11 @@ class Starts:
         self._fresh: set[str] = set()  # runs to be spread after their first batch
         self._lost: dict[tuple[str, int], set[int]] = {}  # (query, stage) -> partitions
         self._number = 0
+
+    def words(self, queries: Collection[str]) -> dict[str, str]:
+        """Return what was done at the start of each of these queries."""
+        with self._lock:
+            return {query: text for query, text in self._words.items() if query in queries}
 
     # -- on Spark's thread --
 
@@ -131,6 +136,8 @@ class Starts:
         began = self._clock()
         wanted = put_back(last, operators, executors)
         total = sum(operator.partitions for operator in operators)
+        with self._lock:
+            self._put_back[run] = _Start(wanted)  # before anything is said: what fails or takes too long is moved later
         said = 0
         for operator in operators:
             for partition, name in enumerate(wanted[operator.operator]):
@@ -140,18 +147,24 @@ class Starts:
                     identity = StoreId(checkpoint, run, operator.operator, partition, store)
                     self._adapter.steer(identity, executors[name].host, name)
                 said += 1
+        remembered = "as they ran last" if last is not None else "evenly, for nothing is remembered of it"
+        sentence = f"{said} of {total} partitions placed before its first batch, {remembered}"
+        self._say(query, sentence)
+        _LOG.info("query-started", query=query, run=run, sentence=sentence, seconds=self._clock() - began)
+
+    def _say(self, query: str, sentence: str) -> None:
         with self._lock:
-            self._put_back[run] = _Start(query, wanted, said, total)
-            remembered = "as they ran last" if last is not None else "evenly, for nothing is remembered of it"
-            self.words[query] = f"{said} of {total} partitions placed before its first batch, {remembered}"
-        _LOG.info("query-started", query=query, run=run, sentence=self.words[query], seconds=self._clock() - began)
+            self._words.pop(query, None)
+            self._words[query] = sentence
+            while len(self._words) > _KEPT_QUERIES:
+                del self._words[next(iter(self._words))]
 
     def _gathered(self, hosts: set[str]) -> Executors:
         """Wait for the executors of before, as long as those of a starting application may still be on their way."""
         while True:
             executors = self._allowed() or {}
             here = {info.host for info in executors.values()}
-            if (here and hosts <= here) or self._clock() >= self._gather_until:
+            if (here and hosts <= here.union(self._drained())) or self._clock() >= self._gather_until:
                 return executors
             self._sleep(_GATHER_EVERY)
 
@@ -170,7 +183,10 @@ class Starts:
             if last is not None and (last.operators, last.hosts) == (operators, hosts):
                 return None
             found = LastPlacement(query=query, name=name, batch=batch, operators=dict(operators), hosts=hosts)
+            self._last.pop(query, None)
             self._last[query] = found
+            while len(self._last) > _KEPT_QUERIES:
+                del self._last[next(iter(self._last))]
         return found
 
     def lost(self, executor: str, placement: Mapping[tuple[str, int], list[str]]) -> None:
@@ -248,10 +264,11 @@ class Starts:
             self._fresh.discard(run)
             for stage in lost:
                 del self._lost[query, stage]
-            if begun is not None:
-                self.words[query] += f"; {moves} missed and are moved now" if moves else "; all landed"
-                return "a restarted query's partitions that did not land where they ran last"
-            if fresh:
-                self.words[query] = f"{moves} partitions spread after its first batch"
-                return "a new query is spread evenly"
+            words = self._words.get(query, "")
+        if begun is not None:
+            self._say(query, words + (f"; {moves} missed and are moved now" if moves else "; all landed"))
+            return "a restarted query's partitions that did not land where they ran last"
+        if fresh:
+            self._say(query, f"{moves} partitions spread after its first batch")
+            return "a new query is spread evenly"
         return "their executor was lost"

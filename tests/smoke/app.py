@@ -1,7 +1,7 @@
 """The smoke tests' Spark application: stateful queries whose output can be counted, attached to Rechannel.
 
 ``python app.py DIRECTORY`` reads ``conf.json`` there and keeps its checkpoints there; a file ``idle`` adds a query that
-runs one batch an hour, a file ``restart`` has the first query stopped and started again. It runs until the file
+runs one batch an hour, a file ``slow`` has the others begin one every three seconds, a file ``restart`` has the first query stopped and started again. It runs until the file
 ``stop`` exists, then writes ``result.json``: what the queries counted, and what the link said at the end.
 """
 
@@ -74,7 +74,8 @@ def main(directory: Path) -> None:
         counts.setdefault(name, {})
         batches.setdefault(name, -1)
         writer = frames[name].writeStream.queryName(name).outputMode("update").foreachBatch(keep(name))
-        writer = writer.trigger(processingTime="1 hour" if name == "idle" else "0 seconds")
+        often = "3 seconds" if (directory / "slow").exists() else "0 seconds"
+        writer = writer.trigger(processingTime="1 hour" if name == "idle" else often)
         return writer.option("checkpointLocation", str(directory / f"checkpoint-{name}")).start()
 
     in_python = (

@@ -13,7 +13,7 @@ from benchmarks.testbed.spark_cluster import WorkerSpec
 from smoke.app import wrong_counts
 from smoke.loop import PARTITIONS, Loop, open_loop
 
-pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(2400)]
 NODES = ["127.0.0.34", "127.0.0.35", "127.0.0.36"]
 ADDED = "127.0.0.37"
 WORKER = (2, 2048)
@@ -25,7 +25,9 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
     with open_loop(tmp_path_factory.mktemp("changes"), NODES, WORKER) as loop:
         loop.nodes = [*NODES, ADDED]
         loop.start_daemons(1)
-        (loop.directory / "first").mkdir()
+        for name in APPS:
+            (loop.directory / name).mkdir()
+            (loop.directory / name / "slow").touch()  # two applications back to back leave two cores no breath
         (loop.directory / "first" / "idle").touch()
         for name in APPS:
             loop.start_application(name, conf(loop))

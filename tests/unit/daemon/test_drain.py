@@ -12,6 +12,7 @@ from rechannel.daemon.controller import Controller
 from rechannel.daemon.orders import left_on
 from rechannel.wire import keys
 from rechannel.wire.messages import Drain, MoveView, StandingOrders, encode
+from rechannel.wire.store import StoreUnavailableError
 from unit.daemon.fakes import APP, CONFIG, VERIFIER, FakeStore, World, controller, executors, query, report, settings
 from unit.daemon.test_controller import decisions, desired, go_on, reply, request, wanted
 
@@ -201,3 +202,58 @@ def test_partitions_are_counted_on_nodes():
     gone = MoveView(move="m", query="q1", stage=0, partition=0, source="0", target="2", step=0, state="released_idle")
     assert left_on(report([query("0011")], moves=[gone]), ["127.0.0.2"]) == {"127.0.0.2": 1}
     assert len(executors()) == 4
+
+
+def test_a_drain_that_cannot_go_on_is_told_once(store, clock):
+    world = World(store, clock)
+    world.queries = [query(list("0123"), problem="real-time mode")]
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    drain(leader)
+    for _ in range(5):
+        go_on(world, 30)
+        leader.observe()
+        leader.follow()
+    assert [decision.outcome for decision in decisions(store)] == ["not-ready"]
+
+
+def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
+    leader.pause(True)
+    signed = store.get(keys.ORDERS)
+    store.empty()
+    clock.sleep(30)
+    known = report([query(world.placement)])
+    world._send(keys.REPORT, APP, msgspec.structs.replace(known, orders=encode(signed).decode()))
+    store.seen_application(APP, clock())
+    follower = controller(store, clock, name="b")
+    follower.observe()
+    assert follower.lead.paused
+    assert orders(store).paused
+
+
+def test_an_undrain_that_redis_did_not_hear_is_tried_again(leader, store):
+    drain(leader)
+    request(store, "undrain", node=NODE)
+    put = store.put
+
+    def away(rule, *arguments, **more):
+        if rule is keys.ORDERS:
+            raise StoreUnavailableError("away")
+        return put(rule, *arguments, **more)
+
+    store.put = away
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    store.put = put
+    assert leader.answer_requests() == 1
+    assert reply(store).code == 0
+    assert orders(store).drains == []
+
+
+def test_an_undrain_is_said_though_redis_was_emptied_meanwhile(leader, store):
+    drain(leader)
+    leader.undrain(NODE, user="op", reason="")
+    store.empty()
+    leader.observe()
+    assert orders(store).drains == [], "a link that missed it must hear of it"

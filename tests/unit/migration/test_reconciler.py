@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import msgspec
@@ -280,6 +281,23 @@ def test_a_move_of_the_links_own_takes_the_place_of_an_older_one_of_the_same_par
     ]
 
 
+def test_nothing_is_given_to_an_executor_that_is_to_leave():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    leaving = dataclasses.replace(driver.observed(), closed={"1"})
+    lines, due = reconciler.due("q", leaving, 2.0)
+    assert ([line.reason for line in lines], due) == (["target-gone"], [])
+
+
+def test_a_held_migration_does_not_hold_the_links_own_moves():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), hold=True), driver.observed(), 1.0)
+    reconciler.add("own", [move(1, "0", "1", name="own.0")], "run", "a new query", 1.0)
+    assert [item.wanted.move for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["own.0"]
+
+
 def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(LIMITS)
@@ -312,7 +330,9 @@ def test_a_boundary_before_the_partition_ran_is_no_miss():
 def test_an_idle_query_does_not_hold_back_the_steps_of_others():
     both = {("idle", 0): ["0"], ("q", 0): ["0"]}
     runs = {"q": "run", "idle": "run"}
-    observed = Observed({"0", "1"}, both, {key: [0] for key in both}, runs, set(both), {"q": 0, "idle": 0})
+    observed = Observed(
+        {"0", "1"}, both, {key: [0] for key in both}, runs, set(both), {"q": 0, "idle": 0}, quiet={"idle"}
+    )
     first = DesiredMove(move="a", query="idle", stage=0, partition=0, source="0", target="1", step=0)
     second = move(0, "0", "1", step=1)
     body = DesiredPlacement(decision="d", runs=runs, moves=[first, second])
@@ -321,6 +341,7 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
     (waiting,) = reconciler.due("idle", observed, 2.0)[1]
     reconciler.steer(waiting, observed, 2.0)
     assert reconciler.due("q", observed, 3.0) == ([], [])
+    assert reconciler.tick(observed, 3.0) == []
     assert [line.after for line in reconciler.tick(observed, 13.0)] == ["released_idle"]
     assert [item.wanted.move for item in reconciler.due("q", observed, 13.0)[1]] == ["m0"]
 

@@ -12,7 +12,12 @@ from rechannel.wire.messages import DesiredMove, Drain, ExecutorInfo
 
 
 class FakeCluster:
-    """An adapter and its standalone master: one executor for each worker, up to the limit."""
+    """An adapter and its standalone master: one executor for each worker, up to the limit.
+
+    ``told`` is False while Spark has not told yet that a released executor is gone.
+    """
+
+    standalone = True
 
     def __init__(self, *hosts: str) -> None:
         self.workers = list(hosts)
@@ -20,6 +25,9 @@ class FakeCluster:
         self.limit = UNLIMITED
         self.cordoned: list[str] = []
         self.busy: set[str] = set()
+        self.kills = 0
+        self.told = True
+        self.unseen: dict[str, ExecutorInfo] = {}
         self.fails = False
         self.most = UNLIMITED  # spark.cores.max
         self._next = len(hosts)
@@ -33,8 +41,12 @@ class FakeCluster:
     def release(self, executor, remaining):
         if executor in self.busy:
             return False
-        self.limit = remaining
-        del self.executors[executor]
+        self.kills += 1
+        self.limit = remaining + (executor in self.unseen)  # a second kill lowers nothing
+        if executor in self.executors:
+            gone = self.executors.pop(executor)
+            if not self.told:
+                self.unseen[executor] = gone
         return True
 
     def limit_executors(self, most):
@@ -66,7 +78,7 @@ def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[st
 
 
 def look(cluster: FakeCluster, drains, holders=(), begun=None, quiet=()) -> Scene:
-    return Scene(dict(cluster.executors), drains, set(holders), begun or {}, set(quiet))
+    return Scene(cluster.executors | cluster.unseen, drains, set(holders), begun or {}, set(quiet))
 
 
 def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
@@ -156,6 +168,69 @@ def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_it_is_sai
         cluster.schedule(2000.0 + 6.0 * step)
     assert cluster.hosts() == ["a", "d"]
     assert releases.problem == ""
+
+
+def test_an_executor_is_released_once_though_spark_tells_late_that_it_is_gone():
+    cluster = FakeCluster("a", "b", "c")
+    cluster.told = False
+    releases = Releases(cluster, dynamic=False)
+    for step in range(20):
+        releases.turn(look(cluster, drained("c")), 20.0 + 0.1 * step)
+        cluster.schedule(20.0 + 0.1 * step)
+    assert (cluster.kills, cluster.limit, cluster.hosts()) == (1, 2, ["a", "b"])
+    assert releases.cordoned == ["2"]
+    cluster.unseen.clear()
+    releases.turn(look(cluster, drained("c")), 30.0)
+    assert releases.cordoned == []
+
+
+def test_nodes_drained_one_after_the_other_leave_the_rest_alone():
+    cluster = FakeCluster("a", "b", "c", "d")
+    releases = Releases(cluster, dynamic=False)
+    both = drained("d")
+    for step in range(60):
+        if step == 5:
+            both = both | drained("c")
+        releases.turn(look(cluster, both), 20.0 + 5.0 * step)
+        cluster.schedule(20.0 + 5.0 * step, ["d", "c", "b", "a"])
+    assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a", "b"], 2, 2)
+
+
+def test_two_executors_of_one_node_that_empty_at_different_moments():
+    cluster = FakeCluster("a", "b")
+    cluster.executors["9"] = info("9", "b")
+    releases = Releases(cluster, dynamic=False)
+    for step in range(30):
+        holders = ["9"] if step < 4 else []
+        releases.turn(look(cluster, drained("b"), holders=holders), 20.0 + 5.0 * step)
+        cluster.schedule(20.0 + 5.0 * step)
+    assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a"], 2, 1)
+
+
+def test_where_all_executors_are_to_leave_none_is_cordoned():
+    cluster = FakeCluster("a", "b")
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("a") | drained("b")), 20.0)
+    assert cluster.cordoned == []
+
+
+def test_elsewhere_than_on_standalone_the_target_of_before_comes_back():
+    cluster = FakeCluster("a", "b", "c")
+    cluster.standalone = False
+    releases = Releases(cluster, dynamic=False)
+    releases.turn(look(cluster, drained("c")), 20.0)
+    releases.turn(look(cluster, {}), 30.0)
+    assert cluster.limit == 3
+
+
+def test_whoever_goes_leaves_the_target_to_spark():
+    cluster = FakeCluster("a", "b")
+    releases = Releases(cluster, dynamic=False)
+    releases.lift()
+    releases.turn(look(cluster, drained("b")), 20.0)
+    assert cluster.limit == 1
+    releases.lift()
+    assert cluster.limit == UNLIMITED
 
 
 def test_undrained_the_target_is_sparks_own_again():

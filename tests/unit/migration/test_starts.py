@@ -67,7 +67,7 @@ def test_nothing_remembered_or_for_other_partitions_means_an_even_start(remember
 def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
     join = KnownOperator(0, 2, ("left", "right"))
     adapter = FakeAdapter([join])
-    starts = Starts(adapter, lambda: THREE, lambda query: last(["2", "1"], e0="a", e1="b", e2="c"))
+    starts = Starts(adapter, lambda: THREE, set, lambda query: last(["2", "1"], e0="a", e1="b", e2="c"))
     starts.started("q", "run", "file:/c/state")
     assert adapter.steered == [
         (0, 0, "left", "c", "2"),
@@ -75,7 +75,7 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
         (0, 1, "left", "b", "1"),
         (0, 1, "right", "b", "1"),
     ]
-    assert starts.words["q"] == "2 of 2 partitions placed before its first batch, as they ran last"
+    assert starts.words(["q"])["q"] == "2 of 2 partitions placed before its first batch, as they ran last"
     placement = {("q", 0): ["2", "0"]}
     wish = starts.due("q", "run", {0: [0]}, placement, [])
     assert [(move.partition, move.source, move.target) for move in wish.moves] == [(1, "0", "1")], "one missed"
@@ -83,7 +83,7 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
 
 
 def test_a_query_that_ran_under_this_driver_needs_no_redis():
-    starts = Starts(FakeAdapter(), lambda: THREE, lambda query: pytest.fail("asked Redis"))
+    starts = Starts(FakeAdapter(), lambda: THREE, set, lambda query: pytest.fail("asked Redis"))
     known = starts.ran("q", "name", 3, {0: ["0", "1", "2", "0"]}, THREE)
     assert known is not None
     assert known.hosts == {"0": "a", "1": "b", "2": "c"}
@@ -94,7 +94,7 @@ def test_a_query_that_ran_under_this_driver_needs_no_redis():
 
 
 def test_a_new_query_is_spread_after_its_first_batch():
-    starts = Starts(FakeAdapter([]), lambda: THREE, lambda query: None)
+    starts = Starts(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     starts.started("q", "run", "file:/c/state")
     placement = {("q", 0): ["0"] * 4, ("other", 0): ["1", "1"]}
     assert starts.due("q", "run", {}, placement, []) is None, "its stages are not known yet"
@@ -105,12 +105,12 @@ def test_a_new_query_is_spread_after_its_first_batch():
 
 
 def test_a_query_that_was_there_before_us_is_left_as_it_is():
-    starts = Starts(FakeAdapter([]), lambda: THREE, lambda query: None)
+    starts = Starts(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
 
 
 def test_what_a_lost_executor_held_is_spread_and_nothing_else():
-    starts = Starts(FakeAdapter([]), lambda: executors(e0="a", e1="b"), lambda query: None)
+    starts = Starts(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
     starts.lost("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
     # They fell on one executor in the batch that was running.
     wish = starts.due("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [("q", 0, 5)])
@@ -131,7 +131,7 @@ def test_a_restarted_driver_waits_for_its_executors_but_not_for_ever(arrive, wai
         return THREE if now[0] >= 100.0 + arrive else two
 
     adapter = FakeAdapter()
-    starts = Starts(adapter, allowed, lambda query: remembered, lambda: now[0], sleep)
+    starts = Starts(adapter, allowed, set, lambda query: remembered, lambda: now[0], sleep)
     starts.started("q", "run", "file:/c/state")
     assert now[0] == pytest.approx(100.0 + waited, abs=0.2)
     assert ({item[4] for item in adapter.steered} == {"0", "1", "2"}) is (arrive < 15)
@@ -140,7 +140,7 @@ def test_a_restarted_driver_waits_for_its_executors_but_not_for_ever(arrive, wai
 def test_while_nothing_may_be_begun_nothing_is_made_up_for():
     allowed = None
     adapter = FakeAdapter()
-    starts = Starts(adapter, lambda: allowed, lambda query: None)
+    starts = Starts(adapter, lambda: allowed, set, lambda query: None)
     starts.started("q", "run", "file:/c/state")
     starts.lost("2", {("q", 0): ["2"] * 4})
     assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
