@@ -92,6 +92,13 @@ def _drain(drain: Drain, reports: list[LinkReport], now: float) -> Row:
         state, sentence = "draining", f"{what} left on {len(there)} executor{plural}"
         if overdue:
             sentence += ", the deadline has passed"
+        stuck = sorted(
+            f"{query.name or query.query} cannot be moved: {query.problem}"
+            for report in reports
+            for query in report.queries
+            if query.problem and any(set(stage.placement) & set(there) for stage in query.stages)
+        )
+        sentence = "; ".join([sentence, *stuck])
     elif drain.remove and there:
         state, sentence = "releasing", f"empty; {len(there)} executor{plural} to be released at a batch boundary"
     elif there:

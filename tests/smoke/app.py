@@ -1,8 +1,9 @@
 """The smoke tests' Spark application: stateful queries whose output can be counted, attached to Rechannel.
 
 ``python app.py DIRECTORY`` reads ``conf.json`` there and keeps its checkpoints there; a file ``idle`` adds a query that
-runs one batch an hour, a file ``slow`` has the others begin one every three seconds, a file ``restart`` has the first query stopped and started again. It runs until the file
-``stop`` exists, then writes ``result.json``: what the queries counted, and what the link said at the end.
+runs one batch an hour, a file ``slow`` has the others begin one every three seconds, a file ``restart`` has the first
+query stopped and started again. It runs until the file ``stop`` exists, then writes ``result.json``: what the queries
+counted, and what the link said at the end.
 """
 
 from __future__ import annotations

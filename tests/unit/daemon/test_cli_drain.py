@@ -57,6 +57,11 @@ def test_mistakes_are_wrong_usage(asked, words, said):
 GONE = MoveView(move="m", query="q1", stage=0, partition=3, source="3", target="0", step=0, state="released_idle")
 
 
+def test_a_drain_says_what_cannot_be_moved():
+    row = _drain(Drain(node="127.0.0.5", since=0), [report([query("0123", problem="real-time mode")])], 10.0)
+    assert row["sentence"].endswith("name-of-q1 cannot be moved: real-time mode")
+
+
 @pytest.mark.parametrize(
     ("drain", "where", "moves", "state", "words"),
     [

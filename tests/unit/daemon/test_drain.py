@@ -215,7 +215,7 @@ def test_a_drain_that_cannot_go_on_is_told_once(store, clock):
         go_on(world, 30)
         leader.observe()
         leader.follow()
-    assert [decision.outcome for decision in decisions(store)] == ["not-ready"]
+    assert [decision.outcome for decision in decisions(store)] == ["planned"]
 
 
 def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
