@@ -21,6 +21,7 @@ from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store
 
+FIRST_FILES = 2  # until the stages are known, and the link has spread the new queries
 IDLE_ROUNDS = 2
 _UNSETTLED = ("planned", "prepared", "steered")
 _PATIENCE = 900.0  # seconds for one phase on a busy box
@@ -64,13 +65,15 @@ class Mover:
         self.cells[store] = {workload.name: Cell() for workload in workloads}
         self._fed = 0
         failed = self._report().failed_tasks if number and self._found() else 0
-        for rows in files()[: FILES - IDLE_ROUNDS]:
+        for rows in files()[:FIRST_FILES]:
             self._feed(number, rows)
         self._wait("queries start", (self.directory / f"running-{number}").exists)
         running = set(json.loads((self.directory / f"running-{number}").read_text()))
         live = [workload for workload in workloads if workload.name in running]
         self._wait("stages are known", lambda: len(self._known(running)) == len(running - self._dead(number)))
-        self._wait("the link has spread the new queries", lambda: self._settled() or self._idle(live, number))
+        self._wait("the first files are read", lambda: self._idle(live, number) and self._settled())
+        for rows in files()[FIRST_FILES : FILES - IDLE_ROUNDS]:
+            self._feed(number, rows)
         while not self._idle(live, number):
             self._rotate(running, store, "busy", lambda: self._idle(live, number))
         for rows in files()[FILES - IDLE_ROUNDS :]:

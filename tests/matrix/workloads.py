@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 SCHEMA = "seq long, key long, pair long, at timestamp"
-FILES = 8
+FILES = 9
 ROWS_PER_FILE = 48
 KEYS = 13
 FILE_SECONDS = 12
