@@ -27,7 +27,7 @@ from rechannel.daemon.collect import Collector
 from rechannel.daemon.deciding import Ask
 from rechannel.daemon.following import Migration, in_flight
 from rechannel.daemon.lead import Lead, Turn
-from rechannel.daemon.orders import Orders, left_on
+from rechannel.daemon.orders import Orders, left_on, stranded
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
 from rechannel.wire import keys
 from rechannel.wire.messages import (
@@ -73,7 +73,8 @@ class Controller:
         self._collector = Collector(store, settings, clock)
         self.orders = Orders(store, signer, self._author, clock)
         self._executors: dict[str, tuple[frozenset[str], float]] = {}  # application -> its executors, and since when
-        self._decided_for: dict[str, frozenset[str]] = {}  # application -> the executors last decided for
+        # application -> the executors last decided for, at first those it had when it was ready for the first time
+        self._decided_for: dict[str, frozenset[str]] = {}
         self._retry_at: dict[str, float] = {}
         self._drain_said: dict[str, str] = {}  # application -> the last sentence of a drain's decision
         self._lock = threading.RLock()
@@ -200,11 +201,7 @@ class Controller:
             if node not in hosts and node not in self.orders.nodes:
                 raise ValueError(f"unknown node {node}; known are {', '.join(sorted(hosts)) or 'none'}")
             avoid = self.orders.nodes | {node}
-            stuck = sorted(
-                name
-                for name, report in reports.items()
-                if any(left_on(report, avoid).values()) and {info.host for info in report.executors} <= avoid
-            )
+            stuck = stranded(reports, avoid)
             if stuck:
                 raise ValueError(
                     f"draining {node} leaves {', '.join(stuck)} no executor to move to: add a node first, or undrain "
@@ -344,11 +341,7 @@ class Controller:
     def _act_on_changes(self, application: str) -> None:
         """Empty drained nodes, and give executors that joined their share, without waiting for the timeout."""
         report, now = self._collector.reports[application], self._clock()
-        here = frozenset(
-            info.executor
-            for info in report.executors
-            if info.host not in self.orders.nodes and info.executor not in report.releasing
-        )
+        here = self._usable(report)
         if self._executors.get(application, (None, 0.0))[0] != here:
             self._executors[application] = (here, now)
         busy = application in self.migrations or in_flight(report) or now < self._retry_at.get(application, 0.0)
@@ -358,7 +351,7 @@ class Controller:
             self._retry_at[application] = now + _RETRY_EVERY
             if self.decide(deciding.DRAIN, application=application, apply=True).outcome == "applied":
                 return
-        decided_for = self._decided_for.setdefault(application, here)
+        decided_for = self._decided_for.get(application, here)
         stable = now - self._executors[application][1] >= self.settings.reschedule.settle
         if here != decided_for and stable and not self._resting(application, now):
             self._retry_at[application] = now + _RETRY_EVERY
@@ -366,6 +359,10 @@ class Controller:
             decision = self.decide("executors", application=application, apply=apply)
             if decision.outcome != "not-ready":
                 self._decided_for[application] = here
+
+    def _usable(self, report: LinkReport) -> frozenset[str]:
+        usable = (info for info in report.executors if info.host not in self.orders.nodes)
+        return frozenset(info.executor for info in usable) - frozenset(report.releasing)
 
     def _follow(self, application: str) -> None:
         migration = self.migrations[application]
@@ -466,6 +463,7 @@ class Controller:
         if isinstance(found, NotReady):
             self._words[application] = f"not ready: {found.sentence}"
             return
+        self._decided_for.setdefault(application, self._usable(facts.report))
         resting = self._resting(application, self._clock())
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = sum(stage.n for stage in found.workload.placeable)

@@ -6,7 +6,7 @@ their signature: so a restarted controller knows them even where Redis was empti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import structlog
 
@@ -117,3 +117,12 @@ def left_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
                 if node in count and (query.query, stage.stage, partition) not in gone:
                     count[node] += 1
     return count
+
+
+def stranded(reports: Mapping[str, LinkReport], nodes: Collection[str]) -> list[str]:
+    """Return the applications that would have state and no executor to hold it, were these nodes drained."""
+    return sorted(
+        name
+        for name, report in reports.items()
+        if any(left_on(report, nodes).values()) and {info.host for info in report.executors} <= set(nodes)
+    )
