@@ -26,7 +26,9 @@ from rechannel.wire.store import Store
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(7200)]
 ROOT = Path(__file__).parents[2]
 NODES = ("127.0.0.41", "127.0.0.42", "127.0.0.43")
-PARTITIONS = 4
+PARTITIONS = 3
+# The quick compiler alone and few log lines: some thirty queries on two cores are mostly start-up.
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 CORES = tuple(int(text) for text in os.environ.get("MATRIX_CORES", "1,2").split(","))
 WANTED = [name for name in STORES if os.environ.get("MATRIX_STORES", "") in name]
 
@@ -41,7 +43,15 @@ def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
         )
         settings = load(config, {})
         workers = [WorkerSpec(node, sum(CORES), 2048, None) for node in NODES]
-        with StandaloneCluster(group, tmp_path / "cluster", workers, executor_memory_mb=800) as cluster:
+        cluster = StandaloneCluster(
+            group,
+            tmp_path / "cluster",
+            workers,
+            executor_memory_mb=800,
+            executor_java_options=JAVA_OPTIONS,
+            log_level="warn",
+        )
+        with cluster:
             movers = {}
             for cores in CORES:
                 name = f"matrix-{cores}"
@@ -52,6 +62,8 @@ def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
                         (directory / f"inbox-{number}").mkdir()
                 conf = cluster.conf(executor_cores=cores) | {
                     "spark.app.name": name,
+                    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+                    "spark.driver.memory": "1500m",
                     "spark.cores.max": str(cores * len(NODES)),
                     "spark.sql.shuffle.partitions": str(PARTITIONS),
                     "spark.sql.session.timeZone": "UTC",
