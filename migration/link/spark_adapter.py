@@ -161,7 +161,10 @@ class SparkAdapter:
     # -- what runs --
 
     def executors(self) -> list[ExecutorInfo]:
-        """List the live executors (the driver itself left out)."""
+        """List the live executors (the driver itself left out).
+
+        One whose block manager has not registered yet is left out: ``AppStatusListener`` learns its host from that.
+        """
         with _translated():
             found = self._context.statusStore().executorList(True)
             rows = [found.apply(index) for index in range(found.size())]
@@ -174,7 +177,7 @@ class SparkAdapter:
                     memory=int(row.maxMemory()),
                 )
                 for row in rows
-                if row.id() != "driver"
+                if row.id() != "driver" and row.hostPort()
             ]
 
     def queries(self) -> list[ActiveQuery]:
