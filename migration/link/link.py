@@ -47,7 +47,6 @@ _REFRESH = 5.0  # seconds between two looks at the session's list of queries
 _READ_BACKS = 3  # times a steer is read back while its query stays quiet
 _READ_BACK_EVERY = 0.02  # seconds
 _LEARN_TRIES = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth
-_SETTLING = 30.0  # seconds after the attach in which executors may show up that were half registered then
 _FAILURES = 20  # turns in a row that may fail before the link gives up
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
@@ -322,9 +321,6 @@ class Link:
         self._next_refresh = now + _REFRESH
         self._queries = {item.query: item for item in self._adapter.queries()}
         self._retiring = self._adapter.retiring()
-        if now < self._attached + _SETTLING:
-            for item in self._adapter.executors():
-                self._table.executors.setdefault(item.executor, item)
         for query in self._queries.values():
             if query.idle and self._table.quiet(query.query) is None:
                 self._table.assume_quiet(query.query)

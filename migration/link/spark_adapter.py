@@ -161,23 +161,20 @@ class SparkAdapter:
     # -- what runs --
 
     def executors(self) -> list[ExecutorInfo]:
-        """List the live executors (the driver itself left out).
-
-        One whose block manager has not registered yet is left out: ``AppStatusListener`` learns its host from that.
-        """
+        """List the live executors (the driver itself left out)."""
         with _translated():
             found = self._context.statusStore().executorList(True)
             rows = [found.apply(index) for index in range(found.size())]
             return [
                 ExecutorInfo(
                     executor=str(row.id()),
-                    host=str(row.hostPort()).rpartition(":")[0],
+                    host=_host(str(row.hostPort())),
                     cores=int(row.totalCores()),
                     added=row.addTime().getTime() / 1000,
                     memory=int(row.maxMemory()),
                 )
                 for row in rows
-                if row.id() != "driver" and row.hostPort()
+                if row.id() != "driver"
             ]
 
     def queries(self) -> list[ActiveQuery]:
@@ -412,6 +409,11 @@ class SparkAdapter:
         state = getattr(self._jvm, _STATE)
         name = state.StateStoreId(store.checkpoint, store.operator, store.partition, store.store)
         return state.StateStoreProviderId(name, self._jvm.java.util.UUID.fromString(str(uuid.UUID(store.run))))
+
+
+def _host(text: str) -> str:
+    """Return the host of host:port; an executor whose block manager has not registered yet has no port."""
+    return re.sub(r":\d+$", "", text)
 
 
 def _partitions_in(node: Any) -> int:

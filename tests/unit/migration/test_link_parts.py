@@ -11,7 +11,13 @@ import rechannel
 from rechannel.conf.settings import load
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
-from rechannel.migration.link.spark_adapter import SparkAdapter, UnsupportedSparkError, _state_stores, trigger_problem
+from rechannel.migration.link.spark_adapter import (
+    SparkAdapter,
+    UnsupportedSparkError,
+    _host,
+    _state_stores,
+    trigger_problem,
+)
 from rechannel.wire.messages import MoveTransition
 
 LINE = MoveTransition(
@@ -122,6 +128,14 @@ def test_attaching_where_it_cannot_be_leaves_an_inactive_link_and_says_why(sessi
 def test_a_wrong_configuration_never_fails_the_script(monkeypatch, tmp_path):
     monkeypatch.setenv("RECHANNEL_CONFIG", str(tmp_path / "none.toml"))
     assert "cannot be read" in rechannel.attach(Classic()).problem
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [("10.0.0.1:7077", "10.0.0.1"), ("10.0.0.1", "10.0.0.1"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]")],
+)
+def test_an_executors_host_is_read_with_and_without_its_port(text, host):
+    assert _host(text) == host
 
 
 def test_store_names_are_read_off_the_metadata():
