@@ -1,7 +1,7 @@
-"""The matrix's Spark application: for one store after the other, all workloads at once, attached to Rechannel.
+"""The matrix's Spark application: one wave of queries after the other, all of a wave at once, attached to Rechannel.
 
 ``python app.py CONF.json DIRECTORY``. In the directory: ``inbox-<n>`` is read, ``running-<n>`` is made when the queries
-of store n run, ``dead-<n>`` names those that failed since, ``finish-<n>`` is waited for, ``result-<n>.json`` tells what
+of wave n run, ``dead-<n>`` names those that failed since, ``finish-<n>`` is waited for, ``result-<n>.json`` tells what
 they wrote.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import rechannel
-from matrix.workloads import SCHEMA, STORES, Workload, workloads_for
+from matrix.workloads import SCHEMA, STORES, WAVES, Wave, Workload
 
 
 class Written:
@@ -51,10 +51,12 @@ def checkpoint(directory: Path, number: int, workload: Workload) -> Path:
     return directory / f"checkpoint-{number}" / workload.name.replace(" ", "-").replace(",", "")
 
 
-def run(spark: SparkSession, directory: Path, number: int, store: str) -> None:
-    for key, value in STORES[store].items():
+def run(spark: SparkSession, directory: Path, number: int, wave: Wave) -> None:
+    for key in {key for conf in STORES.values() for key in conf}:
+        spark.conf.unset(key)
+    for key, value in STORES[wave.store].items():
         spark.conf.set(key, value)
-    workloads = workloads_for(store)
+    workloads = wave.workloads
     written = {workload.name: Written(workload.runs) for workload in workloads}
     queries: dict[str, Any] = {}
     errors: dict[str, str] = {}
@@ -93,9 +95,9 @@ def main(conf: Path, directory: Path) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     rechannel.attach(spark, strict=True)
-    for number, store in enumerate(STORES):
+    for number, wave in enumerate(WAVES):
         if (directory / f"inbox-{number}").exists():
-            run(spark, directory, number, store)
+            run(spark, directory, number, wave)
     spark.stop()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.app import checkpoint
-from matrix.workloads import FILES, STORES, Row, Workload, files, sentinels, workloads_for
+from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
 from rechannel.wire import keys
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.signing import Signer
@@ -42,7 +42,7 @@ class Cell:
 
 
 class Mover:
-    """Runs one application through all stores."""
+    """Runs one application through all its waves."""
 
     def __init__(self, store: Store, signer: Signer, name: str, directory: Path, check: Callable[[], None]) -> None:
         self.directory = directory
@@ -53,16 +53,16 @@ class Mover:
         self._decisions = 0
         self._fed = 0
 
-    def run(self, stores: list[str]) -> None:
-        for number, name in enumerate(STORES):
-            if name in stores:
-                self._one(number, name)
+    def run(self, waves: list[Wave]) -> None:
+        for number, wave in enumerate(WAVES):
+            if wave in waves:
+                self._one(number, wave)
 
-    # -- one store --
+    # -- one wave --
 
-    def _one(self, number: int, store: str) -> None:
-        workloads = workloads_for(store)
-        self.cells[store] = {workload.name: Cell() for workload in workloads}
+    def _one(self, number: int, wave: Wave) -> None:
+        store, workloads = wave.store, wave.workloads
+        self.cells.setdefault(store, {}).update({workload.name: Cell() for workload in workloads})
         self._fed = 0
         failed = self._report().failed_tasks if number and self._found() else 0
         for rows in files()[:FIRST_FILES]:
@@ -85,7 +85,7 @@ class Mover:
         (self.directory / f"finish-{number}").touch()
         result = self.directory / f"result-{number}.json"
         self._wait("the result is written", result.exists)
-        self.failed[store] = self._report().failed_tasks - failed
+        self.failed[store] = self.failed.get(store, 0) + self._report().failed_tasks - failed
         self._audit(json.loads(result.read_text()), workloads, store)
 
     def _rotate(

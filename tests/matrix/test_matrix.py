@@ -18,7 +18,7 @@ from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from matrix.mover import Mover
-from matrix.workloads import STORES
+from matrix.workloads import WAVES
 from rechannel.conf.settings import load
 from rechannel.wire.signing import Signer, make_keys
 from rechannel.wire.store import Store
@@ -30,7 +30,12 @@ PARTITIONS = 3
 # The quick compiler alone and few log lines: some thirty queries on two cores are mostly start-up.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 CORES = tuple(int(text) for text in os.environ.get("MATRIX_CORES", "1,2").split(","))
-WANTED = [name for name in STORES if os.environ.get("MATRIX_STORES", "") in name]
+WANTED = [
+    wave
+    for wave in WAVES
+    if os.environ.get("MATRIX_STORES", "") in wave.store
+    and os.environ.get("MATRIX_STATE", "") in ("", "python" if wave.python else "sql")
+]
 
 
 def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
@@ -57,8 +62,8 @@ def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
                 name = f"matrix-{cores}"
                 directory = tmp_path / name
                 directory.mkdir()
-                for number, store in enumerate(STORES):
-                    if store in WANTED:
+                for number, wave in enumerate(WAVES):
+                    if wave in WANTED:
                         (directory / f"inbox-{number}").mkdir()
                 conf = cluster.conf(executor_cores=cores) | {
                     "spark.app.name": name,

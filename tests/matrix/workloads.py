@@ -68,7 +68,8 @@ class Workload:
     """A stateful query. ``build`` gets the stream (a function, for a second reading) and returns the query's frame.
 
     ``mode`` is the output mode; with ``update`` the last output row of each key counts. ``conf`` is set for this query
-    alone. ``runs`` is how often ``foreachBatch`` runs the plan of each batch.
+    alone. ``runs`` is how often ``foreachBatch`` runs the plan of each batch. ``python``: its state is Python's; such
+    queries run in a wave of their own, for each batch starts Python in the driver, which a full box is too slow for.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Workload:
     expected: Callable[[list[Row]], Output]
     mode: str = "append"
     rocksdb_only: bool = False
+    python: bool = False
     runs: int = 1
     conf: dict[str, str] = field(default_factory=dict)
 
@@ -347,9 +349,9 @@ WORKLOADS = (
         for number in (2, 3, 4)
     ),
     Workload("session window", _sessions, _session_rows),
-    Workload("applyInPandasWithState", _in_python, _counted, mode="update"),
-    Workload("transformWithState, timers", _timers, _minutes, rocksdb_only=True),
-    Workload("transformWithState, TTL", _ttl, _counted, mode="update", rocksdb_only=True),
+    Workload("applyInPandasWithState", _in_python, _counted, mode="update", python=True),
+    Workload("transformWithState, timers", _timers, _minutes, rocksdb_only=True, python=True),
+    Workload("transformWithState, TTL", _ttl, _counted, mode="update", rocksdb_only=True, python=True),
     Workload("two operators in one stage", _one_stage, lambda rows: _once((r.key, r.at, 1) for r in _closed(rows))),
     Workload("two stages", _two_stages, _distinct_windows),
     Workload("foreachBatch that runs the plan three times", _aggregation, _counted, mode="update", runs=3),
@@ -369,6 +371,18 @@ STORES: dict[str, dict[str, str]] = {
 }
 
 
-def workloads_for(store: str) -> list[Workload]:
-    """Return the workloads that a store can hold."""
-    return [item for item in WORKLOADS if store != "HDFS-backed" or not item.rocksdb_only]
+@dataclass(frozen=True)
+class Wave:
+    """Queries that run at once: those of one store whose state is Spark's own, or Python's."""
+
+    store: str
+    python: bool
+
+    @property
+    def workloads(self) -> list[Workload]:
+        """The queries of this wave that its store can hold."""
+        possible = [item for item in WORKLOADS if self.store != "HDFS-backed" or not item.rocksdb_only]
+        return [item for item in possible if item.python is self.python]
+
+
+WAVES = tuple(Wave(store, python) for store in STORES for python in (False, True))
