@@ -84,8 +84,15 @@ class Mover:
         self._wait("the end is read", lambda: self._idle(live, number))
         (self.directory / f"finish-{number}").touch()
         result = self.directory / f"result-{number}.json"
-        self._wait("the result is written", result.exists)
-        self.failed[store] = self.failed.get(store, 0) + self._report().failed_tasks - failed
+        failing = 0
+
+        def written() -> bool:
+            nonlocal failing
+            failing = max(failing, self._found()[1].failed_tasks if self._found() else 0)
+            return result.exists()
+
+        self._wait("the result is written", written)
+        self.failed[store] = self.failed.get(store, 0) + failing - failed
         self._audit(json.loads(result.read_text()), workloads, store)
 
     def _rotate(
