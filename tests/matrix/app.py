@@ -66,13 +66,14 @@ def run(spark: SparkSession, directory: Path, number: int, wave: Wave) -> None:
         except Exception as error:  # noqa: BLE001  a cell that Spark itself refuses is told as such
             errors[workload.name] = str(error).splitlines()[0]
     (directory / f"running-{number}").write_text(json.dumps(sorted(queries)))
+    restless = {workload.name for workload in workloads if workload.restless}
     while not (directory / f"finish-{number}").exists():
         time.sleep(0.2)
         dead = sorted(name for name, query in queries.items() if not query.isActive)
         (directory / f"dead-{number}").write_text(json.dumps(dead))
     for name, query in queries.items():
         try:
-            if query.isActive:
+            if query.isActive and name not in restless:
                 query.processAllAvailable()
             elif query.exception() is not None:
                 errors[name] = str(query.exception()).splitlines()[0]

@@ -70,6 +70,7 @@ class Workload:
     ``mode`` is the output mode; with ``update`` the last output row of each key counts. ``conf`` is set for this query
     alone. ``runs`` is how often ``foreachBatch`` runs the plan of each batch. ``python``: its state is Python's; such
     queries run in a wave of their own, for each batch starts Python in the driver, which a full box is too slow for.
+    ``restless``: by processing time there is always a next batch, so the query is never done with all that is available.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Workload:
     mode: str = "append"
     rocksdb_only: bool = False
     python: bool = False
+    restless: bool = False
     runs: int = 1
     conf: dict[str, str] = field(default_factory=dict)
 
@@ -351,7 +353,7 @@ WORKLOADS = (
     Workload("session window", _sessions, _session_rows),
     Workload("applyInPandasWithState", _in_python, _counted, mode="update", python=True),
     Workload("transformWithState, timers", _timers, _minutes, rocksdb_only=True, python=True),
-    Workload("transformWithState, TTL", _ttl, _counted, mode="update", rocksdb_only=True, python=True),
+    Workload("transformWithState, TTL", _ttl, _counted, mode="update", rocksdb_only=True, python=True, restless=True),
     Workload("two operators in one stage", _one_stage, lambda rows: _once((r.key, r.at, 1) for r in _closed(rows))),
     Workload("two stages", _two_stages, _distinct_windows),
     Workload("foreachBatch that runs the plan three times", _aggregation, _counted, mode="update", runs=3),
