@@ -70,7 +70,7 @@ class Workload:
     ``mode`` is the output mode; with ``update`` the last output row of each key counts. ``conf`` is set for this query
     alone. ``runs`` is how often ``foreachBatch`` runs the plan of each batch. ``python``: its state is Python's; such
     queries run in a wave of their own, for each batch starts Python in the driver, which a full box is too slow for.
-    ``restless``: by processing time there is always a next batch, so the query is never done with all that is available.
+    ``restless``: by processing time there is always a next batch, so the query is never done with what is available.
     """
 
     name: str
