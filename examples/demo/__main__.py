@@ -28,8 +28,8 @@ class Plan:
     """How many batches each part of the run takes, by the slowest query, and how long at most."""
 
     warm_up: int = 4
-    before: int = 8
-    after: int = 14
+    before: int = 6
+    after: int = 10
     seconds: float = 200.0
 
 
