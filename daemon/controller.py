@@ -35,7 +35,6 @@ from rechannel.wire.messages import (
     Decision,
     DesiredPlacement,
     Drain,
-    Envelope,
     LinkReport,
     MessageError,
     Refusal,
@@ -387,7 +386,7 @@ class Controller:
         now, ttl = self._clock(), self.settings.controller.placement_ttl
         migration.desired = msgspec.structs.replace(migration.desired, hold=self.lead.paused)
         found = self._store.get(keys.DESIRED, migration.application)
-        ours = found is not None and self._is_ours(found)
+        ours = found is not None and self._signer.made(found)
         if found is not None and ours and found.epoch > self.lead.epoch:
             self._log.warning("epoch-behind", application=migration.application, found=found.epoch)
             self.lead.learn(found.epoch)
@@ -416,7 +415,7 @@ class Controller:
             return
         try:
             desired = body_of(found, DesiredPlacement)
-            if found.application != application or not self._is_ours(found):
+            if found.application != application or not self._signer.made(found):
                 raise SignatureError(f"desired placement of {application} was not signed by this cluster's key")
         except MessageError as error:
             self.rejected += 1
@@ -435,10 +434,6 @@ class Controller:
             return
         self.migrations[application] = migration
         self._log.info("migration-adopted", application=application, decision=desired.decision, epoch=self.lead.epoch)
-
-    def _is_ours(self, envelope: Envelope) -> bool:
-        # Ed25519 signatures are deterministic: what this key signed, it signs the same way again.
-        return bool(envelope.signature) and self._signer.sign(envelope).signature == envelope.signature
 
     def _forget(self) -> None:
         self.migrations.clear()

@@ -60,8 +60,7 @@ class Orders:
         for envelope in candidates:
             if envelope is None:
                 continue
-            # Ed25519 signatures are deterministic: what this key signed, it signs the same way again.
-            if envelope.signature and self._signer.sign(envelope).signature == envelope.signature:
+            if self._signer.made(envelope):
                 yield envelope
             else:
                 self._log.warning("orders-rejected", sentence="standing orders were not signed by this cluster's key")
@@ -70,7 +69,7 @@ class Orders:
         """Put the orders where the links look, unless they stand there already."""
         body = StandingOrders(paused=paused, drains=[self.drains[node] for node in sorted(self.drains)])
         found = self._store.get(keys.ORDERS)
-        ours = found is not None and self._signer.sign(found).signature == found.signature
+        ours = found is not None and self._signer.made(found)
         if found is not None and ours and found.body == body and found.epoch == epoch:
             return
         if found is None and body == StandingOrders() and self._known == (0, 0):

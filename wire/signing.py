@@ -46,6 +46,10 @@ class Signer:
         signature = base64.b64encode(self._key.sign(signed_bytes(envelope))).decode()
         return msgspec.structs.replace(envelope, signature=signature)
 
+    def made(self, envelope: Envelope) -> bool:
+        """Whether this key signed a message: Ed25519 signs the same thing the same way again."""
+        return bool(envelope.signature) and self.sign(envelope).signature == envelope.signature
+
 
 class Verifier:
     """Checks signatures with the controller's public key."""

@@ -115,7 +115,6 @@ class SparkAdapter:
             self._nil: Any = getattr(getattr(self._jvm.scala.collection.immutable, "Nil$"), "MODULE$")
         self._listener: Any = None
         self._start_listener: Any = None
-        self._master: Any = None
         self._operator_class: Any = None
 
     def setting(self, key: str, default: str) -> str:
@@ -381,9 +380,9 @@ class SparkAdapter:
     def worker_hosts(self) -> list[str] | None:
         """Ask a standalone master for the hosts of its live workers; None where there is no such master to ask."""
         with _translated():
-            master = str(self._context.master())
-            if not master.startswith("spark://"):
+            if not self.standalone:
                 return None
+            master = str(self._context.master())
             spark = self._jvm.org.apache.spark
             deploy = spark.deploy
             tag = getattr(getattr(self._jvm.scala.reflect, "ClassTag$"), "MODULE$")

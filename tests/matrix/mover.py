@@ -16,6 +16,7 @@ from typing import Any
 
 from matrix.app import checkpoint
 from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
+from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.signing import Signer
@@ -23,7 +24,6 @@ from rechannel.wire.store import Author, Store
 
 FIRST_FILES = 2  # until the stages are known, and the link has spread the new queries
 IDLE_ROUNDS = 2
-_UNSETTLED = ("planned", "prepared", "steered")
 _PATIENCE = 900.0  # seconds for one phase on a busy box
 
 
@@ -137,7 +137,7 @@ class Mover:
         def settled() -> bool:
             found = self._report()
             states.update({view.move: view for view in found.moves if view.move in mine})
-            done = len(states) == len(mine) and all(view.state not in _UNSETTLED for view in states.values())
+            done = len(states) == len(mine) and all(view.state not in UNSETTLED for view in states.values())
             return done or (over is not None and over())
 
         def steered() -> bool:
@@ -199,7 +199,7 @@ class Mover:
         return found[1]
 
     def _settled(self) -> bool:
-        return all(view.state not in _UNSETTLED for view in self._report().moves)
+        return all(view.state not in UNSETTLED for view in self._report().moves)
 
     def _known(self, running: set[str]) -> list[Any]:
         found = self._found()
