@@ -98,6 +98,11 @@ class Move:
     until: float = 0.0
 
     @property
+    def unit(self) -> tuple[str, int, int]:
+        """What is moved: (query, stage, partition)."""
+        return self.wanted.query, self.wanted.stage, self.wanted.partition
+
+    @property
     def unsettled(self) -> bool:
         """Still on its way: later steps wait for it."""
         return self.state in UNSETTLED

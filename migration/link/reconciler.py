@@ -123,7 +123,7 @@ class Reconciler:
         lines = [
             self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {decision}")
             for move in self._moves.values()
-            if move.open and (move.wanted.query, move.wanted.stage, move.wanted.partition) in units
+            if move.open and move.unit in units
         ]
         for item in wanted:
             move = Move(item, decision, run, now, until=now + self.limits.deadline_seconds)
@@ -135,9 +135,7 @@ class Reconciler:
     @property
     def moving(self) -> set[tuple[str, int, int]]:
         """The (query, stage, partition) of every move that may still land."""
-        return {
-            (move.wanted.query, move.wanted.stage, move.wanted.partition) for move in self._moves.values() if move.open
-        }
+        return {move.unit for move in self._moves.values() if move.open}
 
     @property
     def waiting(self) -> bool:
@@ -230,7 +228,7 @@ class Reconciler:
             move.steered_at > 0
             and move.state is not MoveState.KILLED
             and move.wanted.target == executor
-            and (move.wanted.query, move.wanted.stage, move.wanted.partition) == (query, stage, partition)
+            and move.unit == (query, stage, partition)
             for move in self._moves.values()
         )
 
@@ -360,10 +358,7 @@ class Reconciler:
         for move in self._moves.values():
             wanted = move.wanted
             waits = move.state in (MoveState.PLANNED, MoveState.PREPARED)
-            replaced = (
-                move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE)
-                and (wanted.query, wanted.stage, wanted.partition) in units
-            )
+            replaced = move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE) and move.unit in units
             if wanted.move not in named and (waits or replaced):
                 lines.append(self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {desired.decision}"))
         return lines

@@ -55,9 +55,7 @@ class Scene:
 def scene(table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain], moves: Iterable[Move]) -> Scene:
     """Put together what a turn looks at. State that was steered away while its query is idle no longer counts."""
     left = {
-        (move.wanted.query, move.wanted.stage, move.wanted.partition)
-        for move in moves
-        if move.state is MoveState.RELEASED_IDLE and move.wanted.target in table.executors
+        move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.wanted.target in table.executors
     }
     holders = {
         executor

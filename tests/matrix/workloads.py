@@ -6,6 +6,7 @@ pushes the watermark over everything. So the output does not depend on where the
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -332,22 +333,13 @@ WORKLOADS = (
     Workload("dropDuplicatesWithinWatermark", _distinct_within, lambda rows: _once((row.pair,) for row in rows)),
     *(
         Workload(
-            f"join, inner, format {number}",
-            _joined("inner"),
-            lambda rows: _pairs(rows, outer=False),
+            f"join, {kind.replace('_', ' ')}, format {number}",
+            _joined(kind),
+            functools.partial(_pairs, outer=kind != "inner"),
             rocksdb_only=number >= 3,
             conf={_JOIN_FORMAT: str(number)},
         )
-        for number in (2, 3, 4)
-    ),
-    *(
-        Workload(
-            f"join, left outer, format {number}",
-            _joined("left_outer"),
-            lambda rows: _pairs(rows, outer=True),
-            rocksdb_only=number >= 3,
-            conf={_JOIN_FORMAT: str(number)},
-        )
+        for kind in ("inner", "left_outer")
         for number in (2, 3, 4)
     ),
     Workload("session window", _sessions, _session_rows),
