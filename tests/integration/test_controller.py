@@ -194,7 +194,7 @@ def test_pause_and_resume(led: None, world: World, store: Store) -> None:
 
 def test_status(world: World, led: None, store: Store) -> None:
     found = run_json("status")
-    assert set(found) == {"at", "controller", "applications", "rejected_messages"}
+    assert set(found) == {"at", "controller", "applications", "rejected_messages", "drains"}
     assert found["controller"]["epoch"] == 1
     (application,) = found["applications"]
     assert application["readiness"]["ready"] is True
