@@ -114,7 +114,7 @@ def test_a_drained_node_is_emptied_and_released_without_a_failed_task(loop: Loop
     assert loop.cli("drain", "127.0.0.99")[0] == 1, "nobody knows that node"
 
     def drain() -> dict[str, Any]:
-        return next(row for row in loop.cli("status")[1]["drains"] if row["node"] == node)
+        return next(row for row in loop.document()["drains"] if row["node"] == node)
 
     loop.wait("the node is released", lambda: drain()["state"] == "released")
     for name in APPS:
@@ -126,11 +126,11 @@ def test_a_drained_node_is_emptied_and_released_without_a_failed_task(loop: Loop
 
 
 def test_drains_outlive_the_controller(loop: Loop):
-    epoch = loop.cli("status")[1]["controller"]["epoch"]
+    epoch = loop.document()["controller"]["epoch"]
     loop.group.kill("controller-2")
     loop.start_controller(3)
-    loop.wait("it leads", lambda: (loop.cli("status")[1].get("controller") or {}).get("epoch", 0) > epoch)
-    assert [row["node"] for row in loop.cli("status")[1]["drains"]] == [NODES[2]]
+    loop.wait("it leads", lambda: (loop.document().get("controller") or {}).get("epoch", 0) > epoch)
+    assert [row["node"] for row in loop.document()["drains"]] == [NODES[2]]
 
 
 def test_a_node_that_is_added_gets_its_share_though_another_is_drained(loop: Loop):
@@ -158,13 +158,11 @@ def test_a_killed_executor_is_replaced_and_its_partitions_are_spread(loop: Loop)
 def test_an_undrained_node_gets_its_share_again(loop: Loop):
     assert loop.cli("undrain", NODES[0])[0] == 1, "it is not drained"
     assert loop.cli("undrain", NODES[2])[0] == 0
-    assert loop.cli("status")[1]["drains"] == []
+    assert loop.document()["drains"] == []
     # The applications have no core left for a fourth executor: room is made on the first node.
     loop.cluster.add_worker(WorkerSpec(NODES[2], *WORKER, None))
     assert loop.cli("drain", NODES[0], "--remove")[0] == 0
-    loop.wait(
-        "the first node is empty", lambda: loop.cli("status")[1]["drains"][0]["state"] in ("releasing", "released")
-    )
+    loop.wait("the first node is empty", lambda: loop.document()["drains"][0]["state"] in ("releasing", "released"))
     loop.cluster.stop_worker(NODES[0])
     nodes = [NODES[1], NODES[2], ADDED]
     for name in APPS:

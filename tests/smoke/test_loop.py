@@ -47,11 +47,11 @@ def test_a_new_executor_gets_its_share_while_the_queries_run(loop: Loop):
 
 def test_operators_can_pause_resume_and_ask(loop: Loop):
     assert loop.cli("pause", "--reason", "a test")[0] == 0
-    assert loop.cli("status")[1]["controller"]["paused"] is True
+    assert loop.document()["controller"]["paused"] is True
     code, answer = loop.cli("rebalance", "--apply", "--force")
     assert code != 0, answer
     assert loop.cli("resume")[0] == 0
-    assert loop.cli("status")[1]["controller"]["paused"] is False
+    assert loop.document()["controller"]["paused"] is False
     code, answer = loop.cli("plan")
     assert code in (0, 3, 4), answer  # 4: a migration is still running
     code, answer = loop.cli("plan", "--application", "app-unknown")
@@ -71,7 +71,7 @@ def test_moving_failed_no_task_and_garbage_is_counted(loop: Loop):
 
 
 def test_all_of_ours_may_be_killed_and_the_queries_go_on(loop: Loop):
-    epoch = loop.cli("status")[1]["controller"]["epoch"]
+    epoch = loop.document()["controller"]["epoch"]
     before = loop.commits(APP)
     for name in [name for name in loop.group.processes if name.startswith(("controller", "agent"))]:
         loop.group.kill(name)
@@ -82,7 +82,7 @@ def test_all_of_ours_may_be_killed_and_the_queries_go_on(loop: Loop):
     assert loop.cli("rebalance", "--apply", "--wait", "1")[0] == 6, "nobody leads"
     loop.start_daemons(2)
     loop.wait("an emptied Redis is filled again", lambda: loop.status(APP).get("readiness", {}).get("ready", False))
-    assert loop.cli("status")[1]["controller"]["epoch"] > epoch, "an old leader would be refused"
+    assert loop.document()["controller"]["epoch"] > epoch, "an old leader would be refused"
 
 
 def test_a_lost_executor_is_replaced_and_gets_its_share_again(loop: Loop):
