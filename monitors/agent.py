@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings
+from rechannel.monitors.changes import DirectoryChanges
 from rechannel.monitors.closed_stores import ClosedStoreReader
 from rechannel.monitors.processes import (
     ExecutorSample,
@@ -83,7 +84,7 @@ class NodeMonitor:
         self._clock = clock
         self._machine = machine
         self._watcher = ProcessWatcher(self.node, table, clock.monotonic)
-        self._shuffle = ShuffleReader(wall=clock.wall)
+        self._shuffle = ShuffleReader(wall=clock.wall, changes=DirectoryChanges())
         self._logs = ClosedStoreReader()
         self._windower = Windower(settings.agent.window, settings.agent.sample, clock)
         self._usage = machine()
@@ -106,6 +107,7 @@ class NodeMonitor:
         closed: list[ClosedStore] = []
         self._logs.forget(alive)
         self._shuffle.forget(alive)
+        self._shuffle.gather()
         for sample in samples:
             closed += self._logs.read(sample.executor)
             for row in self._shuffle.read(sample.executor):
@@ -124,6 +126,7 @@ class NodeMonitor:
     def finish(self) -> AgentWindow | None:
         """Return the window that is open, as far as it came, and let go of all files."""
         self._logs.close()
+        self._shuffle.close()
         over = self._windower.close()
         return None if over is None else self._body(over)
 

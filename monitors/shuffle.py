@@ -4,6 +4,10 @@ Spark's own shuffle writers leave ``shuffle_<shuffle>_<map task>_0.index`` under
 local directories: big-endian 64-bit offsets into the data file, so their differences are bytes per downstream
 partition. The file appears whole, by a rename. Other shuffle managers leave none, and then there is nothing to report.
 
+New files are told by the kernel (`rechannel.monitors.changes`), so thousands of old ones cost nothing. A directory that
+cannot be watched is listed whenever it changed; a watched one is looked at once in `VERIFY_EVERY` seconds all the same,
+and is listed from then on if it held something that was never told.
+
 Read with `struct`: for some hundred partitions it is as quick as NumPy, and the agent is spared NumPy's memory.
 """
 
@@ -19,12 +23,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from rechannel.monitors.changes import DirectoryChanges
 from rechannel.monitors.processes import Executor
 from rechannel.wire.messages import StreamRow
 
 LARGEST_INDEX = 8 * 2**20  # bytes: a million downstream partitions
 READ_COST = 20  # what reading an index file costs, in names of a directory's listing
 SETTLED = 0.1  # seconds: two changes closer than the file system's clock ticks leave one modification time
+VERIFY_EVERY = 30.0  # seconds after which a watched directory is looked at all the same
 _INDEX = re.compile(r"shuffle_(\d{1,9})_(\d{1,18})_0\.index")
 
 
@@ -56,6 +62,8 @@ def read_index(path: str | os.PathLike[str]) -> list[int]:
 class _Directory:
     changed: int = -1  # modification time in nanoseconds when last listed, -1 to list it again
     files: set[str] = field(default_factory=set)
+    watched: bool = False
+    verify_at: float = 0.0  # when a watched one is looked at next
 
 
 @dataclass
@@ -67,12 +75,20 @@ class _Seen:
 class ShuffleReader:
     """Reads every new shuffle index file once.
 
-    A directory that did not change costs one stat, a file read before nothing. ``budget`` bounds one executor's pass
+    A directory that did not change costs nothing, or one stat where it cannot be watched; a file read before costs
+    nothing in a watched one. Without ``changes`` nothing is watched. ``budget`` bounds one executor's pass
     (names listed, a file read counting as `READ_COST` names); what it leaves is read in the next pass, the directory
     that waited longest first.
     """
 
-    def __init__(self, *, wall: Callable[[], float] = time.time, budget: int = 5_000) -> None:
+    def __init__(
+        self,
+        *,
+        wall: Callable[[], float] = time.time,
+        budget: int = 5_000,
+        changes: DirectoryChanges | None = None,
+    ) -> None:
+        self._changes = changes
         self._wall = wall
         self._budget = budget
         self._since = wall()
@@ -88,8 +104,23 @@ class ShuffleReader:
     def forget(self, alive: set[tuple[int, float]]) -> None:
         """Drop what is remembered of executors other than these (pid, start time)."""
         for identity in [identity for identity in self._seen if identity not in alive]:
-            del self._seen[identity]
+            for leaf in self._seen.pop(identity).leaves:
+                self._unwatch(leaf)
         self._owners = {path: owner for path, owner in self._owners.items() if owner in alive}
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if self._changes is not None:
+            self._changes.close()
+
+    def gather(self) -> None:
+        """Take in what the kernel has told since the last call; to be called before a round of `read`."""
+        if self._changes is None or self._changes.gather():
+            return
+        self._skipped["changes of directories lost by the kernel, directories listed instead"] += 1
+        for seen in self._seen.values():
+            for directory in seen.leaves.values():
+                directory.verify_at = 0.0
 
     def read(self, executor: Executor) -> Iterator[StreamRow]:
         """Yield the map outputs an executor wrote since the last call."""
@@ -99,7 +130,7 @@ class ShuffleReader:
         self._find_leaves(executor, identity, seen, first=first)
         spent = 0
         for path in list(seen.leaves):
-            new = self._new_files(executor, path, seen)
+            new, listed = self._new_files(executor, path, seen)
             if new is None:
                 continue
             # To the end of the line: the next pass begins with those that waited longer.
@@ -108,7 +139,7 @@ class ShuffleReader:
                 row = self._row(executor, f"{path}/{name}", match)
                 if row is not None:
                     yield row
-            spent += len(seen.leaves[path].files) + READ_COST * len(new)
+            spent += listed + READ_COST * len(new)
             if spent > self._budget:
                 self._skipped["shuffle directories put off to the next pass"] += 1
                 return
@@ -124,7 +155,9 @@ class ShuffleReader:
                 for leaf in self._subdirectories(executor, manager, seen):
                     if leaf in seen.leaves:
                         continue
+                    # Watched before it is listed: between the two nothing is missed.
                     directory = seen.leaves[leaf] = _Directory()
+                    directory.watched = self._changes is not None and self._changes.watch(leaf)
                     if seen.old and first:
                         self._list(executor, leaf, directory)
 
@@ -136,25 +169,51 @@ class ShuffleReader:
         except PermissionError:
             self._skipped[f"executor {executor.executor}: rights missing to read its local directories"] += 1
         except FileNotFoundError:
-            seen.leaves = {leaf: state for leaf, state in seen.leaves.items() if not leaf.startswith(path + "/")}
+            for leaf in [leaf for leaf in seen.leaves if leaf.startswith(path + "/")]:
+                self._unwatch(leaf)
+                del seen.leaves[leaf]
         except OSError:
             self._skipped["local directory unreadable"] += 1
         return []
 
-    def _new_files(self, executor: Executor, path: str, seen: _Seen) -> list[tuple[str, re.Match[str]]] | None:
-        """List the new index files of a directory, None if it did not change."""
+    def _new_files(
+        self, executor: Executor, path: str, seen: _Seen
+    ) -> tuple[list[tuple[str, re.Match[str]]] | None, int]:
+        """Return the new index files of a directory, None if it did not change, and how many names were listed."""
         directory = seen.leaves[path]
+        told = self._told(path)
+        before, now = directory.files, self._wall()
+        if directory.watched and now < directory.verify_at <= now + VERIFY_EVERY:
+            directory.files = before | told
+            return _matched(told - before) or None, 0
         try:
             changed = os.stat(path).st_mtime_ns  # noqa: PTH116 - 64 directories of each executor, every second
         except OSError:
+            self._unwatch(path)
             del seen.leaves[path]
-            return None
+            return None, 0
         if changed == directory.changed:
-            return None
-        before = directory.files
+            directory.verify_at = now + VERIFY_EVERY
+            return _matched(told - before) or None, 0
         self._list(executor, path, directory)
-        found = [(name, _INDEX.fullmatch(name)) for name in sorted(directory.files - before)]
-        return [(name, match) for name, match in found if match]
+        if directory.watched:
+            # What was there before the watch, or before events were lost, was never to be told.
+            known_to_tell, directory.verify_at = directory.verify_at > 0, now + VERIFY_EVERY
+            self.gather()
+            told |= self._told(path)
+            if known_to_tell and _matched(directory.files - before - told):
+                self._skipped["new files the kernel does not tell of: directory listed from now on"] += 1
+                directory.watched = False
+                self._unwatch(path)
+        return _matched((directory.files | told) - before), len(directory.files)
+
+    def _told(self, path: str) -> set[str]:
+        names = self._changes.take(path) if self._changes is not None else []
+        return {name for name in names if name.endswith("_0.index")}
+
+    def _unwatch(self, path: str) -> None:
+        if self._changes is not None:
+            self._changes.forget(path)
 
     def _list(self, executor: Executor, path: str, directory: _Directory) -> None:
         try:
@@ -187,3 +246,8 @@ class ShuffleReader:
                 sizes=sizes,
             )
         return None
+
+
+def _matched(names: set[str]) -> list[tuple[str, re.Match[str]]]:
+    found = [(name, _INDEX.fullmatch(name)) for name in sorted(names)]
+    return [(name, match) for name, match in found if match]

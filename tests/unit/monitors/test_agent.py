@@ -180,6 +180,16 @@ def test_evidence_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(bench.pusher.take_dropped().values()) == [3]
 
 
+_opened: list[NodeMonitor] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _opened:
+        _opened.pop().finish()
+
+
 class _Node:
     """A node with one executor that burns 1.5 CPU seconds a second, its worker 0.5, and writes shuffle files."""
 
@@ -197,6 +207,7 @@ class _Node:
             settings, clock=self.clock, table=self.table, machine=lambda: MachineUsage(2 * self.clock.steady, 8, 64, 32)
         )
         self.evidence: list[AgentEvidence] = []
+        _opened.append(self.monitor)
 
     def run(self, seconds: int) -> Iterator[AgentWindow]:
         for _ in range(seconds):
@@ -210,9 +221,10 @@ class _Node:
             self.worker.cpu += 0.5
 
     def write(self, task: int) -> None:
-        file = self.root / f"blockmgr-1/0c/shuffle_0_{task}_0.index"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(struct.pack(">3q", 0, 10, 30))
+        leaf = self.root / "blockmgr-1/0c"
+        leaf.mkdir(parents=True, exist_ok=True)
+        (leaf / "temporary").write_bytes(struct.pack(">3q", 0, 10, 30))
+        (leaf / "temporary").rename(leaf / f"shuffle_0_{task}_0.index")
 
 
 def test_a_window_holds_what_the_node_used_and_sent(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rechannel.monitors import shuffle
+from rechannel.monitors.changes import DirectoryChanges
 from rechannel.monitors.shuffle import IndexFileError, ShuffleReader, read_index
 from unit.monitors.fakes import START, executor
 
@@ -157,3 +159,122 @@ def test_missing_rights_are_counted_with_the_executor(tmp_path: Path, monkeypatc
     reader = _reader()
     assert list(reader.read(executor(tmp_path))) == []
     assert reader.take_skipped() == {"executor 0: rights missing to read its local directories": 1}
+
+
+class _Time:
+    now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _bring(leaf: Path, name: str, *offsets: int) -> None:
+    """Write a file as Spark does: under another name, then renamed."""
+    _index(leaf / f"{name}.tmp", *offsets).rename(leaf / name)
+
+
+@pytest.fixture
+def watching() -> Iterator[tuple[ShuffleReader, DirectoryChanges, _Time]]:
+    changes, now = DirectoryChanges(), _Time()
+    reader = ShuffleReader(wall=now, changes=changes)
+    yield reader, changes, now
+    reader.close()
+
+
+Watching = tuple[ShuffleReader, DirectoryChanges, _Time]
+
+
+def test_in_a_watched_directory_the_kernel_tells_of_new_files_and_nothing_is_listed(
+    tmp_path: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, changes, _ = watching
+    leaf = tmp_path / "blockmgr-1/0c"
+    _index(leaf / "shuffle_1_1_0.index", 0, 1)
+    reader.gather()
+    assert [row.map_task for row in reader.read(executor(tmp_path))] == [1]
+    assert changes.watches == 1
+    monkeypatch.setattr(shuffle.os, "listdir", lambda path: pytest.fail(f"listed {path}"))
+    for task in (2, 3):
+        _bring(leaf, f"shuffle_1_{task}_0.index", 0, task)
+        _bring(leaf, f"shuffle_1_{task}_0.data", 0, task)
+        reader.gather()
+        assert [(row.map_task, row.sizes) for row in reader.read(executor(tmp_path))] == [(task, [task])]
+        reader.gather()
+        assert list(reader.read(executor(tmp_path))) == []
+    assert reader.take_skipped() == {}
+
+
+def test_a_file_that_is_both_listed_and_told_is_read_once(tmp_path: Path, watching: Watching) -> None:
+    reader, changes, now = watching
+    leaf = tmp_path / "blockmgr-1/0c"
+    leaf.mkdir(parents=True)
+    changes.watch(str(leaf))
+    _bring(leaf, "shuffle_1_1_0.index", 0, 1)  # told, and there when the directory is first listed
+    assert len(list(reader.read(executor(tmp_path)))) == 1
+    for _ in range(3):
+        now.now += shuffle.VERIFY_EVERY
+        reader.gather()
+        assert list(reader.read(executor(tmp_path))) == []
+    assert reader.take_skipped() == {}
+
+
+def test_a_directory_whose_changes_are_not_told_is_listed_from_then_on(tmp_path: Path, watching: Watching) -> None:
+    reader, changes, now = watching
+    leaf = tmp_path / "blockmgr-1/0c"
+    leaf.mkdir(parents=True)
+    assert list(reader.read(executor(tmp_path))) == []
+    _index(leaf / "shuffle_1_1_0.index", 0, 1)  # no rename: nothing is told
+    reader.gather()
+    assert list(reader.read(executor(tmp_path))) == []
+    now.now += shuffle.VERIFY_EVERY
+    reader.gather()
+    assert len(list(reader.read(executor(tmp_path)))) == 1
+    assert list(reader.take_skipped()) == ["new files the kernel does not tell of: directory listed from now on"]
+    assert changes.watches == 0
+    _index(leaf / "shuffle_1_2_0.index", 0, 1)
+    assert [row.map_task for row in reader.read(executor(tmp_path))] == [2]
+
+
+def test_lost_events_have_every_directory_listed(
+    tmp_path: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, changes, _ = watching
+    leaf = tmp_path / "blockmgr-1/0c"
+    leaf.mkdir(parents=True)
+    assert list(reader.read(executor(tmp_path))) == []
+    _bring(leaf, "shuffle_1_1_0.index", 0, 1)
+    with monkeypatch.context() as lost:
+        lost.setattr(changes, "gather", lambda: False)
+        reader.gather()
+    assert [row.map_task for row in reader.read(executor(tmp_path))] == [1]
+    assert len(reader.take_skipped()) == 1
+    reader.gather()
+    assert list(reader.read(executor(tmp_path))) == []
+    assert changes.watches == 1
+
+
+@pytest.mark.parametrize("lacking", ["instance", "watch"])
+def test_without_inotify_directories_are_listed(tmp_path: Path, lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(24, "no more")
+
+    if lacking == "instance":
+        monkeypatch.setattr("rechannel.monitors.changes.INotify", fail)
+    else:
+        monkeypatch.setattr("rechannel.monitors.changes.INotify.add_watch", fail)
+    reader = ShuffleReader(wall=lambda: START, changes=DirectoryChanges())
+    for task in (1, 2):
+        _index(tmp_path / f"blockmgr-1/0c/shuffle_1_{task}_0.index", 0, 1)
+        reader.gather()
+        assert [row.map_task for row in reader.read(executor(tmp_path))] == [task]
+    reader.close()
+
+
+def test_watches_end_with_their_executor_and_directory(tmp_path: Path, watching: Watching) -> None:
+    reader, changes, _ = watching
+    for leaf in ("blockmgr-1/00", "blockmgr-1/01"):
+        (tmp_path / leaf).mkdir(parents=True)
+    assert list(reader.read(executor(tmp_path))) == []
+    assert changes.watches == 2
+    reader.forget(set())
+    assert changes.watches == 0
