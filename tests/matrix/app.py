@@ -98,6 +98,8 @@ def main(conf: Path, directory: Path) -> None:
     rechannel.attach(spark, strict=True)
     for number, wave in enumerate(WAVES):
         if (directory / f"inbox-{number}").exists():
+            while not (directory / f"go-{number}").exists():
+                time.sleep(0.2)
             run(spark, directory, number, wave)
     spark.stop()
 

@@ -5,8 +5,10 @@ Busy: while files wait and batches run back to back. Idle: while no batch runs; 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,12 +18,13 @@ from typing import Any
 
 from matrix.app import checkpoint
 from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import UNSETTLED, MoveState
 from rechannel.wire import keys
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store
 
+OPEN = {*UNSETTLED, MoveState.RELEASED_IDLE}  # what is released while its query is idle lands with the next file
 FIRST_FILES = 2  # until the stages are known, and the link has spread the new queries
 IDLE_ROUNDS = 2
 _PATIENCE = 900.0  # seconds for one phase on a busy box
@@ -41,10 +44,28 @@ class Cell:
     error: str = ""
 
 
+class Turns:
+    """Has the applications begin each wave together; waves of Python state have the box to themselves, one by one.
+
+    Planning transformWithState starts a Python process in the driver, and Spark waits for it ten seconds at most.
+    """
+
+    def __init__(self, applications: int) -> None:
+        self.barrier = threading.Barrier(applications, timeout=_PATIENCE)
+        self._alone = threading.Lock()
+
+    def wave(self, wave: Wave) -> contextlib.AbstractContextManager[Any]:
+        self.barrier.wait()
+        return self._alone if wave.python else contextlib.nullcontext()
+
+
 class Mover:
     """Runs one application through all its waves."""
 
-    def __init__(self, store: Store, signer: Signer, name: str, directory: Path, check: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, signer: Signer, name: str, directory: Path, check: Callable[[], None], turns: Turns
+    ) -> None:
+        self._turns = turns
         self.directory = directory
         self.cells: dict[str, dict[str, Cell]] = {}
         self.failed: dict[str, int] = {}
@@ -54,9 +75,15 @@ class Mover:
         self._fed = 0
 
     def run(self, waves: list[Wave]) -> None:
-        for number, wave in enumerate(WAVES):
-            if wave in waves:
-                self._one(number, wave)
+        try:
+            for number, wave in enumerate(WAVES):
+                if wave in waves:
+                    with self._turns.wave(wave):
+                        (self.directory / f"go-{number}").touch()
+                        self._one(number, wave)
+        except BaseException:
+            self._turns.barrier.abort()  # the others must not wait for us
+            raise
 
     # -- one wave --
 
@@ -137,7 +164,7 @@ class Mover:
         def settled() -> bool:
             found = self._report()
             states.update({view.move: view for view in found.moves if view.move in mine})
-            done = len(states) == len(mine) and all(view.state not in UNSETTLED for view in states.values())
+            done = len(states) == len(mine) and all(view.state not in OPEN for view in states.values())
             return done or (over is not None and over())
 
         def steered() -> bool:

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
-from matrix.mover import Mover
+from matrix.mover import Mover, Turns
 from matrix.workloads import WAVES
 from rechannel.conf.settings import load
 from rechannel.wire.signing import Signer, make_keys
@@ -57,7 +57,7 @@ def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
             log_level="warn",
         )
         with cluster:
-            movers = {}
+            movers, turns = {}, Turns(len(CORES))
             for cores in CORES:
                 name = f"matrix-{cores}"
                 directory = tmp_path / name
@@ -84,7 +84,7 @@ def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
                 group.start(name, command, env=environment, cwd=directory)
                 store = Store(settings.redis, "matrix")
                 check = group.processes[name].require_alive  # of this one alone: another may be done before
-                movers[cores] = Mover(store, Signer.from_file(private), name, directory, check)
+                movers[cores] = Mover(store, Signer.from_file(private), name, directory, check, turns)
             with ThreadPoolExecutor(len(movers)) as pool:
                 for future in [pool.submit(mover.run, WANTED) for mover in movers.values()]:
                     future.result()
