@@ -93,6 +93,12 @@ class AgentSettings:
     buffered_windows: int = _setting(
         120, "What an agent keeps while Redis is away: ten minutes.", unit="windows", low=1, high=10_000
     )
+    metrics: str = _setting(
+        "",
+        "Where Prometheus may ask, as in 127.0.0.1:9417; anyone who can reach it can read. Empty: nowhere.",
+        unit="host:port",
+        pattern=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
+    )
     stream_rows: int = _setting(
         20_000, "Map outputs reported per window; more are counted, not sent.", unit="rows", low=1, high=1_000_000
     )
@@ -155,6 +161,13 @@ class RescheduleSettings:
     )
     coverage: float = _setting(
         0.95, "Least share of executors with fresh figures; below it nothing is decided.", unit="share", low=0, high=1
+    )
+    slow_ratio: float = _setting(
+        1.25,
+        "An executor whose tasks take so many times what others' take counts as slow (the inverse: as fast).",
+        unit="times",
+        low=1.05,
+        high=100,
     )
 
 

@@ -181,13 +181,29 @@ def controller(config: str | None) -> None:
 @_application
 @click.option("--query", metavar="ID|NAME", default="", help="Only this query.")
 @click.option("--node", metavar="NAME", default="", help="Only the executors of this node.")
+@click.option("--partitions", is_flag=True, help="Also every partition: CPU, rows, state, snapshot lag.")
 @_json
 @_guarded
-def status(config: str | None, application: str, query: str, node: str, as_json: bool) -> None:
+def status(config: str | None, application: str, query: str, node: str, partitions: bool, as_json: bool) -> None:
     """Show the controller, the executors with their load, the queries, and moves under way."""
     from rechannel.daemon import cli_status
 
-    cli_status.run(_settings(config), application=application, query=query, node=node, as_json=as_json)
+    cli_status.run(
+        _settings(config), application=application, query=query, node=node, partitions=partitions, as_json=as_json
+    )
+
+
+@main.command()
+@_config
+@_application
+@click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--once", is_flag=True, help="Show it once and end.")
+@_guarded
+def top(config: str | None, application: str, every: float, once: bool) -> None:
+    """Watch executors, partitions, hot streams and moves live, until interrupted."""
+    from rechannel.daemon import cli_top
+
+    cli_top.run(_settings(config), _stop_on_signals(), application=application, every=every, once=once)
 
 
 @main.command()
@@ -361,6 +377,33 @@ def config_keys(directory: str, as_json: bool) -> None:
     from rechannel.daemon import cli_config
 
     cli_config.keys(directory, as_json=as_json)
+
+
+@main.group()
+def acl() -> None:
+    """Give each part its own user in Redis, with no more rights than it needs."""
+
+
+@acl.command("add-node")
+@_config
+@click.argument("node")
+@click.option(
+    "--password-file",
+    type=click.Path(dir_okay=False),
+    default="",
+    help="Where the agent's password is, or is to be written. [default: <NODE>.password here]",
+)
+@click.option("--print", "only_print", is_flag=True, help="Only print the line for Redis' ACL file.")
+@_json
+@_guarded
+def acl_add_node(config: str | None, node: str, password_file: str, only_print: bool, as_json: bool) -> None:
+    """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing else.
+
+    Asks Redis with the user of the configuration, which needs the right to use ACL SETUSER.
+    """
+    from rechannel.daemon import cli_acl
+
+    cli_acl.add_node(_settings(config), node, password_file, only_print=only_print, as_json=as_json)
 
 
 if __name__ == "__main__":

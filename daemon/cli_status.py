@@ -13,10 +13,18 @@ import click
 import msgspec
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon import partitions
 from rechannel.daemon.collect import Collector, Facts
 from rechannel.daemon.exits import CommandError, Exit
 from rechannel.daemon.orders import left_on
-from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, fresh_usage, take_snapshot
+from rechannel.daemon.snapshot import (
+    NotReady,
+    Snapshot,
+    build_snapshot,
+    fresh_usage,
+    slow_sentence,
+    take_snapshot,
+)
 from rechannel.migration.moves import UNSETTLED
 from rechannel.policies.queueing import executor_utilization
 from rechannel.wire import keys
@@ -26,13 +34,18 @@ from rechannel.wire.store import Store
 Row = dict[str, Any]
 
 
-def run(settings: Settings, *, application: str, query: str, node: str, as_json: bool) -> None:
+def run(settings: Settings, *, application: str, query: str, node: str, partitions: bool, as_json: bool) -> None:
     """Show the status, of one application, query or node where one is named."""
     store = Store(settings.redis, settings.cluster.name)
-    document = collect(store, settings, time.time())
+    document = collect(store, settings, time.time(), details=partitions)
     document["applications"] = _only(document["applications"], "application", application)
     _filter(document["applications"], "queries", query, lambda row: (row["query"], row["name"]), "query")
     _filter(document["applications"], "executors", node, lambda row: (row["node"],), "node")
+    for row in document["applications"]:
+        kept = {item["query"] for item in row["queries"]}, {item["executor"] for item in row["executors"]}
+        for field in ("partitions", "hot_streams"):
+            row[field] = [item for item in row[field] if item["query"] in kept[0]]
+        row["partitions"] = [item for item in row["partitions"] if not node or item["executor"] in kept[1]]
     if as_json:
         click.echo(json.dumps(document))
         return
@@ -41,9 +54,14 @@ def run(settings: Settings, *, application: str, query: str, node: str, as_json:
     cli_tables.status(document, time.time())
 
 
-def collect(store: Store, settings: Settings, now: float) -> Row:
-    """Return the whole status as plain values."""
-    collector = Collector(store, settings, lambda: now)
+def collect(
+    store: Store, settings: Settings, now: float, *, details: bool = False, collector: Collector | None = None
+) -> Row:
+    """Return the whole status as plain values; with ``details`` also what is known of each partition.
+
+    A ``collector`` that is kept between two calls reads only what is new.
+    """
+    collector = collector or Collector(store, settings, lambda: now)
     found = [collector.gather(name) for name in collector.refresh()]
     state = store.get(keys.STATE)
     leads = state is not None and state.expires > now and isinstance(state.body, ControllerState)
@@ -55,7 +73,7 @@ def collect(store: Store, settings: Settings, now: float) -> Row:
     return {
         "at": now,
         "controller": controller,
-        "applications": [_application(item, settings, now, controller, drains) for item in facts],
+        "applications": [_application(item, settings, now, controller, drains, details=details) for item in facts],
         "drains": [_drain(drain, [item.report for item in facts], now) for drain in drains.values()],
         "rejected_messages": store.rejected,
     }
@@ -110,7 +128,13 @@ def _drain(drain: Drain, reports: list[LinkReport], now: float) -> Row:
 
 
 def _application(
-    facts: Facts, settings: Settings, now: float, controller: Row | None, drains: Mapping[str, Drain]
+    facts: Facts,
+    settings: Settings,
+    now: float,
+    controller: Row | None,
+    drains: Mapping[str, Drain],
+    *,
+    details: bool,
 ) -> Row:
     report = facts.report
     arguments = (facts.application, report, facts.batches, facts.windows, settings, now, frozenset(drains))
@@ -125,10 +149,15 @@ def _application(
             "ready": not isinstance(ready, NotReady),
             "code": ready.code if isinstance(ready, NotReady) else "ready",
             "sentence": ready.sentence if isinstance(ready, NotReady) else "ready",
+            "transient": ready.transient if isinstance(ready, NotReady) else None,
+            "ready_in": ready.ready_in if isinstance(ready, NotReady) else None,
             "controller": words,
         },
         "executors": _executors(facts, model, settings, now, drains),
         "queries": [_query(query, model, report.starts) for query in report.queries],
+        "shuffles_seen": model.shuffles_seen if model is not None else None,
+        "hot_streams": partitions.hot(model) if model is not None else [],
+        "partitions": partitions.rows(facts, model) if details else [],
         "moves": [msgspec.to_builtins(view) for view in report.moves if view.state in UNSETTLED],
         "settled_moves": sum(view.state not in UNSETTLED for view in report.moves),
         "counters": {
@@ -166,6 +195,8 @@ def _executors(
                 "utilization": None,
                 "arrival_rate": None,
                 "service_rate": None,
+                "speed": None,
+                "slow": "",
                 "cpu": used.jvm_cpu / seconds if used else None,
                 "python_cpu": used.python_cpu / seconds if used else None,
                 "rss_bytes": used.jvm_rss + used.python_rss if used else None,
@@ -180,6 +211,8 @@ def _executors(
             index = model.cluster.index_of(row["executor"])
             row["utilization"] = float(queue.utilization[index])
             row["arrival_rate"] = float(queue.arrival_rate[index])
+            row["speed"] = float(model.cluster.speed[index])
+            row["slow"] = slow_sentence(model.rates, index)
             rate = float(queue.service_rate[index])
             row["service_rate"] = rate if math.isfinite(rate) else None
     return rows

@@ -15,7 +15,7 @@ from rechannel.wire.messages import Decision
 
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
-_BUSY = 0.95
+BUSY = 0.95
 _UUID = 36
 
 
@@ -44,7 +44,7 @@ def settings(rows: Sequence[tuple[str, str, str, str, str, str]]) -> None:
 def status(document: dict[str, Any], now: float) -> None:
     """Show the status document of `cli_status`."""
     console = _console()
-    console.print(_controller_line(document["controller"], now))
+    console.print(controller_line(document["controller"], now))
     for drain in document["drains"]:
         style = "green" if drain["state"] in ("empty", "released") else "yellow"
         console.print(f"drain {escape(drain['node'])}: {escape(drain['sentence'])}", style=style)
@@ -62,13 +62,20 @@ def status(document: dict[str, Any], now: float) -> None:
         console.print(_query_table(application["queries"]))
         counters = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in application["counters"].items())
         console.print(f"moves so far: {counters}")
+        if application["shuffles_seen"] is not None:
+            console.print(
+                f"agents reported {application['shuffles_seen']:.0%} of the shuffle outputs of the last batches"
+            )
+        if application["partitions"]:
+            console.print(partition_table(application["partitions"]))
         if application["moves"]:
-            console.print(_view_table(application["moves"]))
+            console.print(moves_table(application["moves"]))
     if document["rejected_messages"]:
         console.print(f"{document['rejected_messages']} unreadable messages in Redis were passed over", style="yellow")
 
 
-def _controller_line(controller: dict[str, Any] | None, now: float) -> str:
+def controller_line(controller: dict[str, Any] | None, now: float) -> str:
+    """Say who leads and what he does."""
     if controller is None:
         return "[yellow]no controller leads[/yellow]: start one with `rechannel controller`"
     parts = [
@@ -118,15 +125,17 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
             _number(row["cpu"], ".2f"),
             _number(row["python_cpu"], ".2f"),
             "?" if row["rss_bytes"] is None else f"{row['rss_bytes'] / 2**20:,.0f} MiB",
-            _remarks(row),
-            style="red" if busy is not None and busy > _BUSY else "",
+            remarks(row),
+            style="red" if busy is not None and busy > BUSY else "",
         )
     return table
 
 
-def _remarks(row: dict[str, Any]) -> str:
+def remarks(row: dict[str, Any]) -> str:
+    """Say what else is to be known of an executor."""
     remarks = {
         "no fresh agent figures": not row["fresh"],
+        f"slow: {row['slow']}": row["slow"],
         "drained": row["drained"] and not row["releasing"],
         "about to be released": row["releasing"],
     }
@@ -160,7 +169,39 @@ def _query_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _view_table(moves: Sequence[dict[str, Any]]) -> Table:
+def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Show what is known of each partition."""
+    table = _table(
+        "",
+        ("partition", "<"),
+        ("executor", "<"),
+        ("CPU", ">"),
+        ("Python CPU", ">"),
+        ("busy s/batch", ">"),
+        ("rows/s", ">"),
+        ("state rows", ">"),
+        ("state", ">"),
+        ("commit", ">"),
+        ("snapshot lag", ">"),
+    )
+    for row in rows:
+        table.add_row(
+            escape(f"{row['name'] or _short(row['query'])}/{row['stage']} #{row['partition']}"),
+            row["executor"] or "?",
+            _number(row["cpu"], ".3f"),
+            _number(row["python_cpu"], ".3f"),
+            _number(row["busy_seconds"], ".3f"),
+            _number(row["rows_per_second"], ",.0f"),
+            _number(row["state_rows"], ",d"),
+            "?" if row["state_bytes"] is None else f"{row['state_bytes'] / 2**20:,.1f} MiB",
+            "?" if row["commit_seconds"] is None else f"{row['commit_seconds']:.2f} s",
+            "?" if row["snapshot_lag"] is None else f"{row['snapshot_lag']} batches",
+        )
+    return table
+
+
+def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
+    """Show moves and how far they are."""
     table = _table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
     for move in moves[:_MOVES_SHOWN]:
         missed = f", missed {move['misses']}" if move["misses"] else ""

@@ -187,19 +187,19 @@ def _streams(snapshot: Snapshot) -> tuple[dict[str, int], list[str]]:
     classes = classify(np.concatenate(volumes)).classes
     count = {kind.name.lower(): int((classes == kind).sum()) for kind in sorted(StreamClass, reverse=True)}
     hot = hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
-    placed = set(snapshot.stages)
     names = [
-        f"{_end(snapshot, stream.upstream, stream.upstream_index, placed)} → "
-        f"{_end(snapshot, stream.downstream, stream.downstream_partition, placed)}: "
+        f"{end_name(snapshot, stream.upstream, stream.upstream_index)} → "
+        f"{end_name(snapshot, stream.downstream, stream.downstream_partition)}: "
         f"{stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
         for stream in hot
     ]
     return count, names
 
 
-def _end(snapshot: Snapshot, stage: str, entry: int, placed: set[str]) -> str:
+def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
+    """Name one end of a stream: a stage with its partition, or with the executor where it has none that are placed."""
     query, _, position = stage.rpartition("/")
     known = snapshot.queries.get(query)
     name = f"{known.name if known and known.name else query}/{position}"
-    where = f"partition {entry}" if stage in placed else f"on executor {snapshot.cluster.executors[entry]}"
+    where = f"partition {entry}" if stage in snapshot.stages else f"on executor {snapshot.cluster.executors[entry]}"
     return f"{name} {where}"

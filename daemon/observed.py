@@ -7,6 +7,8 @@ in which a stage or partition did not run counting as zero, because `batches_per
 Streams are joined by task id, which is unique within an application: what a map task left on its executor's disk says
 how much went to each downstream partition, and the batch report says which stage and partition that task was. Volumes
 are bytes per second at the rate of the batches, not of the agents' windows: a batch may last longer than a window.
+
+Busy seconds are those of a reference executor: what a task took times its executor's speed, where that is known.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.model import FloatArray, Stage, Stream
+from rechannel.policies.service_rate import Observations
 from rechannel.wire.messages import BatchReport, QueryState, StageRun, StatefulStage, StreamRow, TaskRow
 
 _SHORTEST_PERIOD = 1e-3
@@ -29,13 +32,16 @@ _LARGEST_BLOCK = 20_000_000  # entries of one dense shuffle block: 160 MB
 class QueryModel:
     """A query's stages in the order they run, and what is needed to join streams to them.
 
-    ``placed`` is stage key -> the stage as the link reports it, for placeable stages alone.
+    ``placed`` is stage key -> the stage as the link reports it, for placeable stages alone. ``sent`` counts the tasks
+    that wrote for a later stage of their batch, ``seen`` those of them whose stream row an agent reported.
     """
 
     stages: tuple[Stage, ...]
     streams: tuple[Stream, ...]
     placed: Mapping[str, StatefulStage]
     skipped: Counter[str]
+    sent: int = 0
+    seen: int = 0
 
 
 def period(batches: Sequence[BatchReport], now: float) -> float:
@@ -67,8 +73,13 @@ def model_query(
     *,
     placeable: bool,
     now: float,
+    speed: FloatArray | None = None,
 ) -> QueryModel:
-    """Model one query from its last batches (oldest first, at least one) and the stream rows of its application."""
+    """Model one query from its last batches (oldest first, at least one) and the stream rows of its application.
+
+    ``executors`` is executor -> index, ``speed`` one figure for each of them (1 everywhere if not given).
+    """
+    speed = np.ones(len(executors)) if speed is None else speed
     known = [stage for stage in query.stages if placeable and stage.partitions > 0]
     sizes = {f"{query.query}/{stage.stage}": stage.partitions for stage in known}
     rate = 1.0 / period(batches, now)
@@ -77,7 +88,7 @@ def model_query(
     totals = {key: _Totals(sizes.get(key, len(executors))) for key in order}
     for batch in named:
         for key, run in batch:
-            totals[key].add(run, executors, by_partition=key in sizes)
+            totals[key].add(run, executors, speed, by_partition=key in sizes)
     stages = tuple(
         Stage(
             key=key,
@@ -91,14 +102,18 @@ def model_query(
         for key, total in totals.items()
     )
     skipped: Counter[str] = Counter()
-    blocks = _blocks(named, list(streams), totals, executors, sizes, skipped)
+    by_task = {row.map_task: row for row in streams}
+    blocks = _blocks(named, by_task, totals, executors, sizes, skipped)
+    sent = [task for batch in batches for task in _senders(batch)]
+    seen = sum(task.task in by_task for task in sent)
     position = {key: index for index, key in enumerate(order)}
     kept = tuple(
         Stream(up, down, volume * rate)
         for (up, down), volume in blocks.items()
         if position[up] < position[down] and volume.any()
     )
-    return QueryModel(stages, kept, {f"{query.query}/{stage.stage}": stage for stage in known}, skipped)
+    placed = {f"{query.query}/{stage.stage}": stage for stage in known}
+    return QueryModel(stages, kept, placed, skipped, len(sent), seen)
 
 
 def unmeasured(query: QueryState) -> QueryModel:
@@ -135,19 +150,50 @@ class _Totals:
         self.rows = np.zeros(size)
         self.state = np.zeros(size)
 
-    def add(self, run: StageRun, executors: Mapping[str, int], *, by_partition: bool) -> None:
+    def add(self, run: StageRun, executors: Mapping[str, int], speed: FloatArray, *, by_partition: bool) -> None:
         state = np.zeros_like(self.state)
         for task in _latest(run):
-            entry = task.partition if by_partition else executors.get(task.executor, -1)
+            executor = executors.get(task.executor, -1)
+            entry = task.partition if by_partition else executor
             if not 0 <= entry < len(self.busy):
                 continue
-            self.busy[entry] += max(0.0, task.run - task.fetch_wait)
+            self.busy[entry] += busy_seconds(task) * (speed[executor] if executor >= 0 else 1.0)
             self.rows[entry] += max(0, task.rows_in)
             state[entry] += max(0, task.state_bytes)
             if by_partition:
                 self.state[entry] = state[entry]
         if not by_partition:
             self.state = state
+
+
+def busy_seconds(task: TaskRow) -> float:
+    """Time a task was at work: not waiting for the network."""
+    return max(0.0, task.run - task.fetch_wait)
+
+
+def observations(batches: Iterable[BatchReport], last: Mapping[str, int], executors: Mapping[str, int]) -> Observations:
+    """Lay out what tasks took, for `rechannel.policies.service_rate`.
+
+    ``last``: query -> number of the oldest of its last batches, those that count as now.
+    """
+    stages: dict[str, int] = {}
+    found: list[tuple[float, ...]] = []
+    for batch in batches:
+        now = batch.batch >= last.get(batch.query, 0)
+        for key, run in stage_keys(batch.query, batch):
+            stage = stages.setdefault(key, len(stages))
+            for task in run.tasks:
+                partition = task.partition if run.stateful >= 0 else -1
+                executor = executors.get(task.executor, -1)
+                found.append((stage, partition, executor, now, busy_seconds(task), max(0, task.rows_in)))
+    table = np.array(found, dtype=np.float64).reshape(len(found), 6).T
+    stage, partition, executor = (column.astype(np.int64) for column in table[:3])
+    return Observations(stage, partition, executor, table[3] > 0, table[4], table[5])
+
+
+def _senders(batch: BatchReport) -> list[TaskRow]:
+    read = {parent for run in batch.stages for parent in run.parents}
+    return [task for run in batch.stages if run.spark_stage in read for task in run.tasks if task.bytes_out > 0]
 
 
 def _latest(run: StageRun) -> Iterable[TaskRow]:
@@ -157,14 +203,13 @@ def _latest(run: StageRun) -> Iterable[TaskRow]:
 
 def _blocks(
     named: Sequence[list[tuple[str, StageRun]]],
-    rows: Sequence[StreamRow],
+    by_task: Mapping[int, StreamRow],
     totals: Mapping[str, _Totals],
     executors: Mapping[str, int],
     sizes: Mapping[str, int],
     skipped: Counter[str],
 ) -> dict[tuple[str, str], FloatArray]:
     """Mean bytes per batch between the entries of every two stages that a shuffle joins."""
-    by_task = {row.map_task: row for row in rows}
     sums: dict[tuple[str, str], FloatArray] = {}
     seen: set[tuple[str, str, int]] = set()  # a batch with several jobs can run a stage more than once
     for number, batch in enumerate(named):

@@ -5,7 +5,8 @@ cannot be moved now (its link reports a problem, or it has too few batches) stil
 count as floating, as they were observed.
 
 An executor that the link lists but no agent reports freshly stays in the model, since its tasks are measured by the
-driver's event stream; it counts against ``reschedule.coverage``. Speed is 1 for every executor: none is measured yet.
+driver's event stream; it counts against ``reschedule.coverage``. An executor's speed is 1 unless it is known to be
+slower or faster than the others (`rechannel.policies.service_rate`).
 Executors of drained nodes, and those about to be released, are in the model but not available.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 from rechannel.conf.settings import Settings
 from rechannel.daemon import observed
 from rechannel.policies.model import UNPLACED, Cluster, Placement, Stage, Stream, Workload
+from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
 
 Windows = Mapping[str, Sequence[AgentWindow]]
@@ -51,6 +53,7 @@ class Snapshot:
     """The model at one moment. ``stages``: key of a placeable stage -> (query, number in the link's report).
 
     ``batch_seconds`` is the mean duration of each query's last batches, ``batch_period`` from start to start.
+    ``shuffles_seen`` is the share of the last batches' map outputs that agents reported; None when there were none.
     """
 
     application: str
@@ -62,6 +65,8 @@ class Snapshot:
     batch_seconds: Mapping[str, float]
     batch_period: Mapping[str, float]
     coverage: Coverage
+    rates: ServiceRates
+    shuffles_seen: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -102,12 +107,17 @@ def build_snapshot(
     if not infos:
         return None
     executors = {info.executor: index for index, info in enumerate(infos)}
+    queries = {query.query: query for query in report.queries if query.active}
+    last_of = {name: last_batches(query, batches, settings, now) for name, query in queries.items()}
+    since = {name: last[0].batch for name, last in last_of.items() if last}
+    observed_tasks = observed.observations((batch for batch in batches if batch.query in since), since, executors)
+    rates = service_rates(observed_tasks, len(infos), settings.reschedule.slow_ratio)
     cluster = Cluster(
         executors=tuple(info.executor for info in infos),
         nodes=tuple(info.host for info in infos),
         cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
         memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
-        speed=np.ones(len(infos)),
+        speed=rates.speed,
         available=np.array([info.host not in drained and info.executor not in report.releasing for info in infos]),
     )
     rows = [
@@ -120,19 +130,20 @@ def build_snapshot(
     skipped: Counter[str] = Counter()
     durations: dict[str, float] = {}
     periods: dict[str, float] = {}
-    queries = {query.query: query for query in report.queries if query.active}
+    sent = seen = 0
     for query in queries.values():
-        last = last_batches(query, batches, settings, now)
+        last = last_of[query.query]
         if whole and not query.problem and len(last) < settings.reschedule.batches:
             model = observed.unmeasured(query)
         elif last:
             placeable = not query.problem and len(last) >= settings.reschedule.batches
-            model = observed.model_query(query, last, rows, executors, placeable=placeable, now=now)
+            model = observed.model_query(query, last, rows, executors, placeable=placeable, now=now, speed=rates.speed)
         else:
             continue
         stages += model.stages
         streams += model.streams
         skipped += model.skipped
+        sent, seen = sent + model.sent, seen + model.seen
         if last:
             durations[query.query] = sum(batch.end - batch.start for batch in last) / len(last)
             periods[query.query] = observed.period(last, now)
@@ -153,8 +164,29 @@ def build_snapshot(
         durations,
         periods,
         coverage_of(application, report, windows, settings, now),
-        tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items())),
+        rates,
+        seen / sent if sent else None,
+        tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items())) + _slow(cluster, rates),
     )
+
+
+def _slow(cluster: Cluster, rates: ServiceRates) -> tuple[str, ...]:
+    words = [slow_sentence(rates, index) for index in range(cluster.size)]
+    return tuple(
+        f"executor {name} on {node} is slow: {text}"
+        for name, node, text in zip(cluster.executors, cluster.nodes, words, strict=True)
+        if text
+    )
+
+
+def slow_sentence(rates: ServiceRates, index: int) -> str:
+    """Say how an executor is known to be slow; "" where it is not."""
+    said = []
+    if rates.by_peers[index]:
+        said.append(f"its tasks take {rates.times[index]:.1f} times what others' take")
+    if rates.by_history[index]:
+        said.append(f"{rates.grown[index]:.1f} times what they took there before")
+    return ", ".join(said)
 
 
 def last_batches(

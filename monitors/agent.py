@@ -20,6 +20,7 @@ import structlog
 from rechannel.conf.settings import Settings
 from rechannel.monitors.changes import DirectoryChanges
 from rechannel.monitors.closed_stores import ClosedStoreReader
+from rechannel.monitors.metrics import AgentMetrics, EndpointError, serve
 from rechannel.monitors.processes import (
     ExecutorSample,
     MachineTable,
@@ -231,8 +232,18 @@ class Pusher:
             self._closing = True
             self._condition.notify()
         self._thread.join(timeout)
+        return self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be pushed."""
         with self._condition:
             return len(self._windows) + len(self._evidence)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the last attempt succeeded."""
+        return self._failures == 0
 
     def offer(self, envelope: Envelope) -> None:
         """Hand over a message; never waits for Redis. A full buffer gives up its oldest."""
@@ -343,6 +354,19 @@ def _wait_for_host(table: ProcessTable, names: Collection[str], stop: threading.
     return host
 
 
+def _endpoint(metrics: AgentMetrics, address: str) -> Callable[[], None]:
+    """Open the endpoint; a port that another agent of this machine has costs the endpoint, not the agent."""
+    if not address:
+        return lambda: None
+    try:
+        end = serve(metrics, address)
+    except EndpointError as error:
+        _log.error("no metrics endpoint", problem=str(error))
+        return lambda: None
+    _log.info("metrics endpoint", address=address)
+    return end
+
+
 def run_agent(
     settings: Settings,
     *,
@@ -366,14 +390,18 @@ def run_agent(
     author = Author(settings.cluster.name, f"agent:{settings.node}", clock.wall)
     pusher = Pusher(settings.node, lambda: store_factory(settings), settings.agent.buffered_windows)
 
+    metrics = AgentMetrics(lambda: pusher.waiting, lambda: pusher.reachable)
+
     def send(body: AgentWindow | AgentEvidence | None) -> None:
-        if isinstance(body, AgentWindow) and (dropped := pusher.take_dropped()):
-            body = msgspec.structs.replace(body, skipped={**body.skipped, **dropped})
+        if isinstance(body, AgentWindow):
+            body = msgspec.structs.replace(body, skipped={**body.skipped, **pusher.take_dropped()})
+            metrics.add(body)
         if body is not None:
             rule = WINDOWS if isinstance(body, AgentWindow) else EVIDENCE
             pusher.offer(author.envelope(body, ttl=rule.ttl))
 
     _log.info("agent started", node=settings.node, sample=settings.agent.sample, window=settings.agent.window)
+    end_metrics = _endpoint(metrics, settings.agent.metrics)
     pusher.start()
     while True:
         window, evidence = monitor.sample()
@@ -383,4 +411,5 @@ def run_agent(
             break
     send(monitor.finish())
     left = pusher.stop(settings.redis.timeout + 0.5)
+    end_metrics()
     _log.info("agent stopped", node=settings.node, messages_not_pushed=left)

@@ -106,6 +106,11 @@ class TaskTable:
         """Say whether the batch begun last is not committed yet; it may be between two of its jobs."""
         return (query, self.last_batch.get(query, -1)) in self._batches
 
+    def began(self, query: str) -> float:
+        """When the batch began that is not committed yet, 0 when there is none."""
+        batch = self._batches.get((query, self.last_batch.get(query, -1)))
+        return batch.start if batch else 0.0
+
     def assume_quiet(self, query: str) -> None:
         """Take a query for quiet whose jobs were never seen (the driver says its trigger is not active)."""
         if not self._running.get(query):

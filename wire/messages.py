@@ -106,13 +106,15 @@ class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
     """The unit of migration is one partition of such a stage with all the stores of its operators.
 
     ``stage`` counts the query's stateful stages in a batch from 0. ``placement[p]`` is the executor the last
-    successful task of partition p ran on ("" when unknown).
+    successful task of partition p ran on ("" when unknown). ``snapshots[p]`` is the state version of its newest
+    snapshot (batch b leaves version b + 1; -1: none known); empty when this Spark does not tell.
     """
 
     stage: int
     partitions: int
     operators: list[Operator]
     placement: list[str]
+    snapshots: list[int] = []
 
 
 class QueryState(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +127,7 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     active: bool
     stages: list[StatefulStage]
     problem: str = ""  # why this query cannot be moved, in plain words
+    began: float = 0.0  # when the batch began that is not committed yet, 0 when there is none
 
 
 class MoveView(msgspec.Struct, frozen=True, kw_only=True):

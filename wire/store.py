@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,6 +234,17 @@ class Store:
         self._connected()
         with _translated(self._where):
             return bool(self._redis.exists(self.keys(key_rules.PAUSED)))
+
+    def set_user(self, user: str, rules: Sequence[str]) -> bool:
+        """Make or replace a Redis user (ACL SETUSER); False if Redis will forget it when it restarts."""
+        self._connected()
+        with _translated(self._where):
+            self._redis.execute_command("ACL", "SETUSER", user, *rules)
+            try:
+                self._redis.execute_command("ACL", "SAVE")
+            except redis.ResponseError:  # this Redis keeps its users in no file
+                return False
+        return True
 
     def _connected(self) -> None:
         if not self._checked:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -76,11 +77,18 @@ class RedisServer:
     """A server on a private unix socket, optionally on a loopback TCP port too, optionally with a password."""
 
     def __init__(
-        self, group: ProcessGroup, *, name: str = "redis", tcp: bool = False, password: str | None = None
+        self,
+        group: ProcessGroup,
+        *,
+        name: str = "redis",
+        tcp: bool = False,
+        password: str | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self._group = group
         self.name = name
         self.password = password
+        self.options = dict(options or {})
         self.binary = find_server()
         self.directory = Path(tempfile.mkdtemp(prefix="rechannel-redis-"))
         self.socket_path = self.directory / "redis.sock"
@@ -110,6 +118,7 @@ class RedisServer:
         }
         if self.password:
             settings["requirepass"] = self.password
+        settings |= self.options
         config.touch(mode=0o600)
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         self.process = self._group.start(self.name, [str(self.binary.path), str(config)])

@@ -25,6 +25,7 @@ from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
 from rechannel.migration.link.release import Releases, scene
 from rechannel.migration.link.report import KnownStage, operators_placed, problems, query_state
+from rechannel.migration.link.snapshots import Snapshots
 from rechannel.migration.link.spark_adapter import ActiveQuery, DriverGoneError, LinkError, SparkAdapter, StoreId
 from rechannel.migration.link.starts import Starts
 from rechannel.migration.moves import Move, MoveState
@@ -134,19 +135,12 @@ class Link:
         self._orders: Envelope | None = None
         self._drains: dict[str, Drain] = {}  # by node
         self._retiring: set[str] = set()  # executors that Spark offers no task any more
-        self._drifted = 0
-        self._garbage = 0
-        self._rejected = 0
+        self._drifted = self._garbage = self._rejected = 0
         self._attached = time.time()
         self._next_refresh = self._next_report = self._next_tick = 0.0
-        limits = settings.link
-        self._reconciler = Reconciler(
-            Limits(
-                limits.deadline_batches,
-                limits.deadline_seconds,
-                2 * (compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0),
-            )
-        )
+        maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
+        limits = Limits(settings.link.deadline_batches, settings.link.deadline_seconds, 2 * maintenance)
+        self._reconciler = Reconciler(limits)
         verifier = None
         if settings.signing.public_key_file:
             verifier = Verifier.from_file(settings.signing.public_key_file)
@@ -158,6 +152,7 @@ class Link:
         self._starts = Starts(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
         dynamic = adapter.setting("spark.dynamicAllocation.enabled", "false")
         self._releases = Releases(adapter, dynamic=dynamic.lower() == "true")
+        self._snapshots = Snapshots(adapter.latest_snapshot)
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         adapter.start_event_stream(self._directory, settings.link.event_log_bytes)
         self._stream = EventStream(self._directory)
@@ -213,6 +208,8 @@ class Link:
         if self._drains or self._releases.under_way:
             moves = self._reconciler.moves
             self._releases.turn(scene(self._table, self._queries, self._drains, moves), now)
+        if not self._reconciler.waiting:
+            self._snapshots.turn(self._stages, now)
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
             nodes = {item.host for item in self._table.executors.values()}
@@ -452,13 +449,13 @@ class Link:
     # -- reporting --
 
     def _report(self) -> LinkReport:
-        reconciler = self._reconciler
+        reconciler, queries = self._reconciler, self._queries.values()
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
-            queries=[query_state(query, self._table, self._stages) for query in self._queries.values()],
+            queries=[query_state(query, self._table, self._stages, self._snapshots.of) for query in queries],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
             accepted_epoch=max(reconciler.epoch, self._orders.epoch if self._orders is not None else 0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from rechannel.migration.link.spark_adapter import ActiveQuery, PlannedOperator
@@ -23,8 +23,13 @@ class KnownStage:
         return max((item.partitions for item, _ in self.operators), default=self.partitions)
 
 
-def query_state(query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str, int], KnownStage]) -> QueryState:
-    """Return what a report shows of a query; ``stages`` by run and stage."""
+def query_state(
+    query: ActiveQuery,
+    table: TaskTable,
+    stages: Mapping[tuple[str, int], KnownStage],
+    snapshots: Callable[[str, int, int], list[int]],
+) -> QueryState:
+    """Return what a report shows of a query; ``stages`` by run and stage, ``snapshots`` of run, stage, partitions."""
     found = []
     for (name, ordinal), placement in sorted(table.placement.items()):
         if name != query.query:
@@ -36,7 +41,10 @@ def query_state(query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str,
         ]
         size = max(known.size if known else 0, len(placement))
         where = placement + [""] * (size - len(placement))
-        found.append(StatefulStage(stage=ordinal, partitions=size, operators=operators, placement=where))
+        versions = snapshots(query.run, ordinal, size)
+        found.append(
+            StatefulStage(stage=ordinal, partitions=size, operators=operators, placement=where, snapshots=versions)
+        )
     return QueryState(
         query=query.query,
         run=query.run,
@@ -45,6 +53,7 @@ def query_state(query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str,
         active=True,
         stages=found,
         problem=query.problem,
+        began=table.began(query.query),
     )
 
 

@@ -334,6 +334,15 @@ class SparkAdapter:
         with _translated():
             self._coordinator.reportActiveInstance(self._provider(store), host, executor, self._nil)
 
+    def latest_snapshot(self, store: StoreId) -> int:
+        """Return the version of a store's newest snapshot that the coordinator was told of, -1 if of none.
+
+        Source: ``StateStoreCoordinatorRef`` (4.1 and newer); UnsupportedSparkError on older ones.
+        """
+        with _translated():
+            found = self._coordinator.getLatestSnapshotVersionForTesting(self._provider(store))
+            return int(found.get()) if found.isDefined() else -1
+
     # -- executors that leave --
 
     def cordon(self, executor: str) -> bool:

@@ -215,14 +215,21 @@ def report(
 
 
 def task(
-    number: int, partition: int, executor: str, *, run: float = 1.0, wait: float = 0.0, rows: int = 100
+    number: int,
+    partition: int,
+    executor: str,
+    *,
+    run: float = 1.0,
+    wait: float = 0.0,
+    rows: int = 100,
+    start: float = NOW,
 ) -> TaskRow:
     return TaskRow(
         task=number,
         partition=partition,
         executor=executor,
-        launch=NOW,
-        finish=NOW + run,
+        launch=start,
+        finish=start + run,
         run=run,
         cpu=run,
         fetch_wait=wait,
@@ -250,9 +257,10 @@ def batch(
     """One of a row of batches, number 9 ending at ``end``: a source task per executor, then the stateful stage."""
     start = end - period + (number - 9) * period
     first = number * 1000
-    source = [task(first + e, e, str(e), run=0.1) for e in range(count)]
+    source = [task(first + e, e, str(e), run=0.1, start=start) for e in range(count)]
     state = [
-        task(first + 100 + p, p, where, run=(busy or {}).get(p, 0.1), rows=50) for p, where in enumerate(placement)
+        task(first + 100 + p, p, where, run=(busy or {}).get(p, 0.1), rows=50, start=start + 0.1)
+        for p, where in enumerate(placement)
     ]
     stages = [
         StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source),

@@ -1,0 +1,161 @@
+"""The command ``top``: executors, their partitions, hot streams and moves, drawn again and again."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon import cli_status
+from rechannel.daemon.cli_tables import BUSY, controller_line, moves_table, partition_table, remarks
+from rechannel.daemon.collect import Collector
+from rechannel.daemon.exits import CommandError, Exit
+from rechannel.wire.store import Store, StoreError
+
+_WIDE = 160
+_BAR = 12
+_HOT_PARTITIONS, _HOT_STREAMS = 8, 6
+# One color for each query, in the order of their names.
+_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta")
+
+Row = dict[str, Any]
+
+
+def run(settings: Settings, stop: threading.Event, *, application: str, every: float, once: bool) -> None:
+    """Draw until ``stop`` is set; without a terminal, or with ``once``, draw once."""
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    view = _View(settings, application)
+    if once or not console.is_terminal:
+        console.print(view.draw())
+        return
+    with Live(view.draw(), console=console, screen=True, auto_refresh=False) as live:
+        while not stop.wait(every):
+            try:
+                live.update(view.draw(), refresh=True)
+            except StoreError as error:
+                live.update(Text(f"{error}; trying again", style="red"), refresh=True)
+
+
+class _View:
+    def __init__(self, settings: Settings, application: str) -> None:
+        self._settings = settings
+        self._only = application
+        self._store = Store(settings.redis, settings.cluster.name)
+        self._collector = Collector(self._store, settings, time.time)
+
+    def draw(self) -> RenderableType:
+        now = time.time()
+        document = cli_status.collect(self._store, self._settings, now, details=True, collector=self._collector)
+        rows = document["applications"]
+        if self._only and self._only not in [row["application"] for row in rows]:
+            known = ", ".join(row["application"] for row in rows) or "none"
+            raise CommandError(Exit.REFUSED, f"unknown application {self._only}; known are {known}")
+        shown = [row for row in rows if self._only in ("", row["application"])]
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        parts: list[RenderableType] = [
+            f"[bold]rechannel top[/bold]  {clock}  {controller_line(document['controller'], now)}"
+        ]
+        parts += [
+            f"[yellow]drain {escape(row['node'])}: {escape(row['sentence'])}[/yellow]" for row in document["drains"]
+        ]
+        if not shown:
+            parts.append("no application reports: does a driver run rechannel.attach(spark)?")
+        for row in shown:
+            parts += application(row)
+        return Group(*parts)
+
+
+def application(row: Row) -> list[RenderableType]:
+    """Draw one application of the status document."""
+    colors = _colors(row["partitions"])
+    readiness = row["readiness"]
+    seen = "no shuffles seen" if row["shuffles_seen"] is None else f"{row['shuffles_seen']:.0%} of shuffle outputs seen"
+    legend = "  ".join(f"[{color}]■[/{color}] {escape(name)}" for name, color in colors.items())
+    parts: list[RenderableType] = [
+        "",
+        f"[bold]{escape(row['name'])}[/bold]  {escape(readiness['controller'] or readiness['sentence'])}  ({seen})",
+        legend,
+        _executors(row["executors"], row["partitions"], colors),
+    ]
+    parts += [f"[yellow]problem: {escape(problem)}[/yellow]" for problem in row["problems"]]
+    if hot := sorted((item for item in row["partitions"] if item["cpu"]), key=lambda item: -item["cpu"]):
+        parts += ["", partition_table(hot[:_HOT_PARTITIONS])]
+    if row["hot_streams"]:
+        parts += ["", _streams(row["hot_streams"][:_HOT_STREAMS])]
+    if row["moves"]:
+        parts += ["", moves_table(row["moves"])]
+    return parts
+
+
+def _colors(partitions: Sequence[Row]) -> dict[str, str]:
+    names = sorted({item["name"] or item["query"] for item in partitions})
+    return {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}
+
+
+def _executors(rows: Sequence[Row], partitions: Sequence[Row], colors: Mapping[str, str]) -> Table:
+    table = _table(
+        ("node", "<"),
+        ("executor", "<"),
+        ("utilization", "<"),
+        ("CPU", ">"),
+        ("speed", ">"),
+        ("partitions", "<"),
+        ("", "<"),
+    )
+    for row in rows:
+        # A partition is as bright as it is busy: the eye finds the hot ones.
+        held = [item for item in partitions if item["executor"] == row["executor"]]
+        most = max((item["busy_seconds"] or 0.0 for item in partitions), default=0.0)
+        cells = Text()
+        for item in held:
+            share = (item["busy_seconds"] or 0.0) / most if most else 0.0
+            cells.append(_shade(share), style=colors[item["name"] or item["query"]])
+        cpu = None if row["cpu"] is None else row["cpu"] + row["python_cpu"]
+        table.add_row(
+            row["node"],
+            row["executor"],
+            _bar(row["utilization"]),
+            "?" if cpu is None else f"{cpu:.2f}",
+            "?" if row["speed"] is None else f"{row['speed']:.2f}",
+            cells,
+            remarks(row),
+        )
+    return table
+
+
+def _shade(share: float) -> str:
+    return "░▒▓█"[min(3, int(share * 4))]
+
+
+def _bar(share: float | None) -> Text:
+    if share is None:
+        return Text("?")
+    filled = min(_BAR, round(share * _BAR))
+    style = "red" if share > BUSY else "green"
+    return Text("█" * filled, style=style).append("·" * (_BAR - filled), style="dim").append(f" {share:.0%}", style="")
+
+
+def _streams(rows: Sequence[Row]) -> Table:
+    table = _table(("hot stream", "<"), ("to", "<"), ("kB/s", ">"), ("", "<"))
+    for row in rows:
+        where = "local" if row["local"] else "remote"
+        table.add_row(
+            escape(row["upstream"]), escape(row["downstream"]), f"{row['bytes_per_second'] / 1e3:,.1f}", where
+        )
+    return table
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, side in columns:
+        table.add_column(name, justify="right" if side == ">" else "left", no_wrap=name != "")
+    return table

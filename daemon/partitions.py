@@ -1,0 +1,105 @@
+"""What is known of each partition and of the largest streams, as rows for people and programs. Pure.
+
+Busy seconds and rows are means over the last batches; CPU is what the node's agent measured, shared out between the
+tasks of its executors (`rechannel.monitors.attribution`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rechannel.daemon.collect import Facts
+from rechannel.daemon.deciding import end_name
+from rechannel.daemon.snapshot import Snapshot
+from rechannel.monitors.attribution import Attribution, attribute, known_until
+from rechannel.policies.classification import hot_streams
+from rechannel.wire.messages import StatefulStage, TaskRow
+
+_HOT_SHOWN = 10
+
+Row = dict[str, Any]
+
+
+def hot(snapshot: Snapshot) -> list[Row]:
+    """Return the largest streams of class high, largest first."""
+    return [
+        {
+            "query": snapshot.workload.stage(stream.upstream).query,
+            "upstream": end_name(snapshot, stream.upstream, stream.upstream_index),
+            "downstream": end_name(snapshot, stream.downstream, stream.downstream_partition),
+            "bytes_per_second": stream.volume,
+            "local": stream.local,
+        }
+        for stream in hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_SHOWN)
+    ]
+
+
+def rows(facts: Facts, snapshot: Snapshot | None) -> list[Row]:
+    """Return a row for each partition of each stateful stage of the active queries."""
+    queries = [query for query in facts.report.queries if query.active]
+    charged = _charged(attribute(facts.application, facts.batches, facts.windows, until=known_until(queries)))
+    found = []
+    for query in queries:
+        for stage in query.stages:
+            tasks = _tasks(facts, query.query, stage.stage)
+            for partition in range(stage.partitions):
+                row = {
+                    "query": query.query,
+                    "name": query.name,
+                    "stage": stage.stage,
+                    "partition": partition,
+                    "executor": stage.placement[partition] if partition < len(stage.placement) else "",
+                    "snapshot_lag": _lag(stage, partition, query.batch),
+                    "cpu": None,
+                    "python_cpu": None,
+                }
+                row |= _measured(tasks.get(partition)) | _modelled(snapshot, query.query, stage.stage, partition)
+                found.append(row | charged.get((query.query, stage.stage, partition), {}))
+    return found
+
+
+def _tasks(facts: Facts, query: str, stage: int) -> dict[int, TaskRow]:
+    """The last task of each partition."""
+    found: dict[int, TaskRow] = {}
+    for batch in facts.batches:
+        for run in batch.stages if batch.query == query else ():
+            for task in run.tasks if run.stateful == stage else ():
+                if task.partition not in found or found[task.partition].finish <= task.finish:
+                    found[task.partition] = task
+    return found
+
+
+def _measured(task: TaskRow | None) -> Row:
+    return {
+        "state_rows": task.state_rows if task else None,
+        "state_bytes": task.state_bytes if task else None,
+        "commit_seconds": task.commit if task else None,
+    }
+
+
+def _modelled(snapshot: Snapshot | None, query: str, stage: int, partition: int) -> Row:
+    key = f"{query}/{stage}"
+    if snapshot is None or key not in snapshot.stages:
+        return {"busy_seconds": None, "rows_per_second": None}
+    model = snapshot.workload.stage(key)
+    return {
+        "busy_seconds": float(model.busy[partition]),
+        "rows_per_second": float(model.rows[partition]) * model.batches_per_second,
+    }
+
+
+def _charged(shared: Attribution) -> dict[tuple[str, int, int], Row]:
+    """CPU of each partition in cores, over the time its executors were observed."""
+    found: dict[tuple[str, int, int], Row] = {}
+    for part, cpu in shared.parts.items():
+        seconds = shared.executors[part.executor].seconds
+        row = found.setdefault(part[:3], {"cpu": 0.0, "python_cpu": 0.0})
+        row["cpu"] += cpu.total / seconds
+        row["python_cpu"] += cpu.python / seconds
+    return found
+
+
+def _lag(stage: StatefulStage, partition: int, batch: int) -> int | None:
+    """Batches since the newest snapshot; batch b leaves state version b + 1."""
+    version = stage.snapshots[partition] if partition < len(stage.snapshots) else -1
+    return max(0, batch + 1 - version) if version >= 0 else None

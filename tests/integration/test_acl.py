@@ -1,0 +1,127 @@
+"""Users in a real server: an agent's may write its own node's keys, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from unit.daemon.fakes import window
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import Settings, load
+from rechannel.daemon.cli import main
+from rechannel.wire import keys
+from rechannel.wire.store import Author, Store, StoreError, StoreRefusedError
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+NODE, OTHER = "127.0.0.2", "127.0.0.3"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
+        server = RedisServer(group, password="geheim").start()
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    (tmp_path / "admin").write_text("geheim\n")
+    path = tmp_path / "rechannel.toml"
+    path.write_text(f'[redis]\nurl = "unix://{server.socket_path}"\npassword_file = "{tmp_path}/admin"\n')
+    monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
+    return load(path, {})
+
+
+def add_node(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, ["acl", "add-node", *arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture
+def agent(settings: Settings, tmp_path: Path) -> Iterator[Store]:
+    """The store as the agent of the node opens it."""
+    password = tmp_path / "agent"
+    answer = json.loads(add_node(NODE, "--password-file", str(password), "--json").stdout)
+    assert (answer["lasting"], password.stat().st_mode & 0o777) == (False, 0o600)
+    redis = dataclasses.replace(settings.redis, username=answer["user"], password_file=str(password))
+    store = Store(redis, settings.cluster.name)
+    yield store
+    store.close()
+
+
+def test_the_agent_can_write_its_own_nodes_keys(agent: Store, settings: Settings) -> None:
+    author = Author("default", f"agent:{NODE}")
+    agent.append(keys.WINDOWS, NODE, author.envelope(window(0), ttl=60))
+    agent.append(keys.EVIDENCE, NODE, author.envelope(window(0), ttl=60))
+    reader = Store(settings.redis, "default")
+    assert [item.sender for item in reader.last(keys.WINDOWS, NODE, 10)] == [f"agent:{NODE}"]
+    reader.close()
+
+
+def test_it_can_do_nothing_else(agent: Store) -> None:
+    envelope = Author("default", "thief").envelope(window(0), ttl=60)
+    for rule, name in ((keys.WINDOWS, OTHER), (keys.EVIDENCE, OTHER), (keys.REQUESTS, ""), (keys.JOURNAL, "app-1")):
+        with pytest.raises(StoreRefusedError):
+            agent.append(rule, name, envelope)
+    for attempt in (
+        lambda: agent.put(keys.DESIRED, "app-1", envelope),
+        lambda: agent.put(keys.ORDERS, "", envelope),
+        lambda: agent.delete(keys.WINDOWS, NODE),
+        lambda: agent.last(keys.WINDOWS, NODE, 1),
+        lambda: agent.get(keys.REPORT, "app-1"),
+        lambda: agent.acquire_lease("thief", 10, 0),
+        lambda: agent.set_paused(True),
+        lambda: agent.set_user("thief", ["on", "+@all", "~*"]),
+    ):
+        with pytest.raises(StoreRefusedError):
+            attempt()
+
+
+def test_a_second_time_keeps_the_password(agent: Store, tmp_path: Path) -> None:
+    before = (tmp_path / "agent").read_text()
+    said = add_node(NODE, "--password-file", str(tmp_path / "agent")).stdout
+    assert "that of" in said
+    assert "keeps no ACL file" in said
+    assert (tmp_path / "agent").read_text() == before
+    agent.check()
+
+
+def test_printing_changes_nothing_in_redis(server: RedisServer, settings: Settings, tmp_path: Path) -> None:
+    line = add_node("node-7", "--password-file", str(tmp_path / "seven"), "--print").stdout
+    password = (tmp_path / "seven").read_text().strip()
+    assert line.startswith("user rechannel-default-agent-node-7 reset on #")
+    assert password not in line
+    redis = dataclasses.replace(
+        settings.redis, username="rechannel-default-agent-node-7", password_file=str(tmp_path / "seven")
+    )
+    with pytest.raises(StoreError):
+        Store(redis, "default").check()
+
+
+def test_bad_arguments_leave_nothing_behind(settings: Settings, tmp_path: Path) -> None:
+    assert "node" in add_node("no such node", "--password-file", str(tmp_path / "p"), code=1).stderr
+    assert not (tmp_path / "p").exists()
+    (tmp_path / "short").write_text("secret")
+    assert "16 characters" in add_node(NODE, "--password-file", str(tmp_path / "short"), code=1).stderr
+    assert "cannot be written" in add_node(NODE, "--password-file", "/nonexistent/p", code=1).stderr
+
+
+def test_it_lasts_where_redis_keeps_its_users_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = tmp_path / "users.acl"
+    users.write_text("user default on nopass ~* &* +@all\n")
+    with ProcessGroup(tmp_path / "logs") as group:
+        server = RedisServer(group, options={"aclfile": str(users)}).start()
+        monkeypatch.setenv("RECHANNEL_REDIS__URL", f"unix://{server.socket_path}")
+        monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
+        answer = json.loads(add_node(NODE, "--password-file", str(tmp_path / "p"), "--json").stdout)
+        assert answer["lasting"] is True
+        assert "user rechannel-default-agent-127.0.0.2 on" in users.read_text()
+        server.close()

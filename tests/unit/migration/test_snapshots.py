@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from rechannel.migration.link.report import KnownStage
+from rechannel.migration.link.snapshots import ROUND, UNKNOWN, Snapshots
+from rechannel.migration.link.spark_adapter import PlannedOperator, SparkCallError, StoreId, UnsupportedSparkError
+
+
+def _stage(*operators: int, partitions: int = 3) -> KnownStage:
+    planned = [PlannedOperator(number, "name", partitions, "file:/c/state", "run", frozenset()) for number in operators]
+    return KnownStage(partitions, [(item, ["default", "other"]) for item in planned])
+
+
+class _Spark:
+    def __init__(self) -> None:
+        self.versions: dict[tuple[int, int], int] = {}
+        self.asked: list[StoreId] = []
+        self.error: Exception | None = None
+
+    def __call__(self, store: StoreId) -> int:
+        self.asked.append(store)
+        if self.error is not None:
+            raise self.error
+        return self.versions.get((store.operator, store.partition), UNKNOWN)
+
+
+STAGES = {("run", 0): _stage(0, 1)}
+
+
+def test_a_round_asks_once_for_each_partition_within_its_time() -> None:
+    spark = _Spark()
+    spark.versions = {(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8}
+    snapshots = Snapshots(spark)
+    assert snapshots.of("run", 0, 3) == []
+    for tenth in range(int(ROUND * 10)):
+        snapshots.turn(STAGES, tenth / 10)
+    assert snapshots.of("run", 0, 3) == [3, 7, UNKNOWN], "of two operators the older snapshot counts"
+    assert len(spark.asked) == 6
+    assert {store.store for store in spark.asked} == {"default"}
+
+
+def test_one_turn_asks_for_one_partition_at_most() -> None:
+    spark = _Spark()
+    snapshots = Snapshots(spark)
+    for turn in range(5):
+        before = len(spark.asked)
+        snapshots.turn({("run", 0): _stage(0, partitions=1000)}, turn * 100.0)
+        assert len(spark.asked) - before <= 1
+
+
+def test_a_failed_call_costs_one_partition_its_figure() -> None:
+    spark = _Spark()
+    snapshots = Snapshots(spark)
+    snapshots.turn(STAGES, 0.0)
+    spark.error = SparkCallError("no")
+    with pytest.raises(SparkCallError):
+        snapshots.turn(STAGES, 100.0)
+    spark.error = None
+    spark.versions = {(0, 1): 1, (1, 1): 1}
+    snapshots.turn(STAGES, 200.0)
+    assert snapshots.of("run", 0, 3) == [UNKNOWN, 1, UNKNOWN]
+
+
+def test_a_spark_without_the_method_is_asked_once() -> None:
+    spark = _Spark()
+    spark.error = UnsupportedSparkError("no such method")
+    snapshots = Snapshots(spark)
+    for turn in range(9):
+        snapshots.turn(STAGES, turn * 100.0)
+    assert len(spark.asked) == 1
+    assert snapshots.of("run", 0, 3) == []
+
+
+def test_a_query_that_ended_is_forgotten() -> None:
+    spark = _Spark()
+    snapshots = Snapshots(spark)
+    for turn in range(9):
+        snapshots.turn(STAGES, turn * 100.0)
+    for turn in range(9, 15):
+        snapshots.turn({}, turn * 100.0)
+    assert snapshots.of("run", 0, 3) == []
