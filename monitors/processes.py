@@ -27,6 +27,7 @@ import psutil  # type: ignore[import-untyped]  # its stubs are a package of thei
 VERIFY = 10  # a process's identity is checked every so many readings of its usage, and at once when CPU time went back
 YOUNG = 3.0  # seconds in which a new process may still turn into another program (exec)
 _BACKENDS = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")  # the first also ends YARN's class name
+_IN_A_POD = "KubernetesExecutorBackend"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PYTHON = frozenset({"pyspark.daemon", "pyspark.worker"})
 
@@ -370,7 +371,8 @@ class ProcessWatcher:
 
 
 def _is_executor(words: Sequence[str]) -> bool:
-    return any(word.endswith(_BACKENDS) for word in words)
+    # Not every process that names the class is it: a pod's tini has the executor's whole command line behind its own.
+    return bool(words) and Path(words[0]).name == "java" and any(word.endswith(_BACKENDS) for word in words)
 
 
 def _is_worker(words: Sequence[str], *, of_jvm: bool) -> bool | None:
@@ -391,16 +393,24 @@ def _described(pid: int, process: Process, options: Mapping[str, str]) -> _Track
         raise ValueError("no --executor-id or --app-id")
     name, notes, log = options["--executor-id"], list[str](), None
     directories: tuple[Path, ...] = ()
+    in_a_pod = any(word.endswith(_IN_A_POD) for word in process.command_line())
     try:
-        directories = local_directories(process.environment())
+        environment = process.environment()
+        directories = local_directories(environment)
         if not directories:
             notes.append(f"executor {name}: no local directories in its environment")
+        if environment.get("CONTAINER_ID") and environment.get("LOG_DIRS"):
+            log = Path(environment["LOG_DIRS"].split(",")[0]) / "stderr"  # YARN
     except ProcessDeniedError:
         notes.append(f"executor {name}: rights missing to read its environment")
-    try:
-        log = Path(process.directory()) / "stderr"
-    except ProcessDeniedError:
-        notes.append(f"executor {name}: rights missing to read its working directory")
+    if in_a_pod:
+        # Its paths are those of its own mount namespace; its standard error goes to the container's log.
+        directories = tuple(Path(f"/proc/{pid}/root{path}") for path in directories)
+    else:
+        try:
+            log = log or Path(process.directory()) / "stderr"
+        except ProcessDeniedError:
+            notes.append(f"executor {name}: rights missing to read its working directory")
     executor = Executor(
         application=options["--app-id"],
         executor=name,

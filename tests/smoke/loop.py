@@ -18,8 +18,10 @@ import pytest
 from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
-from rechannel.conf.settings import load
+from rechannel.conf.settings import Settings, load
 from rechannel.daemon import cli_status
+from rechannel.wire import keys
+from rechannel.wire.messages import BatchReport, StreamRow
 from rechannel.wire.signing import make_keys
 from rechannel.wire.store import Store, StoreError
 
@@ -99,14 +101,27 @@ class Loop:
 
     def document(self) -> dict[str, Any]:
         """What `rechannel status --json` says, asked for without a new process: waiting must not load the box."""
+        with self.store() as (store, settings):
+            try:
+                return cli_status.collect(store, settings, time.time())
+            except StoreError:
+                return {}
+
+    @contextlib.contextmanager
+    def store(self) -> Iterator[tuple[Store, Settings]]:
         settings = load(Path(self.environment["RECHANNEL_CONFIG"]), {})
         store = Store(settings.redis, settings.cluster.name)
-        try:
-            return cli_status.collect(store, settings, time.time())
-        except StoreError:
-            return {}
-        finally:
-            store.close()
+        yield store, settings
+        store.close()
+
+    def measured(self, name: str) -> tuple[list[BatchReport], dict[int, StreamRow]]:
+        """The batches that Redis keeps of an application, and the agents' stream rows by map task."""
+        application = self.status(name)["application"]
+        with self.store() as (store, _):
+            batches = [item.body for item in store.last(keys.BATCHES, application, keys.BATCHES.bound)]
+            windows = [item.body for node in self.nodes for item in store.last(keys.WINDOWS, node, keys.WINDOWS.bound)]
+        rows = [row for window in windows for row in window.streams if row.application == application]
+        return batches, {row.map_task: row for row in rows}
 
     def status(self, name: str) -> dict[str, Any]:
         applications = self.document().get("applications", [])

@@ -45,6 +45,31 @@ def test_a_new_executor_gets_its_share_while_the_queries_run(loop: Loop):
     assert any("Closed StateStoreProviderId" in text for text in evidence), "by the executor's own word"
 
 
+def test_stream_sizes_are_sparks_own_byte_for_byte(loop: Loop):
+    """What the agents read off the nodes for each reducer is what Spark says this reducer fetched."""
+
+    def compared() -> tuple[int, dict[tuple[int, int], tuple[int, int]]]:
+        batches, rows = loop.measured(APP)
+        count, different = 0, {}
+        for batch in batches:
+            tasks = {run.spark_stage: run.tasks for run in batch.stages}
+            for run in batch.stages:
+                senders = [task.task for parent in run.parents for task in tasks.get(parent, [])]
+                if not senders or any(task not in rows for task in senders):
+                    continue  # the agent's window is not closed yet, or older than what is kept
+                for reader in run.tasks:
+                    count += 1
+                    read_off = sum(rows[task].sizes[reader.partition] for task in senders)
+                    fetched = reader.bytes_local + reader.bytes_remote
+                    if read_off != fetched:
+                        different[batch.batch, reader.task] = (read_off, fetched)
+        return count, different
+
+    loop.wait("a hundred reducers are measured", lambda: compared()[0] >= 100)
+    assert compared()[1] == {}
+    loop.wait("nearly all shuffles are seen", lambda: (loop.status(APP).get("shuffles_seen") or 0) >= 0.9)
+
+
 def test_operators_can_pause_resume_and_ask(loop: Loop):
     assert loop.cli("pause", "--reason", "a test")[0] == 0
     assert loop.document()["controller"]["paused"] is True

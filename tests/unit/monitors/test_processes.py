@@ -249,3 +249,62 @@ def test_the_host_of_this_machines_executors_is_found_by_name_or_address() -> No
 
 def test_this_machine_is_known_by_its_name_and_addresses() -> None:
     assert {socket.gethostname(), "127.0.0.1"} <= own_names()
+
+
+# Composed from the code that launches executors there (ExecutorRunnable.prepareCommand with YARN's default container
+# executor; the Kubernetes image's entrypoint.sh). Neither was recorded on a running cluster.
+_YARN_JAVA = [
+    *("/usr/lib/jvm/java-17/bin/java", "-server", "-Xmx1024m", "-Djava.io.tmpdir=/yarn/tmp"),
+    *("-Dspark.yarn.app.container.log.dir=/var/log/yarn/c7", "-XX:OnOutOfMemoryError=kill %p"),
+    *("org.apache.spark.executor.YarnCoarseGrainedExecutorBackend", "--driver-url"),
+    *("spark://CoarseGrainedScheduler@driver:4040", "--executor-id", "3", "--hostname", "worker-1", "--cores", "4"),
+    *("--app-id", "application_1700000000000_0007", "--resourceProfileId", "0"),
+]
+_YARN_ENVIRONMENT = {
+    "CONTAINER_ID": "container_1700000000000_0007_01_000004",
+    "LOCAL_DIRS": "/disk1/appcache/application_1700000000000_0007,/disk2/appcache/application_1700000000000_0007",
+    "LOG_DIRS": "/var/log/yarn/c7,/disk2/log/c7",
+}
+_POD_JAVA = [
+    *(
+        "/opt/java/openjdk/bin/java",
+        "-Dspark.driver.port=7078",
+        "-Xms1g",
+        "-Xmx1g",
+        "-cp",
+        "/opt/spark/conf::/opt/spark/jars/*",
+    ),
+    *("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend", "--driver-url"),
+    *("spark://CoarseGrainedScheduler@driver-svc:7078", "--executor-id", "5", "--cores", "2", "--app-id", "spark-0f3c"),
+    *("--hostname", "10.244.1.7", "--resourceProfileId", "0", "--podName", "app-exec-5"),
+]
+
+
+def test_a_yarn_container_is_one_executor_with_its_own_logs_and_directories() -> None:
+    shell = ["/bin/bash", "-c", " ".join([*_YARN_JAVA, "1>/var/log/yarn/c7/stdout", "2>/var/log/yarn/c7/stderr"])]
+    table = FakeTable(
+        FakeProcess(9, words=shell),
+        FakeProcess(10, ppid=9, words=_YARN_JAVA, environ=_YARN_ENVIRONMENT, cpu=3.0, cwd="/disk1/appcache/c7"),
+        FakeProcess(11, ppid=10, words=DAEMON),
+        FakeProcess(12, ppid=11, words=DAEMON, cpu=2.0),
+    )
+    (sample,) = ProcessWatcher("worker-1", table).sample()
+    executor = sample.executor
+    assert (executor.application, executor.executor, executor.cores) == ("application_1700000000000_0007", "3", 4)
+    assert executor.directories == tuple(map(Path, _YARN_ENVIRONMENT["LOCAL_DIRS"].split(",")))
+    assert executor.log == Path("/var/log/yarn/c7/stderr")
+    assert (sample.jvm_cpu, sample.python_cpu, sample.python_workers) == (3.0, 2.0, 1)
+
+
+def test_a_pods_executor_is_its_java_and_not_the_tini_that_started_it() -> None:
+    table = FakeTable(
+        FakeProcess(1, ppid=0, words=["/usr/bin/tini", "-s", "--", *_POD_JAVA], cpu=0.1),
+        FakeProcess(14, ppid=1, words=_POD_JAVA, environ={"SPARK_LOCAL_DIRS": "/var/data/spark-77"}, cpu=3.0),
+        FakeProcess(15, ppid=14, words=DAEMON),
+        FakeProcess(16, ppid=15, words=DAEMON, cpu=2.0),
+    )
+    (sample,) = ProcessWatcher("10.244.1.7", table).sample()
+    assert (sample.executor.executor, sample.executor.pid, sample.executor.log) == ("5", 14, None)
+    assert sample.executor.directories == (Path("/proc/14/root/var/data/spark-77"),)
+    assert (sample.jvm_cpu, sample.python_cpu) == (3.0, 2.0)
+    assert find_host(table, {"10.244.1.7"}) == "10.244.1.7"
