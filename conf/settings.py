@@ -154,7 +154,7 @@ class RescheduleSettings:
     )
     policy: str = _setting("balance", "See `rechannel.policies.registry`.", pattern=r"[a-z][a-z0-9-]*")
     windows: int = _setting(
-        3, "Agent windows averaged into one decision (three windows of five seconds).", unit="windows", low=1, high=1000
+        3, "Agent windows averaged into one decision (three windows of five seconds).", unit="windows", low=1, high=60
     )
     batches: int = _setting(
         3, "A query with fewer measured batches is not decided on.", unit="batches", low=1, high=1000

@@ -29,7 +29,7 @@ class KeyRule:
 
 
 WINDOWS = KeyRule(
-    "node:{node}:windows", "stream", "agent of the node", "controller, CLI", 128, 3600, "what the node measured"
+    "node:{node}:windows", "stream", "agent of the node", "controller, CLI", 64, 3600, "what the node measured"
 )
 EVIDENCE = KeyRule(
     "node:{node}:evidence", "stream", "agent of the node", "links", 4096, 3600, "state stores that executors closed"

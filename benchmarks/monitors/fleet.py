@@ -1,0 +1,121 @@
+"""How many agents one Redis bears: a thousand synthetic ones, each with a connection of its own, at their real pace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import RedisSettings
+from rechannel.wire.keys import WINDOWS
+from rechannel.wire.messages import AgentWindow, ExecutorUsage, StreamRow, encode
+from rechannel.wire.store import Author, Store
+
+PARTITIONS = 100  # downstream, of every map output
+OUTPUTS = 20  # map outputs in a window
+EXECUTORS = 2
+WINDOW = 5.0  # seconds
+
+
+def measure(directory: Path, agents: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """Fill every agent's stream to its bound, then push at the pace of five-second windows."""
+    directory.mkdir(parents=True)
+    with ProcessGroup(directory / "logs") as group:
+        server = RedisServer(group, options={"maxmemory": "0"}).start()
+        settings = RedisSettings(url=server.url, timeout=10.0)
+        stores = [Store(settings, "bench") for _ in range(agents)]
+        authors = [Author("bench", f"agent:{number}") for number in range(agents)]
+        client = redis.Redis(unix_socket_path=str(server.socket_path))
+
+        def push(number: int, count: int = 1) -> None:
+            bodies = [_window(number) for _ in range(count)]
+            envelopes = [authors[number].envelope(body, ttl=WINDOWS.ttl) for body in bodies]
+            stores[number].append(WINDOWS, f"node-{number}", *envelopes)
+
+        for number in range(agents):
+            push(number)
+        one = client.info("memory")["used_memory"]
+        for number in range(agents):
+            if number % 100 == 0:
+                say(f"filling streams: {number} of {agents}")
+            # Streams are trimmed by whole nodes of a hundred entries: fill beyond the bound.
+            push(number, 2 * WINDOWS.bound)
+        full = client.info("memory")["used_memory"]
+        say(f"{agents} agents push for {seconds:g} s")
+        before = client.info("all")
+        began = time.monotonic()
+        pushed, late = 0, 0.0
+        while (due := began + pushed * WINDOW / agents) < began + seconds:
+            rest = due - time.monotonic()
+            if rest > 0:
+                time.sleep(rest)
+            late = max(late, -rest)
+            push(pushed % agents)
+            pushed += 1
+        took = time.monotonic() - began
+        after = client.info("all")
+        connections = len(client.client_list())
+        client.close()
+        for store in stores:
+            store.close()
+        server.close()
+    cpu = sum(after[name] - before[name] for name in ("used_cpu_user", "used_cpu_sys"))
+    return {
+        "agents": agents,
+        "connections": connections,
+        "window_bytes": len(encode(authors[0].envelope(_window(0), ttl=1.0))),
+        "bytes_per_second": (after["total_net_input_bytes"] - before["total_net_input_bytes"]) / took,
+        "commands_per_second": (after["total_commands_processed"] - before["total_commands_processed"]) / took,
+        "redis_cores": cpu / took,
+        "memory_one_window_each": one,
+        "memory_full": full,
+        "worst_lateness_seconds": late,
+    }
+
+
+def _window(number: int) -> AgentWindow:
+    now = time.time()
+    usages = [
+        ExecutorUsage(
+            application="app-20261122000000-0000",
+            executor=str(EXECUTORS * number + index),
+            host=f"node-{number}",
+            pid=1000 + index,
+            started=now - 3600,
+            cores=4,
+            jvm_cpu=3.217,
+            python_cpu=9.871,
+            jvm_rss=1_234_567_890,
+            python_rss=345_678_901,
+            python_workers=4,
+            samples=5,
+        )
+        for index in range(EXECUTORS)
+    ]
+    rows = [
+        StreamRow(
+            usages[0].application,
+            usages[0].executor,
+            17,
+            100_000 + index,
+            [1000 + 7 * part for part in range(PARTITIONS)],
+        )
+        for index in range(OUTPUTS)
+    ]
+    return AgentWindow(
+        node=f"node-{number}",
+        start=now - WINDOW,
+        end=now,
+        complete=1.0,
+        cores=8,
+        node_cpu=14.5,
+        memory_total=2**36,
+        memory_used=2**35,
+        executors=usages,
+        streams=rows,
+    )
