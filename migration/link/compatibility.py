@@ -67,7 +67,7 @@ def _places(read: _Read) -> list[Finding]:
             )
         )
     key = "spark.speculation"
-    if _on(read, key):
+    if on(read, key):
         # TaskSetManager.dequeueTaskFromList: a copy goes to a host where the task has no attempt yet.
         found.append(
             Finding(
@@ -84,7 +84,7 @@ def _places(read: _Read) -> list[Finding]:
         "spark.excludeOnFailure.application.enabled",
         "spark.excludeOnFailure.taskAndStage.enabled",
     ):
-        if _on(read, key):
+        if on(read, key):
             found.append(
                 Finding(
                     "exclude-on-failure",
@@ -102,7 +102,7 @@ def _executors(read: _Read) -> list[Finding]:
     """Look at what takes executors away."""
     found = []
     key = "spark.dynamicAllocation.enabled"
-    if _on(read, key):
+    if on(read, key):
         # ExecutorMonitor counts tasks, cached blocks and shuffles; SparkContext.killExecutors refuses.
         found.append(
             Finding(
@@ -115,19 +115,20 @@ def _executors(read: _Read) -> list[Finding]:
             )
         )
     key = "spark.decommission.enabled"
-    if _on(read, key):
+    if on(read, key):
         found.append(
             Finding(
                 "decommission",
                 key,
                 "true",
                 "spark.decommission.enabled lets the cluster retire executors: a retiring one gets no more tasks, its "
-                "state is not handed over, and moves to it miss until it is gone. "
-                "Its partitions land anywhere, load from the checkpoint and are placed again; nothing is to be done.",
+                "state is not handed over, and nothing is placed on it. Its partitions land anywhere, load from the "
+                "checkpoint and are placed again. `drain --remove` releases executors only while no query runs a "
+                "batch.",
             )
         )
         key = "spark.storage.decommission.enabled"
-        if not _on(read, key):
+        if not on(read, key):
             # BlockManagerDecommissioner moves RDD and shuffle blocks, if this is on; never state.
             found.append(
                 Finding(
@@ -178,7 +179,7 @@ def _stores(read: _Read) -> list[Finding]:
     """Look at how Spark keeps state."""
     found = []
     key = "spark.sql.streaming.stateStore.unloadOnCommit"
-    if _on(read, key):
+    if on(read, key):
         # StateStore.getStateStoreProvider then reports nothing to the coordinator, and no maintenance runs.
         found.append(
             Finding(
@@ -258,7 +259,13 @@ def _shuffle(read: _Read) -> list[Finding]:
     return found
 
 
-def _on(read: _Read, key: str) -> bool:
+def enabled(read: _Read, what: str) -> bool:
+    """Whether one of Spark's features that is off unless asked for is on."""
+    return on(read, f"spark.{what}.enabled")
+
+
+def on(read: _Read, key: str) -> bool:
+    """Whether a setting is true; unset is not."""
     return read(key, "false").strip().lower() == "true"
 
 

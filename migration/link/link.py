@@ -24,7 +24,7 @@ from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
 from rechannel.migration.link.release import Releases, scene
-from rechannel.migration.link.report import KnownStage, operators_placed, problems, query_state
+from rechannel.migration.link.report import KnownStage, operators_placed, problems, query_state, unlike
 from rechannel.migration.link.snapshots import Snapshots
 from rechannel.migration.link.spark_adapter import ActiveQuery, DriverGoneError, LinkError, SparkAdapter, StoreId
 from rechannel.migration.link.starts import Starts
@@ -48,6 +48,7 @@ _REFRESH = 5.0  # seconds between two looks at the session's list of queries
 _READ_BACKS = 3  # times a steer is read back while its query stays quiet
 _READ_BACK_EVERY = 0.02  # seconds
 _LEARN_TRIES = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth
+_SURE_TRIES = 3  # batches: a job may run a part of a stage's partitions only
 _FAILURES = 20  # turns in a row that may fail before the link gives up
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
@@ -131,6 +132,7 @@ class Link:
         self._problems: list[str] = []
         self._lines: deque[bytes] = deque()
         self._tries: dict[tuple[str, int], int] = {}
+        self._unlike: dict[tuple[str, int], str] = {}  # stages whose tasks are not their partitions, and how so
         self._learning: set[tuple[str, int]] = set()  # stages whose plan is looked for
         self._orders: Envelope | None = None
         self._drains: dict[str, Drain] = {}  # by node
@@ -139,19 +141,18 @@ class Link:
         self._attached = time.time()
         self._next_refresh = self._next_report = self._next_tick = 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
-        limits = Limits(settings.link.deadline_batches, settings.link.deadline_seconds, 2 * maintenance)
-        self._reconciler = Reconciler(limits)
-        verifier = None
-        if settings.signing.public_key_file:
-            verifier = Verifier.from_file(settings.signing.public_key_file)
-        else:
+        deadlines = settings.link.deadline_batches, settings.link.deadline_seconds
+        self._reconciler = Reconciler(Limits(*deadlines, 2 * maintenance))
+        public_key = settings.signing.public_key_file
+        verifier = Verifier.from_file(public_key) if public_key else None
+        if verifier is None:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
         self._problems += [finding.sentence for finding in compatibility.examine(adapter.setting)]
         author = Author(settings.cluster.name, f"link@{adapter.application}")
         self._courier = Courier(settings.redis, author, adapter.application, verifier)
         self._starts = Starts(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
-        dynamic = adapter.setting("spark.dynamicAllocation.enabled", "false")
-        self._releases = Releases(adapter, dynamic=dynamic.lower() == "true")
+        dynamic, ends = (compatibility.enabled(adapter.setting, what) for what in ("dynamicAllocation", "decommission"))
+        self._releases = Releases(adapter, dynamic=dynamic, ends_by_itself=ends)
         self._snapshots = Snapshots(adapter.latest_snapshot)
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         adapter.start_event_stream(self._directory, settings.link.event_log_bytes)
@@ -205,9 +206,8 @@ class Link:
         if now >= self._next_tick:
             self._next_tick = now + 1.0
             self._write(self._reconciler.tick(self._observed(), now))
-        if self._drains or self._releases.under_way:
-            moves = self._reconciler.moves
-            self._releases.turn(scene(self._table, self._queries, self._drains, moves), now)
+        if (self._drains or self._releases.under_way) and not self._reconciler.paused:
+            self._releases.turn(scene(self._table, self._queries, self._drains, self._reconciler.moves), now)
         if not self._reconciler.waiting:
             self._snapshots.turn(self._stages, now)
         if now >= self._next_report:
@@ -261,6 +261,7 @@ class Link:
                     for key in [key for key in self._stages if key[0] == notice.run]:
                         del self._stages[key]
                     self._learning = {key for key in self._learning if key[0] != notice.run}
+                    self._unlike = {key: text for key, text in self._unlike.items() if key[0] != notice.run}
                     self._write(self._reconciler.run_ended(notice.query, notice.run, now))
 
     def _relocated(self, notice: tasks.Relocated) -> None:
@@ -346,6 +347,9 @@ class Link:
         operators = [(item, self._adapter.store_names(item.checkpoint, item.operator)) for item in found]
         if operators and all(names and item.partitions == seen.partitions for item, names in operators):
             self._stages[seen.run, seen.stage] = KnownStage(seen.partitions, operators)
+            self._unlike.pop((seen.run, seen.stage), None)
+        elif operators and all(names for _, names in operators) and self._tries[seen.run, seen.stage] >= _SURE_TRIES:
+            self._unlike[seen.run, seen.stage] = unlike(seen, operators)
 
     # -- steering --
 
@@ -449,13 +453,14 @@ class Link:
     # -- reporting --
 
     def _report(self) -> LinkReport:
-        reconciler, queries = self._reconciler, self._queries.values()
+        reconciler = self._reconciler
+        known = self._table, self._stages, self._snapshots.of, self._unlike
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
-            queries=[query_state(query, self._table, self._stages, self._snapshots.of) for query in queries],
+            queries=[query_state(query, *known) for query in self._queries.values()],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
             accepted_epoch=max(reconciler.epoch, self._orders.epoch if self._orders is not None else 0),

@@ -16,6 +16,9 @@ none. Where the manager chooses the drained node all the same, that executor is 
 has to choose another, and goes once the others are complete, or after a minute (then two, four, … up to an hour).
 An application that has all the cores of its ``spark.cores.max`` then gets no other executor as long as the manager
 prefers the drained node: that is said, and stopping Spark's worker there is the cure.
+
+With ``spark.decommission.enabled`` a cordoned executor would end by itself in the middle of a batch. There nothing is
+cordoned, and the release waits for a moment in which no query runs a batch.
 """
 
 from __future__ import annotations
@@ -88,10 +91,11 @@ def target(here: Collection[str], base: int, alive: Collection[str] | None, avoi
 class Releases:
     """Cordons and releases; one turn after the other, on the link's thread."""
 
-    def __init__(self, adapter: SparkAdapter, *, dynamic: bool) -> None:
+    def __init__(self, adapter: SparkAdapter, *, dynamic: bool, ends_by_itself: bool = False) -> None:
         self.released = 0
         self.problem = ""
         self._adapter = adapter
+        self._ends_by_itself = ends_by_itself  # a cordoned executor would
         self._dynamic = dynamic  # Spark itself removes idle executors, and sets the target
         self._cordoned: dict[str, _Cordoned] = {}
         self._killed: set[str] = set()  # released, and Spark has not told yet that they are gone
@@ -137,11 +141,20 @@ class Releases:
             self.problem = (
                 f"executors were started on drained {', '.join(sorted(back))} again: stop Spark's worker there"
                 if back and self._base >= 0
-                else ""
+                else self._waiting(now)
             )
         except LinkError as error:
             self.problem = f"an executor could not be released: {error}"
             _LOG.warning("an executor could not be released", error=str(error))
+
+    def _waiting(self, now: float) -> str:
+        long = [name for name, state in self._cordoned.items() if now > state.since + _GRACE]
+        if not self._ends_by_itself or not long:
+            return ""
+        return (
+            f"executors {', '.join(sorted(long))} wait for a moment in which no query runs a batch: with "
+            "spark.decommission.enabled they cannot be kept from tasks without ending in the middle of one"
+        )
 
     def lift(self) -> None:
         """Leave the application's target to Spark again: nobody looks after it from now on."""
@@ -164,7 +177,7 @@ class Releases:
             overdue = 0 < scene.drains[info.host].deadline <= now
             if name in scene.holders and not overdue:
                 continue
-            if self._adapter.cordon(name):
+            if self._ends_by_itself or self._adapter.cordon(name):
                 waits_for = {query: batch for query, batch in scene.begun.items() if query not in scene.quiet}
                 self._cordoned[name] = _Cordoned(now, waits_for)
                 _LOG.info("executor-cordoned", executor=name, node=info.host, overdue=overdue)
@@ -183,6 +196,8 @@ class Releases:
                 for query, batch in state.waits_for.items()
                 if query not in scene.quiet and scene.begun.get(query, batch + 1) <= batch
             }
+            if self._ends_by_itself and scene.begun.keys() - set(scene.quiet):
+                continue
             remaining = len(present) - 1
             if not state.waits_for and self._adapter.release(name, remaining):
                 self.released += 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rechannel.migration.link.spark_adapter import ActiveQuery, PlannedOperator
-from rechannel.monitors.tasks import TaskTable
+from rechannel.monitors.tasks import StageSeen, TaskTable
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
 
@@ -28,8 +28,12 @@ def query_state(
     table: TaskTable,
     stages: Mapping[tuple[str, int], KnownStage],
     snapshots: Callable[[str, int, int], list[int]],
+    unlike_stages: Mapping[tuple[str, int], str],
 ) -> QueryState:
-    """Return what a report shows of a query; ``stages`` by run and stage, ``snapshots`` of run, stage, partitions."""
+    """Return what a report shows of a query; ``stages`` by run and stage, ``snapshots`` of run, stage, partitions.
+
+    ``unlike_stages``: why a stage, by run and number, cannot be moved.
+    """
     found = []
     for (name, ordinal), placement in sorted(table.placement.items()):
         if name != query.query:
@@ -52,8 +56,17 @@ def query_state(
         batch=table.last_batch.get(query.query, -1),
         active=True,
         stages=found,
-        problem=query.problem,
+        problem=query.problem or next((text for (run, _), text in unlike_stages.items() if run == query.run), ""),
         began=table.began(query.query),
+    )
+
+
+def unlike(seen: StageSeen, operators: Sequence[tuple[PlannedOperator, list[str]]]) -> str:
+    """Say why a stage whose tasks are not the partitions of its operators cannot be moved."""
+    sizes = ", ".join(f"{item.name} has {item.partitions}" for item, _ in operators)
+    return (
+        f"stateful stage {seen.stage} runs {seen.partitions} tasks, but {sizes} partitions: a coalesce or a union "
+        "behind the operator puts several of them into one task; put a repartition in between to have it moved"
     )
 
 

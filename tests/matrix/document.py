@@ -45,7 +45,7 @@ def _cell(cell: dict[str, Any] | None) -> str:
         return "not possible"
     moves = cell["moves"]
     if cell["exact"] and moves.get("busy") and moves.get("idle"):
-        return "exact"
+        return f"exact, {moves['busy']} + {moves['idle']}"
     return f"**{cell['error'] or ('exact, but not moved both ways' if cell['exact'] else 'not exact')}**"
 
 

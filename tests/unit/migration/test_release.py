@@ -96,6 +96,18 @@ def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
     assert cluster.hosts() == ["a", "b"], "the drained node gets no new one"
 
 
+def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batches_of_all():
+    cluster = FakeCluster("a", "b")
+    releases = Releases(cluster, dynamic=False, ends_by_itself=True)
+    releases.turn(look(cluster, drained("b"), begun={"p": 5, "q": 5}, quiet=["p"]), 20.0)
+    assert (cluster.cordoned, releases.cordoned) == ([], ["1"]), "nothing is placed there any more all the same"
+    releases.turn(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["q"]), 81.0)
+    assert cluster.hosts() == ["a", "b"]
+    assert "no query runs a batch" in releases.problem
+    releases.turn(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["p", "q"]), 82.0)
+    assert (cluster.hosts(), cluster.cordoned, releases.problem) == (["a"], [], "")
+
+
 def test_without_remove_executors_stay():
     cluster = FakeCluster("a", "b")
     releases = Releases(cluster, dynamic=False)
