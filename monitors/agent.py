@@ -218,6 +218,7 @@ class Pusher:
         self._bound = buffered_windows
         self._dropped: Counter[str] = Counter()
         self._failures = 0
+        self.reachable = False  # the last attempt brought everything to Redis
         self._complained = -REFUSED_EVERY
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rechannel-push", daemon=True)
@@ -239,11 +240,6 @@ class Pusher:
         """How many messages wait to be pushed."""
         with self._condition:
             return len(self._windows) + len(self._evidence)
-
-    @property
-    def reachable(self) -> bool:
-        """Whether the last attempt succeeded."""
-        return self._failures == 0
 
     def offer(self, envelope: Envelope) -> None:
         """Hand over a message; never waits for Redis. A full buffer gives up its oldest."""
@@ -269,6 +265,11 @@ class Pusher:
 
     def attempt(self) -> float:
         """Push all there is; returns the seconds to rest before the next attempt, 0 when all is pushed."""
+        rest = self._attempt()
+        self.reachable = rest == 0.0
+        return rest
+
+    def _attempt(self) -> float:
         try:
             if self._store is None:
                 self._store = self._factory()
