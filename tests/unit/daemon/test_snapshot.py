@@ -268,3 +268,38 @@ def test_the_whole_model_has_queries_that_were_never_measured() -> None:
     assert found.workload.stage("idle/0").busy.tolist() == [0, 0]
     assert found.placement["idle/0"].tolist() == [3, 3]
     assert set(found.batch_seconds) == {QUERY}
+
+
+def slowed(number: int, times: float) -> BatchReport:
+    """Batch with twelve partitions over four executors, of which executor 2 takes so many times as long."""
+    made = batch(number, [str(p % 4) for p in range(12)])
+    stages = []
+    for run in made.stages:
+        tasks = [
+            msgspec.structs.replace(item, run=item.run * (times if item.executor == "2" else 1.0)) for item in run.tasks
+        ]
+        stages.append(msgspec.structs.replace(run, tasks=tasks))
+    return msgspec.structs.replace(made, stages=stages)
+
+
+def test_a_slow_executor_is_slow_and_its_partitions_are_not_heavy() -> None:
+    where = [str(p % 4) for p in range(12)]
+    found = taken(seen=report([query(where)]), batches=[slowed(number, 2.0) for number in range(10)])
+    assert found.cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
+    assert found.workload.stage(f"{QUERY}/0").busy.tolist() == pytest.approx([0.1] * 12, rel=0.05)
+    assert found.workload.stage(f"{QUERY}/f0").busy.tolist() == pytest.approx([0.1] * 4, rel=0.05)
+    (note,) = found.notes
+    assert note.startswith("executor 2 on 127.0.0.4 is slow: its tasks take 2.0 times what others' take")
+
+
+def test_an_executor_that_just_became_slow_is_told_by_its_own_past() -> None:
+    where = [str(p % 4) for p in range(12)]
+    batches = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
+    (note,) = taken(seen=report([query(where)]), batches=batches).notes
+    assert "what they took there before" in note
+
+
+def test_equal_executors_have_speed_one_and_no_note() -> None:
+    found = taken()
+    assert found.cluster.speed.tolist() == [1, 1, 1, 1]
+    assert found.notes == ()
