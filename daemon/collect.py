@@ -20,15 +20,18 @@ from rechannel.wire.store import Store
 _PAGE = 200
 _SPARE = 3  # times the entries one decision needs are kept, for joining streams with their batches
 _BATCHES_KEPT = 64  # of each query, at least
-_WINDOW_KEPT = 12
+_TASKS_KEPT = 25_600  # of each query, in all batches beyond those
+_WINDOW_KEPT = 12  # of each node, at least
+_SIZES_KEPT = 500_000  # of each node, numbers in the stream rows of all windows beyond those
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The messages about one application at one moment."""
+    """The messages about one application at one moment; ``reported`` is the time of the link's report."""
 
     application: str
     report: LinkReport
+    reported: float
     batches: tuple[BatchReport, ...]
     windows: dict[str, tuple[AgentWindow, ...]]
 
@@ -101,31 +104,39 @@ class Collector:
             batch for query, kept in known.batches.items() for run, batch in kept if run in ("", runs[query])
         )
         windows = {host: tuple(self._nodes[host].windows) for host in hosts if host in self._nodes}
-        return Facts(application, report, batches, windows)
+        return Facts(application, report, known.report.time, batches, windows)
 
     def _read_batches(self, application: str, known: _Application) -> None:
         kept_batches = max(_BATCHES_KEPT, self._settings.reschedule.batches * _SPARE)
-        known.after, envelopes = read_on(self._store, keys.BATCHES, application, known.after, first=kept_batches)
+        queries = len(known.report.body.queries) if isinstance(known.report.body, LinkReport) else 1
+        first = min(kept_batches * max(queries, 1), keys.BATCHES.bound)
+        known.after, envelopes = read_on(self._store, keys.BATCHES, application, known.after, first=first)
         for envelope in envelopes:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
-            kept = known.batches.setdefault(body.query, deque(maxlen=kept_batches))
+            kept = known.batches.setdefault(body.query, deque(maxlen=keys.BATCHES.bound))
             kept.append((envelope.run, body))
+            tasks = sum(len(run.tasks) for _, batch in kept for run in batch.stages)
+            while len(kept) > kept_batches and tasks > _TASKS_KEPT:
+                tasks -= sum(len(run.tasks) for run in kept.popleft()[1].stages)
 
     def _read_windows(self, host: str) -> None:
-        node = self._nodes.setdefault(host, _Node(windows=deque(maxlen=self._kept_windows)))
+        node = self._nodes.setdefault(host, _Node(windows=deque(maxlen=keys.WINDOWS.bound)))
         try:
-            node.after, envelopes = read_on(self._store, keys.WINDOWS, host, node.after, first=self._kept_windows)
+            node.after, envelopes = read_on(self._store, keys.WINDOWS, host, node.after, first=keys.WINDOWS.bound)
         except KeyNameError:
             return  # a host name that can have no key has no agent: it counts as silent
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 node.windows.append(envelope.body)
-
-    @property
-    def _kept_windows(self) -> int:
-        return max(self._settings.reschedule.windows, _WINDOW_KEPT)
+        # A slow query's streams are in windows of minutes ago; many rows are kept for a minute alone.
+        least = max(self._settings.reschedule.windows, _WINDOW_KEPT)
+        numbers = [sum(len(row.sizes) for row in window.streams) for window in node.windows]
+        total = sum(numbers)
+        while len(node.windows) > least and total > _SIZES_KEPT:
+            node.windows.popleft()
+            total -= numbers.pop(0)
 
     def _forget_nodes(self) -> None:
         wanted = {info.host for report in self.reports.values() for info in report.executors}

@@ -13,6 +13,7 @@ Busy seconds are those of a reference executor: what a task took times its execu
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,16 +33,13 @@ _LARGEST_BLOCK = 20_000_000  # entries of one dense shuffle block: 160 MB
 class QueryModel:
     """A query's stages in the order they run, and what is needed to join streams to them.
 
-    ``placed`` is stage key -> the stage as the link reports it, for placeable stages alone. ``sent`` counts the tasks
-    that wrote for a later stage of their batch, ``seen`` those of them whose stream row an agent reported.
+    ``placed`` is stage key -> the stage as the link reports it, for placeable stages alone.
     """
 
     stages: tuple[Stage, ...]
     streams: tuple[Stream, ...]
     placed: Mapping[str, StatefulStage]
     skipped: Counter[str]
-    sent: int = 0
-    seen: int = 0
 
 
 def period(batches: Sequence[BatchReport], now: float) -> float:
@@ -104,8 +102,6 @@ def model_query(
     skipped: Counter[str] = Counter()
     by_task = {row.map_task: row for row in streams}
     blocks = _blocks(named, by_task, totals, executors, sizes, skipped)
-    sent = [task for batch in batches for task in _senders(batch)]
-    seen = sum(task.task in by_task for task in sent)
     position = {key: index for index, key in enumerate(order)}
     kept = tuple(
         Stream(up, down, volume * rate)
@@ -113,7 +109,7 @@ def model_query(
         if position[up] < position[down] and volume.any()
     )
     placed = {f"{query.query}/{stage.stage}": stage for stage in known}
-    return QueryModel(stages, kept, placed, skipped, len(sent), seen)
+    return QueryModel(stages, kept, placed, skipped)
 
 
 def unmeasured(query: QueryState) -> QueryModel:
@@ -191,9 +187,24 @@ def observations(batches: Iterable[BatchReport], last: Mapping[str, int], execut
     return Observations(stage, partition, executor, table[3] > 0, table[4], table[5])
 
 
-def _senders(batch: BatchReport) -> list[TaskRow]:
-    read = {parent for run in batch.stages for parent in run.parents}
-    return [task for run in batch.stages if run.spark_stage in read for task in run.tasks if task.bytes_out > 0]
+def shuffles_seen(
+    batches: Iterable[BatchReport], streams: Iterable[StreamRow], spans: Mapping[str, tuple[float, float]]
+) -> float | None:
+    """Return the share of map outputs that agents reported, None if there were none to report.
+
+    ``spans``: executor -> from when to when its agent's windows reach. A window that is still open has told nothing
+    yet, so outputs of before and after are not counted.
+    """
+    told = {row.map_task for row in streams}
+    sent = []
+    for batch in batches:
+        read = {parent for run in batch.stages for parent in run.parents}
+        for run in batch.stages if read else ():
+            for task in run.tasks if run.spark_stage in read else ():
+                since, until = spans.get(task.executor, (math.inf, -math.inf))
+                if task.bytes_out > 0 and since <= task.launch and task.finish <= until:
+                    sent.append(task.task in told)
+    return sum(sent) / len(sent) if sent else None
 
 
 def _latest(run: StageRun) -> Iterable[TaskRow]:

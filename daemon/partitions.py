@@ -11,9 +11,9 @@ from typing import Any
 from rechannel.daemon.collect import Facts
 from rechannel.daemon.deciding import end_name
 from rechannel.daemon.snapshot import Snapshot
-from rechannel.monitors.attribution import Attribution, attribute, known_until
+from rechannel.monitors.attribution import Attribution, attribute, known_span
 from rechannel.policies.classification import hot_streams
-from rechannel.wire.messages import StatefulStage, TaskRow
+from rechannel.wire.messages import TaskRow
 
 _HOT_SHOWN = 10
 
@@ -37,7 +37,8 @@ def hot(snapshot: Snapshot) -> list[Row]:
 def rows(facts: Facts, snapshot: Snapshot | None) -> list[Row]:
     """Return a row for each partition of each stateful stage of the active queries."""
     queries = [query for query in facts.report.queries if query.active]
-    charged = _charged(attribute(facts.application, facts.batches, facts.windows, until=known_until(queries)))
+    span = known_span(queries, facts.batches, facts.reported)
+    charged = _charged(attribute(facts.application, facts.batches, facts.windows, span=span))
     found = []
     for query in queries:
         for stage in query.stages:
@@ -49,7 +50,7 @@ def rows(facts: Facts, snapshot: Snapshot | None) -> list[Row]:
                     "stage": stage.stage,
                     "partition": partition,
                     "executor": stage.placement[partition] if partition < len(stage.placement) else "",
-                    "snapshot_lag": _lag(stage, partition, query.batch),
+                    "snapshot_lag": _known(stage.snapshot_lag, partition),
                     "cpu": None,
                     "python_cpu": None,
                 }
@@ -89,17 +90,15 @@ def _modelled(snapshot: Snapshot | None, query: str, stage: int, partition: int)
 
 
 def _charged(shared: Attribution) -> dict[tuple[str, int, int], Row]:
-    """CPU of each partition in cores, over the time its executors were observed."""
+    """CPU of each partition in cores, over all the time observed: it may have moved to an executor that is new."""
     found: dict[tuple[str, int, int], Row] = {}
+    seconds = max((executor.seconds for executor in shared.executors.values()), default=1.0)
     for part, cpu in shared.parts.items():
-        seconds = shared.executors[part.executor].seconds
         row = found.setdefault(part[:3], {"cpu": 0.0, "python_cpu": 0.0})
         row["cpu"] += cpu.total / seconds
         row["python_cpu"] += cpu.python / seconds
     return found
 
 
-def _lag(stage: StatefulStage, partition: int, batch: int) -> int | None:
-    """Batches since the newest snapshot; batch b leaves state version b + 1."""
-    version = stage.snapshots[partition] if partition < len(stage.snapshots) else -1
-    return max(0, batch + 1 - version) if version >= 0 else None
+def _known(lags: list[int], partition: int) -> int | None:
+    return lags[partition] if partition < len(lags) and lags[partition] >= 0 else None

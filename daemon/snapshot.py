@@ -53,7 +53,7 @@ class Snapshot:
     """The model at one moment. ``stages``: key of a placeable stage -> (query, number in the link's report).
 
     ``batch_seconds`` is the mean duration of each query's last batches, ``batch_period`` from start to start.
-    ``shuffles_seen`` is the share of the last batches' map outputs that agents reported; None when there were none.
+    ``shuffles_seen`` is the share of map outputs that agents reported, of the time they told of (None: none).
     """
 
     application: str
@@ -130,7 +130,6 @@ def build_snapshot(
     skipped: Counter[str] = Counter()
     durations: dict[str, float] = {}
     periods: dict[str, float] = {}
-    sent = seen = 0
     for query in queries.values():
         last = last_of[query.query]
         if whole and not query.problem and len(last) < settings.reschedule.batches:
@@ -143,7 +142,6 @@ def build_snapshot(
         stages += model.stages
         streams += model.streams
         skipped += model.skipped
-        sent, seen = sent + model.sent, seen + model.seen
         if last:
             durations[query.query] = sum(batch.end - batch.start for batch in last) / len(last)
             periods[query.query] = observed.period(last, now)
@@ -165,9 +163,21 @@ def build_snapshot(
         periods,
         coverage_of(application, report, windows, settings, now),
         rates,
-        seen / sent if sent else None,
+        observed.shuffles_seen(batches, rows, _spans(application, windows, settings)),
         tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items())) + _slow(cluster, rates),
     )
+
+
+def _spans(application: str, windows: Windows, settings: Settings) -> dict[str, tuple[float, float]]:
+    """Executor -> from when to when its agent has told of it; what was written just before a sample is in the next."""
+    found: dict[str, tuple[float, float]] = {}
+    for node in windows.values():
+        for window in node:
+            for usage in window.executors:
+                if usage.application == application:
+                    since, until = found.get(usage.executor, (window.start, window.end))
+                    found[usage.executor] = min(since, window.start), max(until, window.end)
+    return {name: (since, until - settings.agent.sample) for name, (since, until) in found.items()}
 
 
 def _slow(cluster: Cluster, rates: ServiceRates) -> tuple[str, ...]:
@@ -274,7 +284,6 @@ def _readiness(
             f"reschedule.coverage wants {settings.reschedule.coverage:.0%}); no agent reports from node"
             f"{'s' if len(coverage.silent) > 1 else ''} {', '.join(coverage.silent)}",
             transient=True,
-            ready_in=settings.agent.window,
         )
     return None
 

@@ -80,9 +80,17 @@ class Attribution:
     nodes: dict[str, NodeCpu]
 
 
-def known_until(queries: Sequence[QueryState]) -> float:
-    """Return up to when all tasks are known: those of a running batch are told when it is committed."""
-    return min((query.began for query in queries if query.active and query.began > 0), default=float("inf"))
+def known_span(queries: Sequence[QueryState], batches: Sequence[BatchReport], reported: float) -> tuple[float, float]:
+    """Return from when and up to when all tasks are known.
+
+    Those of a running batch are told when it is committed, and of each query only the last batches are kept.
+    ``reported`` is when the queries were seen like this.
+    """
+    oldest: dict[str, float] = {}
+    for batch in batches:
+        oldest[batch.query] = min(batch.start, oldest.get(batch.query, batch.start))
+    running = [query.began for query in queries if query.active and query.began > 0]
+    return max(oldest.values(), default=0.0), min([*running, reported])
 
 
 def attribute(
@@ -90,9 +98,10 @@ def attribute(
     batches: Sequence[BatchReport],
     windows: Mapping[str, Sequence[AgentWindow]],
     *,
-    until: float = float("inf"),
+    span: tuple[float, float] = (0.0, float("inf")),
 ) -> Attribution:
-    """Share out the CPU of all windows (by node) that ended before ``until``, seconds since the epoch."""
+    """Share out the CPU of all windows (by node) that lie within a span of time, seconds since the epoch."""
+    since, until = span
     tasks: dict[str, list[tuple[Part, TaskRow]]] = defaultdict(list)
     for batch in batches:
         for run in batch.stages:
@@ -103,7 +112,7 @@ def attribute(
     found = Attribution({}, {}, {})
     for node, closed in windows.items():
         for window in closed:
-            if window.end > until or window.end <= window.start:
+            if window.start < since or window.end > until or window.end <= window.start:
                 continue
             total = found.nodes.setdefault(node, NodeCpu())
             total.used += window.node_cpu

@@ -7,6 +7,8 @@ the directory himself. File systems that tell nothing (NFS) cannot be known befo
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from inotify_simple import INotify, flags
 
 _EVENTS_KEPT = 100_000  # names that wait to be taken
@@ -63,6 +65,11 @@ class DirectoryChanges:
                 self._names.setdefault(self._path[event.wd], []).append(event.name)
                 self._kept += 1
         return whole
+
+    @property
+    def told(self) -> Collection[str]:
+        """Directories that names came into."""
+        return self._names.keys()
 
     def take(self, path: str) -> list[str]:
         """Return the names that came into a directory since the last call."""

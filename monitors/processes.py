@@ -201,7 +201,11 @@ class _Tracked:
 def own_names() -> set[str]:
     """Return the names and addresses under which Spark may know this machine."""
     names = {socket.gethostname(), socket.getfqdn()}
-    for addresses in psutil.net_if_addrs().values():
+    try:
+        interfaces = psutil.net_if_addrs()
+    except OSError:  # a sandbox that allows no netlink sockets
+        return names
+    for addresses in interfaces.values():
         names |= {item.address.partition("%")[0] for item in addresses if item.family in _INTERNET}
     return names
 

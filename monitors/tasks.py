@@ -87,6 +87,7 @@ class TaskTable:
         self.ran: dict[tuple[str, int], list[int]] = {}  # the same -> batch in which the partition last ran there
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
+        self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
         self.ended = False
         self._jobs: dict[int, _Job] = {}
         self._stage_job: dict[int, int] = {}
@@ -138,6 +139,7 @@ class TaskTable:
                 return [event]
             case events.QueryTerminated():
                 self._forget(event.query)
+                self.committed.pop(event.run, None)
                 return [event]
             case events.ApplicationEnded():
                 self.ended = True
@@ -231,6 +233,7 @@ class TaskTable:
 
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
         self._trusted.add(event.query)
+        self.committed[event.run] = event.batch
         # A committed batch has no running job. Should the end of one have been lost, this heals it.
         for number, job in list(self._jobs.items()):
             if job.started.query == event.query and job.started.batch <= event.batch:

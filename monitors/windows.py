@@ -1,7 +1,8 @@
 """Windows: what counters grew by in each aligned span of time.
 
 Pure but for the clock it is given. Stamps come from the wall clock, and windows begin at its multiples of the window
-length, so that those of different nodes can be laid side by side; durations come from the monotonic clock.
+length, so that those of different nodes can be laid side by side. The monotonic clock watches over it: a window in
+which the two differ by more than `JUMP` of its length would tell a wrong rate, and is dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 LATE = 0.002  # seconds after a grid point at which a sample is taken: a timer may fire a little early
+JUMP = 0.1
 CLOCK_JUMPED = "window dropped: clock jumped"
 PAUSED = "window dropped: agent was not running"
 WENT_BACK = "counter went back"
@@ -77,8 +79,8 @@ class Windower:
 
     The growth between two samples is split at a window's edge in proportion to time. A counter first seen counts from
     zero if it was born since the last sample, else from its first value: a key must therefore tell a restarted counter
-    from its forerunner. Drops are counted by reason in `take_skipped`: a window in which the wall clock jumped by more
-    than a window, and windows that passed while nobody sampled.
+    from its forerunner. Drops are counted by reason in `take_skipped`: a window in which the wall clock jumped,
+    and windows that passed while nobody sampled.
     """
 
     def __init__(self, window: float, sample: float, clock: Clock) -> None:
@@ -113,7 +115,7 @@ class Windower:
             self._begin(wall, math.floor(wall / self._window))
             self._count(readings)
             return None
-        if abs((wall - self._wall) - (monotonic - self._monotonic)) > self._window:
+        if abs((wall - self._wall) - (monotonic - self._monotonic)) > JUMP * self._window:
             self._skipped[CLOCK_JUMPED] += 1
             self._remember(readings, wall, monotonic)
             self._begin(wall, math.floor(wall / self._window))

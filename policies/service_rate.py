@@ -59,7 +59,8 @@ class Observations:
 class ServiceRates:
     """What is known of each executor's rate, one entry for each.
 
-    ``speed`` is 1 unless the executor is known to be slower or faster: then its rate against the median executor.
+    ``speed`` is 1 unless the executor is known to be slower or faster: then its rate against the usual executor, the
+    lower of the two in the middle.
     ``times`` is the estimate itself, how many times what is usual its tasks take now, and ``grown`` how many times what
     they took in its older batches; ``error`` is the standard error of log ``times``, ``tasks`` how many tasks of the
     last batches all this rests on. ``by_peers`` and ``by_history`` say how an executor is known to be slow.
@@ -106,17 +107,16 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
 
 
 def _judged(slowness: FloatArray, covariance: FloatArray, seen: IntArray, least: float) -> ServiceRates:
-    """Say who is slow or fast: beyond ``least`` and beyond doubt, against the median executor."""
+    """Say who is slow or fast: beyond ``least`` and beyond doubt, against the usual executor."""
     executors = len(slowness) // 2
-    tasks, variance = seen[executors:].astype(np.int64), np.diag(covariance)
-    times = slowness[executors:] - _median(slowness[executors:], tasks > 0)
-    error = np.sqrt(variance[executors:])
+    then, now = slice(0, executors), slice(executors, None)
+    tasks = seen[now].astype(np.int64)
+    times, error = _against_usual(slowness[now], covariance[now, now], tasks > 0)
     known = (tasks > 0) & (np.abs(times) > SURE * error) & (np.abs(times) >= least)
-    both = (tasks > 0) & (seen[:executors] > 0)
-    grown = slowness[executors:] - slowness[:executors]
-    grown = np.where(both, grown - _median(grown, both), 0.0)
-    shared = np.diag(covariance[:executors, executors:])
-    doubt = np.sqrt(np.maximum(variance[:executors] + variance[executors:] - 2 * shared, 0.0))
+    both = (tasks > 0) & (seen[then] > 0)
+    between = covariance[now, then] + covariance[then, now]
+    changes = covariance[now, now] + covariance[then, then] - between
+    grown, doubt = _against_usual(slowness[now] - slowness[then], changes, both)
     by_history = both & (grown > SURE * doubt) & (grown >= least)
     # An executor that became slow, while none can say whether its partitions were heavy before, was as the others.
     slowed = np.where(by_history, grown, 0.0)
@@ -124,8 +124,18 @@ def _judged(slowness: FloatArray, covariance: FloatArray, seen: IntArray, least:
     return ServiceRates(speed, np.exp(times), np.exp(grown), error, tasks, known & (times > 0), by_history)
 
 
-def _median(values: FloatArray, where: BoolArray) -> float:
-    return float(np.median(values[where])) if where.any() else 0.0
+def _against_usual(values: FloatArray, covariance: FloatArray, where: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Differences to the usual executor's, and their standard errors; 0 where nothing is known.
+
+    The usual one is the lower of the two in the middle: of two executors, or where half are slow, the quick one.
+    """
+    index = np.flatnonzero(where)
+    if not len(index):
+        return np.zeros(len(values)), np.full(len(values), SPEED_SPREAD)
+    quick = index[np.argsort(values[index], kind="stable")[: (len(index) + 1) // 2]]
+    # It stands for the quicker half, whose mean is better known than one of them.
+    variance = np.diag(covariance) + covariance[np.ix_(quick, quick)].mean() - 2 * covariance[:, quick].mean(axis=1)
+    return np.where(where, values - values[quick[-1]], 0.0), np.sqrt(np.maximum(variance, 0.0))
 
 
 def _units(stage: IntArray, partition: IntArray) -> IntArray:

@@ -106,15 +106,15 @@ class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
     """The unit of migration is one partition of such a stage with all the stores of its operators.
 
     ``stage`` counts the query's stateful stages in a batch from 0. ``placement[p]`` is the executor the last
-    successful task of partition p ran on ("" when unknown). ``snapshots[p]`` is the state version of its newest
-    snapshot (batch b leaves version b + 1; -1: none known); empty when this Spark does not tell.
+    successful task of partition p ran on ("" when unknown). ``snapshot_lag[p]`` is how many batches its newest
+    snapshot lay behind when it was asked for last (-1: none known in this run); empty when this Spark does not tell.
     """
 
     stage: int
     partitions: int
     operators: list[Operator]
     placement: list[str]
-    snapshots: list[int] = []
+    snapshot_lag: list[int] = []
 
 
 class QueryState(msgspec.Struct, frozen=True, kw_only=True):

@@ -153,7 +153,7 @@ class Link:
         self._starts = Starts(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
         dynamic, ends = (compatibility.enabled(adapter.setting, what) for what in ("dynamicAllocation", "decommission"))
         self._releases = Releases(adapter, dynamic=dynamic, ends_by_itself=ends)
-        self._snapshots = Snapshots(adapter.latest_snapshot)
+        self._snapshots = Snapshots(adapter.latest_snapshot, self._table.committed)
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         adapter.start_event_stream(self._directory, settings.link.event_log_bytes)
         self._stream = EventStream(self._directory)
@@ -270,8 +270,7 @@ class Link:
         self._drifted += notice.before in self._may_hold() and not asked
 
     def _remember(self, query: str, batch: int) -> None:
-        known = self._queries.get(query)
-        if known is None:
+        if (known := self._queries.get(query)) is None:
             return
         placed = operators_placed(known, self._table, self._stages)
         last = self._starts.ran(query, known.name, batch, placed, self._table.executors)
@@ -399,8 +398,11 @@ class Link:
 
     def _see_to_start(self, query: str) -> None:
         """Add the moves of our own that a new, a restarted or a bereft query needs."""
-        known = self._queries.get(query)
-        if known is None or known.problem or not operators_placed(known, self._table, self._stages):
+        if (
+            (known := self._queries.get(query)) is None
+            or known.problem
+            or not operators_placed(known, self._table, self._stages)
+        ):
             return
         stages = {
             ordinal: [item.operator for item, _ in stage.operators]
@@ -421,8 +423,7 @@ class Link:
         ]
 
     def _tell(self, move: Move) -> None:
-        target = self._table.executors.get(move.wanted.target)
-        if target is None:
+        if (target := self._table.executors.get(move.wanted.target)) is None:
             return  # gone since; the reconciler hears of it by the event
         try:
             for store in self._stores(move):

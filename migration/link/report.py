@@ -45,9 +45,9 @@ def query_state(
         ]
         size = max(known.size if known else 0, len(placement))
         where = placement + [""] * (size - len(placement))
-        versions = snapshots(query.run, ordinal, size)
+        lag = snapshots(query.run, ordinal, size)
         found.append(
-            StatefulStage(stage=ordinal, partitions=size, operators=operators, placement=where, snapshots=versions)
+            StatefulStage(stage=ordinal, partitions=size, operators=operators, placement=where, snapshot_lag=lag)
         )
     return QueryState(
         query=query.query,

@@ -1,7 +1,8 @@
 """How far each partition's newest snapshot lies behind: what a move's target has to replay.
 
-Spark's coordinator is told of every snapshot of a state store that reaches the checkpoint (4.1 and newer). One store is
-asked for at a time, so that a round over all of them takes `ROUND` seconds and no turn of the link longer than a call.
+Spark's coordinator is told of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
+Spark's providers). One store is asked for at a time, so that no turn of the link takes longer than a call, and a round
+over all of them takes a second for each but no longer than `ROUND`.
 """
 
 from __future__ import annotations
@@ -12,24 +13,29 @@ from rechannel.migration.link.report import KnownStage
 from rechannel.migration.link.spark_adapter import StoreId, UnsupportedSparkError
 
 ROUND = 60.0  # seconds in which every store is asked for once
-SHORTEST = 0.1  # seconds between two calls
+SHORTEST, LONGEST = 0.1, 1.0  # seconds between two calls
 UNKNOWN = -1
 
 Unit = tuple[str, int]  # run, stage
 
 
 class Snapshots:
-    """The state version of the newest snapshot of each partition; of its operators' stores the oldest counts."""
+    """How many batches each partition's newest snapshot lay behind; of its operators' stores the oldest counts.
 
-    def __init__(self, ask: Callable[[StoreId], int]) -> None:
+    ``ask`` returns the state version of a store's newest snapshot, -1 if none is known; ``committed`` is run
+    -> last committed batch. Batch b leaves version b + 1.
+    """
+
+    def __init__(self, ask: Callable[[StoreId], int], committed: Mapping[str, int]) -> None:
         self._ask = ask
+        self._committed = committed
         self._next = 0.0
         self._round: Iterator[tuple[Unit, int, list[StoreId]]] = iter(())
         self._found: dict[Unit, dict[int, int]] = {}
         self.supported = True
 
     def of(self, run: str, stage: int, partitions: int) -> list[int]:
-        """Return the version of each partition, `UNKNOWN` where it was not asked for yet; [] if nothing is known."""
+        """Return the lag of each partition, `UNKNOWN` where it was not asked for yet; [] if nothing is known."""
         found = self._found.get((run, stage))
         return [found.get(partition, UNKNOWN) for partition in range(partitions)] if found else []
 
@@ -44,11 +50,13 @@ class Snapshots:
             self._next = now + SHORTEST if stages else now + 1.0
             return
         (key, partition, stores), count = unit, sum(stage.size for stage in stages.values())
-        self._next = now + max(SHORTEST, ROUND / max(count, 1))
+        self._next = now + max(SHORTEST, min(LONGEST, ROUND / max(count, 1)))
         if key not in stages:
             return
         try:
-            self._found.setdefault(key, {})[partition] = min(self._ask(store) for store in stores)
+            version = min(self._ask(store) for store in stores)
+            lag = max(0, self._committed.get(key[0], -1) + 1 - version) if version >= 0 else UNKNOWN
+            self._found.setdefault(key, {})[partition] = lag
         except UnsupportedSparkError:
             self.supported = False
 
