@@ -138,8 +138,7 @@ class Link:
         self._drains: dict[str, Drain] = {}  # by node
         self._retiring: set[str] = set()  # executors that Spark offers no task any more
         self._drifted = self._garbage = self._rejected = 0
-        self._attached = time.time()
-        self._next_refresh = self._next_report = self._next_tick = 0.0
+        self._attached, self._next_refresh, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
         deadlines = settings.link.deadline_batches, settings.link.deadline_seconds
         self._reconciler = Reconciler(Limits(*deadlines, 2 * maintenance))
