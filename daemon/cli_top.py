@@ -49,6 +49,7 @@ class _View:
     def __init__(self, settings: Settings, application: str) -> None:
         self._settings = settings
         self._only = application
+        self._met = False
         self._store = Store(settings.redis, settings.cluster.name)
         self._collector = Collector(self._store, settings, time.time)
 
@@ -56,9 +57,10 @@ class _View:
         now = time.time()
         document = cli_status.collect(self._store, self._settings, now, details=True, collector=self._collector)
         rows = document["applications"]
-        if self._only and self._only not in [row["application"] for row in rows]:
+        if self._only and not self._met and self._only not in [row["application"] for row in rows]:
             known = ", ".join(row["application"] for row in rows) or "none"
             raise CommandError(Exit.REFUSED, f"unknown application {self._only}; known are {known}")
+        self._met = True  # one that goes away later may come back
         shown = [row for row in rows if self._only in ("", row["application"])]
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         parts: list[RenderableType] = [
@@ -157,5 +159,7 @@ def _streams(rows: Sequence[Row]) -> Table:
 def _table(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, side in columns:
-        table.add_column(name, justify="right" if side == ">" else "left", no_wrap=name != "")
+        table.add_column(
+            name, justify="right" if side == ">" else "left", no_wrap=name not in ("", "partitions"), overflow="fold"
+        )
     return table

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from rechannel.wire.messages import AgentWindow
 
+REASONS = 100  # a reason may name an executor: what comes beyond so many is counted together
 _PREFIX = "rechannel_agent_"
 
 
@@ -47,7 +48,9 @@ class AgentMetrics(Collector):
             for row in window.streams:
                 self._outputs[row.application, row.executor] += 1
                 self._bytes[row.application, row.executor] += sum(row.sizes)
-            self._skipped.update(window.skipped)
+            for reason, count in window.skipped.items():
+                known = reason in self._skipped or len(self._skipped) < REASONS
+                self._skipped[reason if known else "other reasons"] += count
             for counter in (self._bytes, self._outputs):
                 for key in [key for key in counter if key not in here]:
                     del counter[key]

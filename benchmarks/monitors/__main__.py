@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.monitors import accuracy, fleet, overhead
 
 PARTS = ("overhead", "accuracy", "fleet")
-# Partitions, pairs of phases without and with, batches in each phase.
+# Partitions, phases with link and agents (each between two without), batches in each phase.
 WHOLE = ((10, 6, 40), (100, 5, 15), (400, 4, 8))
 QUICK = ((10, 2, 15), (100, 2, 8))
 
@@ -32,8 +32,8 @@ def main() -> None:
     try:
         if "overhead" in parts:
             rows = [
-                overhead.measure(root / f"overhead-{partitions}", partitions, pairs, batches, _say)
-                for partitions, pairs, batches in (QUICK if quick else WHOLE)
+                overhead.measure(root / f"overhead-{partitions}", partitions, rounds, batches, _say)
+                for partitions, rounds, batches in (QUICK if quick else WHOLE)
             ]
             figures["overhead"] = rows
             _overhead_table(rows)
@@ -68,8 +68,8 @@ def _overhead_table(rows: list[dict[str, Any]]) -> None:
         "partitions",
         "batch without",
         "batch with",
-        "ratio (median of pairs; all)",
-        "same without: largest / smallest",
+        "ratio: median (all)",
+        "largest / smallest without, with",
     ]
     head += ["driver Python CPU a batch", "driver JVM CPU a batch", "agent, cores", "agent, RSS"]
     _table(
@@ -80,7 +80,7 @@ def _overhead_table(rows: list[dict[str, Any]]) -> None:
                 f"{row['batch_seconds_off']:.3f} s",
                 f"{row['batch_seconds_on']:.3f} s",
                 f"{row['batch_ratio']:.3f} ({', '.join(f'{ratio:.3f}' for ratio in row['batch_ratios'])})",
-                f"{row['off_spread']:.3f}",
+                f"{row['off_spread']:.3f}, {row['on_spread']:.3f}",
                 f"{row['driver_python_cpu_off'] * 1e3:.1f} → {row['driver_python_cpu_on'] * 1e3:.1f} ms",
                 f"{row['driver_jvm_cpu_off'] * 1e3:.0f} → {row['driver_jvm_cpu_on'] * 1e3:.0f} ms",
                 f"{row['agent_cores']:.4f}",
@@ -125,6 +125,7 @@ def _fleet_table(row: dict[str, Any]) -> None:
             "Redis, cores",
             "memory, first window",
             "memory, streams full",
+            "latest push behind its time",
         ],
         [
             [
@@ -135,6 +136,7 @@ def _fleet_table(row: dict[str, Any]) -> None:
                 f"{row['redis_cores']:.3f}",
                 f"{row['memory_one_window_each'] / 2**20:.0f} MiB",
                 f"{row['memory_full'] / 2**20:.0f} MiB",
+                f"{row['worst_lateness_seconds']:.2f} s",
             ]
         ],
     )

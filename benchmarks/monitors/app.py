@@ -62,7 +62,7 @@ def driver_cpu() -> dict[str, float]:
 
 
 def overhead(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str, Any]:
-    """Run batches back to back, in phases without and with the link (and the agents), by turns."""
+    """Run batches back to back, in phases without and with link and agents, by turns; without at both ends."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
     counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
     writer = counts.writeStream.outputMode("update").format("noop").trigger(processingTime="0 seconds")
@@ -80,7 +80,7 @@ def overhead(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str,
             time.sleep(0.2)
 
     wait(plan["warm_up"])
-    for number in range(2 * plan["pairs"]):
+    for number in range(2 * plan["rounds"] + 1):
         on = number % 2 == 1
         link = rechannel.attach(spark, strict=True) if on else None
         talk.next(number)
@@ -92,12 +92,12 @@ def overhead(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str,
         took = {int(item["batchId"]): item["durationMs"]["triggerExecution"] for item in query.recentProgress}
         counted = [took[item] / 1000 for item in range(first + 1, first + plan["batches"] + 1) if item in took]
         cpu = {name: (after[name] - before[name]) / plan["batches"] for name in before}
-        phases.append({"on": on, "seconds": counted, "cpu": cpu, "began": began, "ended": ended})
+        phases.append({"on": on, "seconds": counted, "cpu": cpu, "period": (ended - began) / plan["batches"]})
         if link is not None:
             link.detach()
             if link.problem:
                 raise RuntimeError(link.problem)
-    talk.next(2 * plan["pairs"])
+    talk.next(2 * plan["rounds"] + 1)
     query.stop()
     return {"phases": phases}
 

@@ -15,19 +15,19 @@ from benchmarks.monitors.bench import cpu_seconds, open_bench
 STARTING = 4.0  # seconds of an agent's life that are not looked at: Python and its imports
 
 
-def measure(directory: Path, partitions: int, pairs: int, batches: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(directory: Path, partitions: int, rounds: int, batches: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Return medians and ratios for one number of partitions, on two one-core executors."""
     with open_bench(directory, cores=1) as bench:
         name = f"overhead-{partitions}"
-        plan = {"kind": "overhead", "pairs": pairs, "batches": batches, "warm_up": 8}
+        plan = {"kind": "overhead", "rounds": rounds, "batches": batches, "warm_up": 8}
         conf = {"spark.sql.shuffle.partitions": str(partitions)}
         application = bench.start_application(name, plan, conf, 1)
         agents: list[tuple[float, float]] = []
         looks: list[_Look] = []
         # Odd phases are those with link and agents; an application that asks for one has ended the one before.
-        for number in range(2 * pairs + 1):
+        for number in range(2 * rounds + 2):
             bench.wait(f"phase {number}", (application / f"asks-{number}").exists)
-            say(f"{partitions} partitions: phase {number} of {2 * pairs}")
+            say(f"{partitions} partitions: phase {number} of {2 * rounds + 1}")
             if looks:
                 agents += [look.taken() for look in looks]
                 looks = []
@@ -68,13 +68,18 @@ def _summed(phases: list[dict[str, Any]]) -> dict[str, Any]:
         for wanted in (False, True)
         for part in ("python", "jvm")
     }
-    ratios = [with_ / without for without, with_ in zip(off, on, strict=True)]
+    # Each phase with them is held against the mean of the phases before and after: what drifts cancels out.
+    ratios = [2 * with_ / (before + after) for before, with_, after in zip(off, on, off[1:], strict=False)]
+    periods = {on: [phase["period"] for phase in phases if phase["on"] is on] for on in (False, True)}
     return {
         "batch_seconds_off": statistics.median(off),
         "batch_seconds_on": statistics.median(on),
         "batch_ratio": statistics.median(ratios),
         "batch_ratios": ratios,
         "off_spread": max(off) / min(off),
+        "on_spread": max(on) / min(on),
+        "period_off": statistics.median(periods[False]),
+        "period_on": statistics.median(periods[True]),
         "driver_python_cpu_off": cpu[False, "python"],
         "driver_python_cpu_on": cpu[True, "python"],
         "driver_jvm_cpu_off": cpu[False, "jvm"],

@@ -67,6 +67,10 @@ def test_stream_sizes_are_sparks_own_byte_for_byte(loop: Loop):
 
     loop.wait("a hundred reducers are measured", lambda: compared()[0] >= 100)
     assert compared()[1] == {}
+    batches, _ = loop.measured(APP)
+    readers = [task for batch in batches for run in batch.stages if run.parents for task in run.tasks]
+    assert sum(task.bytes_local for task in readers) > 0
+    assert sum(task.bytes_remote for task in readers) > 0
     loop.wait("nearly all shuffles are seen", lambda: (loop.status(APP).get("shuffles_seen") or 0) >= 0.9)
 
 
