@@ -145,7 +145,7 @@ def _share(found: Attribution, window: AgentWindow, usage: ExecutorUsage, tasks:
     ]
     claimed, awaited = sum(own), sum(waited)
     scale = min(1.0, usage.jvm_cpu / claimed) if claimed > 0 else 0.0
-    rest = usage.jvm_cpu - claimed * scale
+    rest = max(0.0, usage.jvm_cpu - claimed * scale)
     shared = rest * min(1.0, ran / length)
     executor.idle += rest - shared
     for (part, _, overlap), jvm, wait in zip(here, own, waited, strict=True):

@@ -111,6 +111,7 @@ def test_all_of_ours_may_be_killed_and_the_queries_go_on(loop: Loop):
     assert loop.cli("rebalance", "--apply", "--wait", "1")[0] == 6, "nobody leads"
     loop.start_daemons(2)
     loop.wait("an emptied Redis is filled again", lambda: loop.status(APP).get("readiness", {}).get("ready", False))
+    loop.wait("a controller leads", lambda: bool(loop.document().get("controller")))
     assert loop.document()["controller"]["epoch"] > epoch, "an old leader would be refused"
 
 
