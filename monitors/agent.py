@@ -191,6 +191,11 @@ def _usage(sample: ExecutorSample, over: ClosedWindow) -> ExecutorUsage:
         python_rss=sample.python_rss,
         python_workers=sample.python_workers,
         samples=over.samples.get(("jvm", identity), 0),
+        steps=[
+            (round(end, 3), round(step.get(("jvm", identity), 0.0), 4), round(step.get(("python", identity), 0.0), 4))
+            for end, step in over.steps
+            if ("jvm", identity) in step
+        ],
     )
 
 

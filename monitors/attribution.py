@@ -1,16 +1,17 @@
 """Whose CPU it was: what a node used, given to the partitions whose tasks ran then, so that the parts add up.
 
 An agent says what each executor's JVM and its Python workers used in a window; the driver's event stream says which
-tasks ran on it, when, and what CPU time the JVM counted for each. Python's share is not in the latter: it goes to the
-tasks of that moment by the time they were busy without the JVM's CPU, which is when a task waits for its worker.
+tasks ran on it, when, what CPU time the JVM counted for each, and how long its Python worker was at it (newer Sparks).
+Python's CPU is not in the JVM's: it goes to the tasks of that moment by their workers' time; where no task tells that, by
+the time they were busy without the JVM's CPU, which is when a task waits for its worker.
 
 * JVM seconds a task counted itself are its own, scaled down where a window holds less than its tasks claim.
 * What the JVM used beyond that (garbage collection, compiler, network) is shared by the time tasks ran; the share of
   the window in which none did stays with the executor.
 * Python seconds are the tasks'. Without a task in the window all stays with the executor.
 
-With one-core executors one task runs at a time, and only the window's edges blur; with more, tasks that run together
-share what cannot be told apart. Pure.
+This is done for each sample of a window. With one-core executors one task runs at a time, and only the samples' edges
+blur; with more, tasks that run together share what cannot be told apart. Pure.
 """
 
 from __future__ import annotations
@@ -127,35 +128,53 @@ def attribute(
 
 def _share(found: Attribution, window: AgentWindow, usage: ExecutorUsage, tasks: list[tuple[Part, TaskRow]]) -> None:
     executor = found.executors.setdefault(usage.executor, ExecutorCpu())
-    length = window.end - window.start
-    executor.jvm += usage.jvm_cpu
-    executor.python += usage.python_cpu
-    executor.seconds += length
-    here = [(part, task, _overlap(task, window)) for part, task in tasks]
+    executor.seconds += window.end - window.start
+    steps = usage.steps or [(window.end, usage.jvm_cpu, usage.python_cpu)]
+    tasks = [(part, task) for part, task in tasks if _overlap(task, window.start, window.end) > 0]
+    start = window.start
+    for end, jvm, python in steps:
+        executor.jvm += jvm
+        executor.python += python
+        executor.idle += _share_step(found.parts, (start, end), jvm, python, tasks)
+        start = end
+
+
+def _share_step(
+    parts: dict[Part, Cpu],
+    step: tuple[float, float],
+    jvm_cpu: float,
+    python_cpu: float,
+    tasks: list[tuple[Part, TaskRow]],
+) -> float:
+    """Share out what an executor used from one sample to the next; returns what nobody can be charged for."""
+    start, end = step
+    here = [(part, task, _overlap(task, start, end)) for part, task in tasks]
     here = [(part, task, overlap) for part, task, overlap in here if overlap > 0]
-    ran = sum(overlap for _, _, overlap in here)
     if not here:
-        executor.idle += usage.jvm_cpu + usage.python_cpu
-        return
-    portion = [overlap / (task.finish - task.launch) for _, task, overlap in here]
-    own = [max(0.0, task.cpu) * share for (_, task, _), share in zip(here, portion, strict=True)]
-    waited = [
-        max(0.0, task.run - task.fetch_wait - task.cpu) * share
-        for (_, task, _), share in zip(here, portion, strict=True)
-    ]
+        return jvm_cpu + python_cpu
+    ran = sum(overlap for _, _, overlap in here)
+    inside = [(task, overlap / (task.finish - task.launch)) for _, task, overlap in here]
+    own = [max(0.0, task.cpu) * share for task, share in inside]
+    told = any(task.python > 0 for task, _ in inside)
+    waited = [(task.python if told else _idle(task)) * share for task, share in inside]
     claimed, awaited = sum(own), sum(waited)
-    scale = min(1.0, usage.jvm_cpu / claimed) if claimed > 0 else 0.0
-    rest = max(0.0, usage.jvm_cpu - claimed * scale)
-    shared = rest * min(1.0, ran / length)
-    executor.idle += rest - shared
+    scale = min(1.0, jvm_cpu / claimed) if claimed > 0 else 0.0
+    rest = max(0.0, jvm_cpu - claimed * scale)
+    shared = rest * min(1.0, ran / (end - start))
     for (part, _, overlap), jvm, wait in zip(here, own, waited, strict=True):
-        cpu = found.parts.setdefault(part, Cpu())
+        cpu = parts.setdefault(part, Cpu())
         cpu.jvm += jvm * scale
         cpu.shared += shared * overlap / ran
-        cpu.python += usage.python_cpu * (wait / awaited if awaited > 0 else overlap / ran)
+        cpu.python += python_cpu * (wait / awaited if awaited > 0 else overlap / ran)
+    return rest - shared
 
 
-def _overlap(task: TaskRow, window: AgentWindow) -> float:
+def _idle(task: TaskRow) -> float:
+    """Time a task was at work without using the JVM's CPU: waiting for Python, for all that is known."""
+    return max(0.0, task.run - task.fetch_wait - task.commit - task.cpu)
+
+
+def _overlap(task: TaskRow, start: float, end: float) -> float:
     if task.finish <= task.launch:
         return 0.0
-    return max(0.0, min(task.finish, window.end) - max(task.launch, window.start))
+    return max(0.0, min(task.finish, end) - max(task.launch, start))

@@ -273,6 +273,8 @@ _SHAPES: dict[str, type[_Json]] = {
 }
 _DECODERS = {kind: msgspec.json.Decoder(shape) for kind, shape in _SHAPES.items()}
 _OPENED_STATE = "number of state store instances"
+# Not the time to initialize: where workers are used again it counts from the end of their last task.
+_PYTHON_TIME = "time to execute Python code"
 _STATE_METRICS = {"number of total state rows": 0, "memory used by state": 1, "time to commit changes": 2}
 
 
@@ -347,9 +349,11 @@ def _job(data: _JobStart) -> JobStarted:
 def _task(data: _TaskEnd) -> TaskEnded:
     info, metrics = data.info, data.metrics or _Metrics()
     state = [0, 0, 0]
-    opened = False
+    opened, python = False, 0
     for item in info.accumulables:
         opened = opened or item.name == _OPENED_STATE
+        if item.name == _PYTHON_TIME and item.update is not None:
+            python += max(int(item.update), 0)
         position = _STATE_METRICS.get(item.name)
         if position is not None and item.update is not None:
             state[position] += max(int(item.update), 0)
@@ -370,6 +374,7 @@ def _task(data: _TaskEnd) -> TaskEnded:
         state_rows=state[0],
         state_bytes=state[1],
         commit=state[2] / 1000,
+        python=min(python, max(metrics.run, 0)) / 1000,
     )
     reason = data.reason.reason
     return TaskEnded(data.stage, data.attempt, "" if reason == "Success" else reason or "unknown", row, opened)

@@ -72,6 +72,7 @@ class ClosedWindow:
     complete: float
     growth: dict[Hashable, float]
     samples: dict[Hashable, int]
+    steps: tuple[tuple[float, dict[Hashable, float]], ...] = ()  # end and growth of each sample's part of it
 
 
 class Windower:
@@ -95,6 +96,7 @@ class Windower:
         self._index = 0  # of the open window: it ends where the next one begins
         self._start = 0.0
         self._growth: dict[Hashable, float] = {}
+        self._steps: list[tuple[float, dict[Hashable, float]]] = []
         self._samples: Counter[Hashable] = Counter()
         self._taken = 0
 
@@ -126,17 +128,17 @@ class Windower:
         self._remember(readings, wall, monotonic)
         index = math.floor(wall / self._window)
         if index <= self._index:
-            self._add(growth, 1.0)
+            self._add(growth, 1.0, wall)
             self._count(readings)
             return None
         end, edge = (self._index + 1) * self._window, index * self._window
         span = wall - before
-        self._add(growth, min(1.0, (end - before) / span) if span > 0 else 1.0)
+        self._add(growth, min(1.0, (end - before) / span) if span > 0 else 1.0, end)
         closed = self._closed(end)
         if index - self._index > 1:
             self._skipped[PAUSED] += index - self._index - 1
         self._begin(edge, index)
-        self._add(growth, min(1.0, (wall - edge) / span) if span > 0 else 0.0)
+        self._add(growth, min(1.0, (wall - edge) / span) if span > 0 else 0.0, wall)
         self._count(readings)
         return closed
 
@@ -151,6 +153,7 @@ class Windower:
     def _begin(self, start: float, index: int) -> None:
         self._start, self._index = start, index
         self._growth = {}
+        self._steps = []
         self._samples = Counter()
         self._taken = 0
 
@@ -171,9 +174,10 @@ class Windower:
             growth[key] = max(0.0, reading.value - before)
         return growth
 
-    def _add(self, growth: Mapping[Hashable, float], share: float) -> None:
+    def _add(self, growth: Mapping[Hashable, float], share: float, end: float) -> None:
         for key, value in growth.items():
             self._growth[key] = self._growth.get(key, 0.0) + value * share
+        self._steps.append((end, {key: value * share for key, value in growth.items()}))
 
     def _closed(self, end: float) -> ClosedWindow:
         return ClosedWindow(
@@ -182,4 +186,5 @@ class Windower:
             complete=min(1.0, self._taken / self._wanted),
             growth=self._growth,
             samples=dict(self._samples),
+            steps=tuple(self._steps),
         )

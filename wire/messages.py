@@ -37,6 +37,7 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
     python_rss: int
     python_workers: int
     samples: int
+    steps: list[tuple[float, float, float]] = []  # end of each sample's part of the window, JVM and Python CPU in it
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):
@@ -222,6 +223,7 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True):
     state_rows: int
     state_bytes: int
     commit: float
+    python: float = 0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or none is told
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):

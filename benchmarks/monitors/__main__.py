@@ -14,7 +14,7 @@ from benchmarks.monitors import accuracy, fleet, overhead
 
 PARTS = ("overhead", "accuracy", "fleet")
 # Partitions, phases with link and agents (each between two without), batches in each phase.
-WHOLE = ((10, 6, 40), (100, 5, 15), (400, 4, 8))
+WHOLE = ((10, 4, 25), (100, 3, 12), (400, 2, 6))
 QUICK = ((10, 2, 15), (100, 2, 8))
 
 
@@ -38,12 +38,12 @@ def main() -> None:
             figures["overhead"] = rows
             _overhead_table(rows)
         if "accuracy" in parts:
-            files = 6 if quick else 15
+            files = 3 if quick else 6
             rows = [accuracy.measure(root / f"accuracy-{cores}", cores, files, _say) for cores in (1, 2)]
             figures["accuracy"] = rows
             _accuracy_table(rows)
         if "fleet" in parts:
-            figures["fleet"] = fleet.measure(root / "fleet", 200 if quick else 1000, 15 if quick else 60, _say)
+            figures["fleet"] = fleet.measure(root / "fleet", 200 if quick else 1000, 15 if quick else 30, _say)
             _fleet_table(figures["fleet"])
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -73,8 +73,8 @@ def measure(directory: Path, cores: int, files: int, say: Callable[[str], None])
 
 
 def _feed(application: Path, number: int) -> None:
-    # Costs from 1 to 24 ms a key, ten rows each: no two keys alike.
-    rows = [{"k": key, "cost": 0.001 * (1 + (key * key) % 24)} for key in range(KEYS) for _ in range(10)]
+    # Rows cost 1 to 24 ms, forty of each key: tasks of one to three seconds, some partitions heavier than others.
+    rows = [{"k": key, "cost": 0.001 * (1 + (key * key) % 24)} for key in range(KEYS) for _ in range(40)]
     path = application / "inbox" / f"{number:03d}.json"
     partial = application / f"partial-{number}"
     partial.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -43,8 +43,7 @@ def measure(directory: Path, agents: int, seconds: float, say: Callable[[str], N
         for number in range(agents):
             if number % 100 == 0:
                 say(f"filling streams: {number} of {agents}")
-            # Streams are trimmed by whole nodes of a hundred entries: fill beyond the bound.
-            push(number, 2 * WINDOWS.bound)
+            push(number, WINDOWS.bound + 2)
         full = client.info("memory")["used_memory"]
         say(f"{agents} agents push for {seconds:g} s")
         before = client.info("all")

@@ -41,6 +41,13 @@ def test_python_goes_to_the_tasks_that_waited_for_their_worker() -> None:
     assert found.executors["0"].idle == 0.0
 
 
+def test_where_workers_tell_their_time_it_goes_by_that() -> None:
+    told = msgspec.structs.replace(_task(0, 0, 2), python=0.5)
+    more = msgspec.structs.replace(_task(1, 2, 2), python=1.0)
+    found = attribute(APP, [_batch(told, more, _task(2, 4, 1))], {HERE: [_window(0, 0.0, 3.0)]})
+    assert [found.parts[_part(p)].python for p in range(3)] == pytest.approx([1.0, 2.0, 0.0])
+
+
 def test_what_the_jvm_used_for_itself_is_shared_by_time_and_the_rest_stays_idle() -> None:
     found = attribute(APP, [_batch(_task(0, 0, 2, cpu=1), _task(1, 2, 1, cpu=0.5))], {HERE: [_window(0, 2.5, 0.0)]})
     # One second beyond the tasks' own: three of five seconds were busy, shared two to one.
