@@ -1,9 +1,9 @@
 """Whose CPU it was: what a node used, given to the partitions whose tasks ran then, so that the parts add up.
 
 An agent says what each executor's JVM and its Python workers used in a window; the driver's event stream says which
-tasks ran on it, when, what CPU time the JVM counted for each, and how long its Python worker was at it (newer Sparks).
-Python's CPU is not in the JVM's: it goes to the tasks of that moment by their workers' time; where no task tells that, by
-the time they were busy without the JVM's CPU, which is when a task waits for its worker.
+tasks ran on it, when, what CPU time the JVM counted for each, and in newer versions how long its Python worker was at
+it. Python's CPU is not in the JVM's: it goes to the tasks of that moment by their workers' time; where no task tells
+that, by the time they were busy without the JVM's CPU, which is when a task waits for its worker.
 
 * JVM seconds a task counted itself are its own, scaled down where a window holds less than its tasks claim.
 * What the JVM used beyond that (garbage collection, compiler, network) is shared by the time tasks ran; the share of

@@ -123,6 +123,16 @@ def test_a_small_step_of_the_wall_clock_loses_no_growth(step: float) -> None:
     assert windower.take_skipped() == {}
 
 
+def test_the_steps_of_a_window_add_up_to_it_and_end_where_samples_were_taken() -> None:
+    clock = FakeClock(START + 0.3)
+    for window in _run(_windower(clock), clock, 20):
+        ends = [end for end, _ in window.steps]
+        assert ends == sorted(ends)
+        assert ends[-1] == window.end
+        assert len(ends) <= 6
+        assert sum(growth["a"] for _, growth in window.steps) == pytest.approx(window.growth["a"])
+
+
 @pytest.mark.parametrize("step", [-4.0, -0.6, 0.6, 4.0])
 def test_no_window_tells_a_rate_that_a_step_of_the_wall_clock_made(step: float) -> None:
     clock = FakeClock()
