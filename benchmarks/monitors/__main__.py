@@ -15,7 +15,7 @@ from benchmarks.monitors import accuracy, fleet, overhead
 PARTS = ("overhead", "accuracy", "fleet")
 # Partitions, phases with link and agents (each between two without), batches in each phase.
 WHOLE = ((10, 4, 25), (100, 3, 12), (400, 2, 6))
-QUICK = ((10, 2, 15), (100, 2, 8))
+QUICK = ((10, 2, 15), (100, 2, 8), (400, 1, 5))
 
 
 def main() -> None:
@@ -31,25 +31,24 @@ def main() -> None:
     figures: dict[str, Any] = {"quick": quick}
     try:
         if "overhead" in parts:
-            rows = [
-                overhead.measure(root / f"overhead-{partitions}", partitions, rounds, batches, _say)
-                for partitions, rounds, batches in (QUICK if quick else WHOLE)
-            ]
-            figures["overhead"] = rows
+            rows = figures["overhead"] = []
+            for partitions, *size in QUICK if quick else WHOLE:
+                rows.append(overhead.measure(root / f"overhead-{partitions}", partitions, *size, _say))
             _overhead_table(rows)
         if "accuracy" in parts:
             files = 3 if quick else 6
-            rows = [accuracy.measure(root / f"accuracy-{cores}", cores, files, _say) for cores in (1, 2)]
-            figures["accuracy"] = rows
+            rows = figures["accuracy"] = []
+            for cores in (1, 2):
+                rows.append(accuracy.measure(root / f"accuracy-{cores}", cores, files, _say))
             _accuracy_table(rows)
         if "fleet" in parts:
             figures["fleet"] = fleet.measure(root / "fleet", 200 if quick else 1000, 15 if quick else 30, _say)
             _fleet_table(figures["fleet"])
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=1))
+        if arguments.json:  # what there is, should a part have failed
+            arguments.json.parent.mkdir(parents=True, exist_ok=True)
+            arguments.json.write_text(json.dumps(figures, indent=1))
 
 
 def _say(text: str) -> None:

@@ -53,12 +53,17 @@ class Talk:
             time.sleep(0.1)
 
 
-def driver_cpu() -> dict[str, float]:
+class DriverCpu:
     """CPU seconds of this process and of its JVM so far."""
-    own = psutil.Process()
-    java = [child for child in own.children(recursive=True) if child.name() == "java"]
-    used = {"python": own.cpu_times(), "jvm": java[0].cpu_times()}
-    return {name: times.user + times.system for name, times in used.items()}
+
+    def __init__(self) -> None:
+        own = psutil.Process()
+        (java,) = [child for child in own.children() if child.name() == "java"]
+        self._processes = {"python": own, "jvm": java}
+
+    def __call__(self) -> dict[str, float]:
+        used = {name: process.cpu_times() for name, process in self._processes.items()}
+        return {name: times.user + times.system for name, times in used.items()}
 
 
 def overhead(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str, Any]:
@@ -66,6 +71,7 @@ def overhead(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str,
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
     counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
     writer = counts.writeStream.outputMode("update").format("noop").trigger(processingTime="0 seconds")
+    driver_cpu = DriverCpu()
     query = writer.option("checkpointLocation", str(talk.directory / "checkpoint")).start()
     phases = []
 
