@@ -62,6 +62,7 @@ class DriverCpu:
         self._processes = {"python": own, "jvm": java}
 
     def __call__(self) -> dict[str, float]:
+        """Return what both used."""
         used = {name: process.cpu_times() for name, process in self._processes.items()}
         return {name: times.user + times.system for name, times in used.items()}
 
