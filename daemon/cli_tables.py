@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -19,31 +19,33 @@ BUSY = 0.95
 _UUID = 36
 
 
-def _console() -> Console:
+def new_console() -> Console:
+    """Return the console on standard output; wide where that is no terminal."""
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False, soft_wrap=False)
 
 
-def _table(title: str, *columns: tuple[str, str]) -> Table:
+def new_table(title: str, *columns: tuple[str, str], whole: Collection[str] = ()) -> Table:
+    """Return an empty table; a column is its name and the side it leans to. Those in ``whole`` are never wrapped."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name, side in columns:
-        table.add_column(name, justify="right" if side == ">" else "left", overflow="fold")
+        table.add_column(name, justify="right" if side == ">" else "left", overflow="fold", no_wrap=name in whole)
     return table
 
 
 def settings(rows: Sequence[tuple[str, str, str, str, str, str]]) -> None:
     """Show every setting: name, value, default, unit, bounds, reason."""
-    table = _table(
+    table = new_table(
         "", ("setting", "<"), ("value", "<"), ("default", "<"), ("unit", "<"), ("bounds", "<"), ("reason", "<")
     )
     for row in rows:
         changed = "bold" if row[1] != row[2] else ""
         table.add_row(*(escape(cell) for cell in row), style=changed)
-    _console().print(table)
+    new_console().print(table)
 
 
 def status(document: dict[str, Any], now: float) -> None:
     """Show the status document of `cli_status`."""
-    console = _console()
+    console = new_console()
     console.print(controller_line(document["controller"], now))
     for drain in document["drains"]:
         style = "green" if drain["state"] in ("empty", "released") else "yellow"
@@ -93,12 +95,13 @@ def _short(query: str) -> str:
     return query[:8] if len(query) == _UUID and query.count("-") == 4 else query
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """Return a figure, or a question mark where there is none."""
     return "?" if value is None else format(value, form)
 
 
 def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = _table(
+    table = new_table(
         "",
         ("node", "<"),
         ("executor", "<"),
@@ -119,11 +122,11 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
             row["executor"],
             str(row["cores"]),
             str(row["partitions"]),
-            _number(busy, ".0%"),
-            _number(row["arrival_rate"], ",.0f"),
-            _number(row["service_rate"], ",.0f"),
-            _number(row["cpu"], ".2f"),
-            _number(row["python_cpu"], ".2f"),
+            number(busy, ".0%"),
+            number(row["arrival_rate"], ",.0f"),
+            number(row["service_rate"], ",.0f"),
+            number(row["cpu"], ".2f"),
+            number(row["python_cpu"], ".2f"),
             "?" if row["rss_bytes"] is None else f"{row['rss_bytes'] / 2**20:,.0f} MiB",
             remarks(row),
             style="red" if busy is not None and busy > BUSY else "",
@@ -143,7 +146,7 @@ def remarks(row: dict[str, Any]) -> str:
 
 
 def _query_table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = _table(
+    table = new_table(
         "",
         ("query", "<"),
         ("batch", ">"),
@@ -171,7 +174,7 @@ def _query_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Show what is known of each partition."""
-    table = _table(
+    table = new_table(
         "",
         ("partition", "<"),
         ("executor", "<"),
@@ -188,11 +191,11 @@ def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_row(
             escape(f"{row['name'] or _short(row['query'])}/{row['stage']} #{row['partition']}"),
             row["executor"] or "?",
-            _number(row["cpu"], ".3f"),
-            _number(row["python_cpu"], ".3f"),
-            _number(row["busy_seconds"], ".3f"),
-            _number(row["rows_per_second"], ",.0f"),
-            _number(row["state_rows"], ",d"),
+            number(row["cpu"], ".3f"),
+            number(row["python_cpu"], ".3f"),
+            number(row["busy_seconds"], ".3f"),
+            number(row["rows_per_second"], ",.0f"),
+            number(row["state_rows"], ",d"),
             "?" if row["state_bytes"] is None else f"{row['state_bytes'] / 2**20:,.1f} MiB",
             "?" if row["commit_seconds"] is None else f"{row['commit_seconds']:.2f} s",
             "?" if row["snapshot_lag"] is None else f"{row['snapshot_lag']} batches",
@@ -202,7 +205,7 @@ def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
     """Show moves and how far they are."""
-    table = _table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
+    table = new_table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
     for move in moves[:_MOVES_SHOWN]:
         missed = f", missed {move['misses']}" if move["misses"] else ""
         table.add_row(
@@ -219,10 +222,10 @@ def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
 
 def decision(application: str, made: Decision) -> None:
     """Show a decision with its numbers."""
-    console = _console()
+    console = new_console()
     console.print(f"[bold]{escape(application)}[/bold] {made.decision} ({made.policy}): {escape(made.sentence)}")
     if made.executors:
-        table = _table(
+        table = new_table(
             "",
             ("node", "<"),
             ("executor", "<"),
@@ -246,7 +249,7 @@ def decision(application: str, made: Decision) -> None:
         name = escape(made.names.get(query) or _short(query))
         console.print(f"critical path of {name}: {before:.2f} → {after:.2f} s per batch, predicted")
     if made.moves:
-        table = _table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
+        table = new_table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
         for move in made.moves[:_MOVES_SHOWN]:
             where = f"{move.source or '?'} → {move.target}"
             name = made.names.get(move.query) or _short(move.query)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -16,12 +15,20 @@ from rich.text import Text
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import cli_status
-from rechannel.daemon.cli_tables import BUSY, controller_line, moves_table, partition_table, remarks
+from rechannel.daemon.cli_tables import (
+    BUSY,
+    controller_line,
+    moves_table,
+    new_console,
+    new_table,
+    number,
+    partition_table,
+    remarks,
+)
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.exits import CommandError, Exit
 from rechannel.wire.store import Store, StoreError
 
-_WIDE = 160
 _BAR = 12
 _HOT_PARTITIONS, _HOT_STREAMS = 8, 6
 # One color for each query, in the order of their names.
@@ -32,7 +39,7 @@ Row = dict[str, Any]
 
 def run(settings: Settings, stop: threading.Event, *, application: str, every: float, once: bool) -> None:
     """Draw until ``stop`` is set; without a terminal, or with ``once``, draw once."""
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console = new_console()
     view = _View(settings, application)
     if once or not console.is_terminal:
         console.print(view.draw())
@@ -104,7 +111,8 @@ def _colors(partitions: Sequence[Row]) -> dict[str, str]:
 
 
 def _executors(rows: Sequence[Row], partitions: Sequence[Row], colors: Mapping[str, str]) -> Table:
-    table = _table(
+    table = new_table(
+        "",
         ("node", "<"),
         ("executor", "<"),
         ("utilization", "<"),
@@ -112,6 +120,7 @@ def _executors(rows: Sequence[Row], partitions: Sequence[Row], colors: Mapping[s
         ("speed", ">"),
         ("partitions", "<"),
         ("", "<"),
+        whole=("node", "executor", "utilization", "CPU", "speed"),
     )
     for row in rows:
         # A partition is as bright as it is busy: the eye finds the hot ones.
@@ -126,8 +135,8 @@ def _executors(rows: Sequence[Row], partitions: Sequence[Row], colors: Mapping[s
             row["node"],
             row["executor"],
             _bar(row["utilization"]),
-            "?" if cpu is None else f"{cpu:.2f}",
-            "?" if row["speed"] is None else f"{row['speed']:.2f}",
+            number(cpu, ".2f"),
+            number(row["speed"], ".2f"),
             cells,
             remarks(row),
         )
@@ -147,19 +156,11 @@ def _bar(share: float | None) -> Text:
 
 
 def _streams(rows: Sequence[Row]) -> Table:
-    table = _table(("hot stream", "<"), ("to", "<"), ("kB/s", ">"), ("", "<"))
+    columns = ("hot stream", "<"), ("to", "<"), ("kB/s", ">"), ("", "<")
+    table = new_table("", *columns, whole=("hot stream", "to", "kB/s"))
     for row in rows:
         where = "local" if row["local"] else "remote"
         table.add_row(
             escape(row["upstream"]), escape(row["downstream"]), f"{row['bytes_per_second'] / 1e3:,.1f}", where
-        )
-    return table
-
-
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, side in columns:
-        table.add_column(
-            name, justify="right" if side == ">" else "left", no_wrap=name not in ("", "partitions"), overflow="fold"
         )
     return table

@@ -39,11 +39,12 @@ def rows(facts: Facts, snapshot: Snapshot | None) -> list[Row]:
     queries = [query for query in facts.report.queries if query.active]
     span = known_span(queries, facts.batches, facts.reported)
     charged = _charged(attribute(facts.application, facts.batches, facts.windows, span=span))
+    tasks = _last_tasks(facts)
     found = []
     for query in queries:
         for stage in query.stages:
-            tasks = _tasks(facts, query.query, stage.stage)
             for partition in range(stage.partitions):
+                key = query.query, stage.stage, partition
                 row = {
                     "query": query.query,
                     "name": query.name,
@@ -54,19 +55,20 @@ def rows(facts: Facts, snapshot: Snapshot | None) -> list[Row]:
                     "cpu": None,
                     "python_cpu": None,
                 }
-                row |= _measured(tasks.get(partition)) | _modelled(snapshot, query.query, stage.stage, partition)
-                found.append(row | charged.get((query.query, stage.stage, partition), {}))
+                row |= _measured(tasks.get(key)) | _modelled(snapshot, *key)
+                found.append(row | charged.get(key, {}))
     return found
 
 
-def _tasks(facts: Facts, query: str, stage: int) -> dict[int, TaskRow]:
-    """The last task of each partition."""
-    found: dict[int, TaskRow] = {}
+def _last_tasks(facts: Facts) -> dict[tuple[str, int, int], TaskRow]:
+    """The last task of each partition, by query, stage and partition."""
+    found: dict[tuple[str, int, int], TaskRow] = {}
     for batch in facts.batches:
-        for run in batch.stages if batch.query == query else ():
-            for task in run.tasks if run.stateful == stage else ():
-                if task.partition not in found or found[task.partition].finish <= task.finish:
-                    found[task.partition] = task
+        for run in batch.stages:
+            for task in run.tasks if run.stateful >= 0 else ():
+                key = batch.query, run.stateful, task.partition
+                if key not in found or found[key].finish <= task.finish:
+                    found[key] = task
     return found
 
 

@@ -63,8 +63,6 @@ class NodeCpu:
 
     used: float = 0.0
     executors: float = 0.0
-    seconds: float = 0.0
-    cores: int = 0
 
     @property
     def other(self) -> float:
@@ -117,8 +115,6 @@ def attribute(
                 continue
             total = found.nodes.setdefault(node, NodeCpu())
             total.used += window.node_cpu
-            total.seconds += window.end - window.start
-            total.cores = window.cores
             for usage in window.executors:
                 total.executors += usage.jvm_cpu + usage.python_cpu
                 if usage.application == application:

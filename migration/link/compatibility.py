@@ -67,7 +67,7 @@ def _places(read: _Read) -> list[Finding]:
             )
         )
     key = "spark.speculation"
-    if on(read, key):
+    if _on(read, key):
         # TaskSetManager.dequeueTaskFromList: a copy goes to a host where the task has no attempt yet.
         found.append(
             Finding(
@@ -84,7 +84,7 @@ def _places(read: _Read) -> list[Finding]:
         "spark.excludeOnFailure.application.enabled",
         "spark.excludeOnFailure.taskAndStage.enabled",
     ):
-        if on(read, key):
+        if _on(read, key):
             found.append(
                 Finding(
                     "exclude-on-failure",
@@ -102,7 +102,7 @@ def _executors(read: _Read) -> list[Finding]:
     """Look at what takes executors away."""
     found = []
     key = "spark.dynamicAllocation.enabled"
-    if on(read, key):
+    if _on(read, key):
         # ExecutorMonitor counts tasks, cached blocks and shuffles; SparkContext.killExecutors refuses.
         found.append(
             Finding(
@@ -115,7 +115,7 @@ def _executors(read: _Read) -> list[Finding]:
             )
         )
     key = "spark.decommission.enabled"
-    if on(read, key):
+    if _on(read, key):
         found.append(
             Finding(
                 "decommission",
@@ -128,7 +128,7 @@ def _executors(read: _Read) -> list[Finding]:
             )
         )
         key = "spark.storage.decommission.enabled"
-        if not on(read, key):
+        if not _on(read, key):
             # BlockManagerDecommissioner moves RDD and shuffle blocks, if this is on; never state.
             found.append(
                 Finding(
@@ -179,7 +179,7 @@ def _stores(read: _Read) -> list[Finding]:
     """Look at how Spark keeps state."""
     found = []
     key = "spark.sql.streaming.stateStore.unloadOnCommit"
-    if on(read, key):
+    if _on(read, key):
         # StateStore.getStateStoreProvider then reports nothing to the coordinator, and no maintenance runs.
         found.append(
             Finding(
@@ -261,10 +261,10 @@ def _shuffle(read: _Read) -> list[Finding]:
 
 def enabled(read: _Read, what: str) -> bool:
     """Whether one of Spark's features that is off unless asked for is on."""
-    return on(read, f"spark.{what}.enabled")
+    return _on(read, f"spark.{what}.enabled")
 
 
-def on(read: _Read, key: str) -> bool:
+def _on(read: _Read, key: str) -> bool:
     """Whether a setting is true; unset is not."""
     return read(key, "false").strip().lower() == "true"
 
