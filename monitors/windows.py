@@ -95,7 +95,6 @@ class Windower:
         self._monotonic = 0.0
         self._index = 0  # of the open window: it ends where the next one begins
         self._start = 0.0
-        self._growth: dict[Hashable, float] = {}
         self._steps: list[tuple[float, dict[Hashable, float]]] = []
         self._samples: Counter[Hashable] = Counter()
         self._taken = 0
@@ -152,7 +151,6 @@ class Windower:
 
     def _begin(self, start: float, index: int) -> None:
         self._start, self._index = start, index
-        self._growth = {}
         self._steps = []
         self._samples = Counter()
         self._taken = 0
@@ -175,16 +173,18 @@ class Windower:
         return growth
 
     def _add(self, growth: Mapping[Hashable, float], share: float, end: float) -> None:
-        for key, value in growth.items():
-            self._growth[key] = self._growth.get(key, 0.0) + value * share
         self._steps.append((end, {key: value * share for key, value in growth.items()}))
 
     def _closed(self, end: float) -> ClosedWindow:
+        growth: dict[Hashable, float] = {}
+        for _, step in self._steps:
+            for key, value in step.items():
+                growth[key] = growth.get(key, 0.0) + value
         return ClosedWindow(
             start=self._start,
             end=end,
             complete=min(1.0, self._taken / self._wanted),
-            growth=self._growth,
+            growth=growth,
             samples=dict(self._samples),
             steps=tuple(self._steps),
         )

@@ -22,14 +22,6 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 NODE, OTHER = "127.0.0.2", "127.0.0.3"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
-        server = RedisServer(group, password="geheim").start()
-        yield server
-        server.close()
-
-
 @pytest.fixture
 def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     (tmp_path / "admin").write_text("geheim\n")

@@ -22,7 +22,6 @@ import structlog
 from click.testing import CliRunner, Result
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World
 
-from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import RedisSettings, Settings, load
 from rechannel.daemon import cli_history, log
@@ -55,14 +54,6 @@ def _log() -> Iterator[io.StringIO]:
     yield target
     structlog.reset_defaults()
     logging.getLogger().handlers = []
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
-        server = RedisServer(group, password="geheim").start()
-        yield server
-        server.close()
 
 
 @pytest.fixture

@@ -21,14 +21,6 @@ pytestmark = pytest.mark.redis
 AUTHOR = Author("c", "test")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[RedisServer]:
-    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
-        server = RedisServer(group, password="geheim").start()
-        yield server
-        server.close()
-
-
 @pytest.fixture
 def settings(server, tmp_path) -> RedisSettings:
     password = tmp_path / "password"
