@@ -19,7 +19,7 @@ def measure(directory: Path, partitions: int, rounds: int, batches: int, say: Ca
     """Return medians and ratios for one number of partitions, on two one-core executors."""
     with open_bench(directory, cores=1) as bench:
         name = f"overhead-{partitions}"
-        plan = {"kind": "overhead", "rounds": rounds, "batches": batches, "warm_up": 8}
+        plan = {"kind": "overhead", "rounds": rounds, "batches": batches, "warm_up": batches}
         conf = {"spark.sql.shuffle.partitions": str(partitions)}
         application = bench.start_application(name, plan, conf, 1)
         agents: list[tuple[float, float]] = []
