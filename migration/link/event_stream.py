@@ -65,13 +65,15 @@ class EventStream:
         if self._path is not None:
             parents = [self._path.parent]
         else:
-            parents = [self._directory / name for name in os.listdir(self._directory) if name.startswith(_PARENT)]
+            with os.scandir(self._directory) as entries:
+                parents = [Path(entry.path) for entry in entries if entry.name.startswith(_PARENT)]
         found = []
         for parent in parents:
-            for name in os.listdir(parent):
-                match = _PART.match(name)
-                if match and int(match[1]) > self._number:
-                    found.append((int(match[1]), parent / name))
+            with os.scandir(parent) as entries:
+                for entry in entries:
+                    match = _PART.match(entry.name)
+                    if match and int(match[1]) > self._number:
+                        found.append((int(match[1]), Path(entry.path)))
         return min(found, default=None)
 
     def _finish_part(self) -> None:
