@@ -181,7 +181,7 @@ def finite(value: float) -> float:
 
 
 def _streams(snapshot: Snapshot) -> tuple[dict[str, int], list[str]]:
-    volumes = [stream.volume[stream.volume > 0] for stream in snapshot.workload.streams]
+    volumes = [stream.volumes() for stream in snapshot.workload.streams]
     if not volumes:
         return {}, []
     classes = classify(np.concatenate(volumes)).classes

@@ -7,6 +7,7 @@ keep, and whoever called it decides whether the gain is worth the move.
 
 * ``arrays``: array types, checks and errors
 * ``model``: the cluster, the workload and the placement that every policy reads
+* ``streams``: shuffles, as blocks or sparse
 * ``metrics``: what a placement costs
 * ``classification``: which streams are high, mid and low
 * ``queueing``: arrival rates, utilization and fair shares
@@ -22,8 +23,10 @@ from rechannel.policies.model import (
     Move,
     Placement,
     ScaleOutError,
+    SparseStream,
     Stage,
     Stream,
+    Topology,
     Workload,
 )
 from rechannel.policies.registry import POLICIES, Proposal, propose
@@ -36,8 +39,10 @@ __all__ = [
     "Placement",
     "Proposal",
     "ScaleOutError",
+    "SparseStream",
     "Stage",
     "Stream",
+    "Topology",
     "Workload",
     "propose",
 ]

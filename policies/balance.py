@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.descent import NEAR, Descent
+from rechannel.policies.entry import PolicyEntry
+from rechannel.policies.metrics import placement_cost
 from rechannel.policies.model import (
     UNPLACED,
     Cluster,
@@ -27,7 +29,7 @@ from rechannel.policies.model import (
 )
 from rechannel.policies.search import Locality, SearchState, lexicographic_best, most_local
 
-__all__ = ["BalanceParameters", "balance"]
+__all__ = ["BALANCE", "BalanceParameters", "balance"]
 
 
 @dataclass(frozen=True)
@@ -106,3 +108,12 @@ def _home(state: SearchState, locality: Locality, unit: int, choices: IntArray) 
     margin = NEAR * state.value()[0]
     near = choices[state.rate[stage] * (time[choices] - time[best]) <= margin]
     return most_local(locality, unit, best, near[use[near] <= use[best] * (1 + NEAR)])
+
+
+BALANCE = PolicyEntry(
+    name="balance",
+    function=balance,
+    objective=placement_cost,
+    parameters=BalanceParameters,
+    summary="Evens out the slowest executor of every stage with few moves.",
+)

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rechannel.policies.metrics import unit_executors
-from rechannel.policies.model import BoolArray, Cluster, FloatArray, ModelError, Placement, Workload
+from rechannel.policies.model import Cluster, FloatArray, ModelError, Placement, Workload
+from rechannel.policies.streams import Edges
 
-__all__ = ["Classification", "HotStream", "StreamClass", "classify", "high_masks", "hot_streams"]
+__all__ = ["Classification", "HotStream", "StreamClass", "classify", "high_cut", "high_edges", "hot_streams"]
 
 _ROUNDING = 1e-9  # relative: closer than this to a cut is a tie, and so mid
 
@@ -66,23 +67,24 @@ def classify(volumes: FloatArray) -> Classification:
     return _classify(volumes)
 
 
-def high_masks(workload: Workload) -> tuple[BoolArray, ...]:
-    """For each block of ``workload.streams``, which entries are HIGH among the streams of all blocks.
+def high_cut(workload: Workload) -> float:
+    """Bytes per second above which a stream is HIGH among the streams of all shuffles; infinity where none is.
 
     A pair of entries that exchanges nothing is no stream and does not lower the mean.
     """
-    if not workload.streams:
-        return ()
-    flat = [stream.volume[stream.volume > 0] for stream in workload.streams]
-    result = _classify(np.concatenate(flat))
-    masks: list[BoolArray] = []
-    start = 0
-    for stream, volumes in zip(workload.streams, flat, strict=True):
-        mask = np.zeros(stream.volume.shape, dtype=np.bool_)
-        mask[stream.volume > 0] = result.classes[start : start + len(volumes)] == StreamClass.HIGH
-        masks.append(mask)
-        start += len(volumes)
-    return tuple(masks)
+    volumes = [stream.volumes() for stream in workload.streams]
+    count = sum(len(some) for some in volumes)
+    if not count:
+        return float("inf")
+    mean = sum(float(some.sum()) for some in volumes) / count
+    deviation = sum(float(np.abs(some - mean).sum()) for some in volumes) / count
+    return mean + deviation + _ROUNDING * mean
+
+
+def high_edges(workload: Workload) -> tuple[Edges, ...]:
+    """For each shuffle of ``workload.streams`` its streams of class HIGH."""
+    cut = high_cut(workload)
+    return tuple(stream.above(cut) for stream in workload.streams)
 
 
 def hot_streams(
@@ -96,9 +98,7 @@ def hot_streams(
         raise ModelError(f"limit: must not be negative, got {limit}")
     placement.validate(cluster, workload)
     ranked: list[tuple[float, int, int, int]] = []
-    for block, (stream, mask) in enumerate(zip(workload.streams, high_masks(workload), strict=True)):
-        ups, downs = np.nonzero(mask)
-        volumes = stream.volume[ups, downs]
+    for block, (ups, downs, volumes) in enumerate(high_edges(workload)):
         best = np.argsort(-volumes, kind="stable")[:limit]
         ranked.extend((-float(volumes[i]), block, int(ups[i]), int(downs[i])) for i in best)
     ranked.sort()

@@ -87,7 +87,7 @@ def inter_executor_volume(cluster: Cluster, workload: Workload, placement: Place
 
 def inter_node_volume(cluster: Cluster, workload: Workload, placement: Placement) -> float:
     """Bytes per second that leave the node they were made on."""
-    return _crossing(cluster, workload, placement, np.unique(cluster.nodes, return_inverse=True)[1])
+    return _crossing(cluster, workload, placement, cluster.node_of)
 
 
 def spread(values: FloatArray) -> float:
@@ -123,6 +123,6 @@ def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group:
     for stream in workload.streams:
         up = unit_executors(cluster, workload.stage(stream.upstream), placement)
         down = unit_executors(cluster, workload.stage(stream.downstream), placement)
-        up_group, down_group = np.where(up < 0, -1, group[up]), np.where(down < 0, -2, group[down])
-        total += float(stream.volume[up_group[:, None] != down_group[None, :]].sum())
-    return total
+        up_group, down_group = np.where(up < 0, -1, group[up]), np.where(down < 0, -1, group[down])
+        total += float(stream.received().sum() - stream.local_received(up_group, down_group).sum())
+    return max(total, 0.0)

@@ -22,6 +22,7 @@ from rechannel.policies.arrays import (
     frozen,
     same_length,
 )
+from rechannel.policies.streams import SparseStream, Stream, StreamLike
 
 __all__ = [
     "UNPLACED",
@@ -34,13 +35,53 @@ __all__ = [
     "Outcome",
     "Placement",
     "ScaleOutError",
+    "SparseStream",
     "Stage",
     "Stream",
+    "StreamLike",
+    "Topology",
     "Workload",
 ]
 
 UNPLACED = -1
 """Stands for an executor index: on no executor, or on one that the cluster does not know."""
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """How far executors are from each other, and how fast they fetch; unknown unless somebody says so.
+
+    ``subcluster`` is the sub-cluster (rack, zone) of each executor's node, shape (E,), counted from 0.
+    ``bandwidth`` is the bytes per second that an executor can fetch, (E,), infinity where fetching costs nothing that
+    is known. ``distances`` between two nodes by their sub-clusters, (S, S), any unit; its diagonal is that of two nodes
+    of one sub-cluster. Two executors of one node are at distance 0.
+    """
+
+    subcluster: IntArray
+    bandwidth: FloatArray
+    distances: FloatArray
+
+    def __post_init__(self) -> None:
+        subcluster = np.asarray(self.subcluster)
+        distances = checked_floats("distances", self.distances, ndim=2)
+        count = len(distances)
+        if distances.shape != (count, count):
+            raise ModelError(f"distances: expected a square, got {distances.shape}")
+        if subcluster.ndim != 1 or not np.issubdtype(subcluster.dtype, np.integer):
+            raise ModelError("subcluster: expected one whole number for each executor")
+        if subcluster.size and (subcluster.min() < 0 or subcluster.max() >= count):
+            raise ModelError(f"subcluster: outside 0..{count - 1}, the sub-clusters that have distances")
+        bandwidth = checked_floats("bandwidth", self.bandwidth, infinite=True)
+        if not (bandwidth > 0).all():
+            raise ModelError("bandwidth: must be greater than zero")
+        object.__setattr__(self, "subcluster", frozen(subcluster.astype(np.int64)))
+        object.__setattr__(self, "distances", distances)
+        object.__setattr__(self, "bandwidth", bandwidth)
+
+    @classmethod
+    def flat(cls, executors: int) -> Topology:
+        """One sub-cluster, all nodes at distance 1, fetching free."""
+        return cls(np.zeros(executors, dtype=np.int64), np.full(executors, np.inf), np.ones((1, 1)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +91,7 @@ class Cluster:
     ``executors`` and ``nodes`` name each executor and its node; ``cores`` is its number of task slots,
     ``memory_bytes`` what it may hold of state (infinity: unknown), ``speed`` its measured rate against a reference
     executor (1.0), and ``available`` is False where it is draining or dead: nothing may be placed there.
-    Every sequence has one entry for each executor.
+    Every sequence has one entry for each executor. ``topology`` is flat unless given.
     """
 
     executors: tuple[str, ...]
@@ -59,6 +100,9 @@ class Cluster:
     memory_bytes: FloatArray
     speed: FloatArray
     available: BoolArray
+    topology: Topology | None = None
+    node_of: IntArray = field(init=False, repr=False)
+    _topology: Topology = field(init=False, repr=False)
     _index: Mapping[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,11 +135,32 @@ class Cluster:
         for name, array in (("cores", self.cores), ("speed", self.speed)):
             if not (array > 0).all():
                 raise ModelError(f"{name}: must be greater than zero")
+        given = self.topology
+        if given is not None:
+            same_length("topology: ", size, subcluster=given.subcluster, bandwidth=given.bandwidth)
+        set_field(self, "_topology", given or Topology.flat(size))
+        set_field(self, "node_of", frozen(np.unique(self.nodes, return_inverse=True)[1].astype(np.int64)))
 
     @property
     def size(self) -> int:
         """Number of executors, available or not."""
         return len(self.executors)
+
+    @property
+    def bandwidth(self) -> FloatArray:
+        """Bytes per second that each executor can fetch, infinity where that is not known, shape (E,)."""
+        return self._topology.bandwidth
+
+    @property
+    def subcluster(self) -> IntArray:
+        """Number of the sub-cluster of each executor, shape (E,)."""
+        return self._topology.subcluster
+
+    def distances_from(self, executor: int) -> FloatArray:
+        """Distance of each executor's node from the node of one, 0 for its own, shape (E,)."""
+        topology = self._topology
+        row = topology.distances[topology.subcluster[executor]][topology.subcluster]
+        return np.where(self.node_of == self.node_of[executor], 0.0, row)
 
     def index_of(self, executor: str) -> int:
         """Index of the executor of that name, :data:`UNPLACED` if there is none."""
@@ -141,24 +206,11 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
-    """One shuffle: ``volume[u, d]`` bytes per second from entry u of one stage to entry d of another."""
-
-    upstream: str
-    downstream: str
-    volume: FloatArray
-
-    def __post_init__(self) -> None:
-        name = f"stream {self.upstream!r} to {self.downstream!r}: volume"
-        object.__setattr__(self, "volume", checked_floats(name, self.volume, ndim=2))
-
-
-@dataclass(frozen=True, eq=False)
 class Workload:
     """The stages of all queries, those of one query in the order they run, and the shuffles between them."""
 
     stages: tuple[Stage, ...]
-    streams: tuple[Stream, ...] = ()
+    streams: tuple[StreamLike, ...] = ()
     _order: Mapping[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -172,7 +224,7 @@ class Workload:
         for stream in self.streams:
             self._check_stream(stream)
 
-    def _check_stream(self, stream: Stream) -> None:
+    def _check_stream(self, stream: StreamLike) -> None:
         owner = f"stream {stream.upstream!r} to {stream.downstream!r}: "
         for name in ("upstream", "downstream"):
             if getattr(stream, name) not in self._order:
@@ -182,8 +234,8 @@ class Workload:
         upstream, downstream = self.stage(stream.upstream), self.stage(stream.downstream)
         if upstream.query != downstream.query:
             raise ModelError(f"{owner}joins two queries")
-        if stream.volume.shape != (upstream.n, downstream.n):
-            raise ModelError(f"{owner}volume: expected shape {(upstream.n, downstream.n)}, got {stream.volume.shape}")
+        if stream.shape != (upstream.n, downstream.n):
+            raise ModelError(f"{owner}volume: expected shape {(upstream.n, downstream.n)}, got {stream.shape}")
 
     def stage(self, key: str) -> Stage:
         """The stage of that key; KeyError if there is none."""

@@ -137,13 +137,13 @@ def unit_rates(workload: Workload) -> dict[str, FloatArray]:
     }
     sent = {stage.key: np.zeros(stage.n) for stage in workload.stages}
     for stream in workload.streams:
-        sent[stream.upstream] += stream.volume.sum(axis=1)
+        sent[stream.upstream] += stream.sent()
     for stage in workload.stages:
         total = sent[stage.key]
         per_byte = np.divide(rates[stage.key], total, out=np.zeros(stage.n), where=total > 0)
         for stream in workload.streams:
             if stream.upstream == stage.key:
-                rates[stream.downstream] += per_byte @ stream.volume
+                rates[stream.downstream] += stream.forward(per_byte)
     return rates
 
 

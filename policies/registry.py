@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
-from rechannel.policies.balance import BalanceParameters, balance
-from rechannel.policies.metrics import placement_cost
-from rechannel.policies.model import UNPLACED, Cluster, ModelError, Move, Outcome, Placement, Workload
+from rechannel.policies.balance import BALANCE
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.model import UNPLACED, Cluster, ModelError, Move, Placement, Workload
 
 __all__ = [
     "POLICIES",
@@ -22,8 +21,6 @@ __all__ = [
     "is_worse",
     "propose",
 ]
-
-Objective = tuple[float, ...]
 
 _ROUNDING = 1e-9
 
@@ -41,21 +38,6 @@ class PolicyLawError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class PolicyEntry:
-    """One policy.
-
-    ``function`` takes cluster, workload, current placement and parameters; ``objective`` is what it minimizes,
-    compared entry by entry; ``parameters`` is the frozen dataclass of its settings.
-    """
-
-    name: str
-    function: Callable[[Cluster, Workload, Placement, Any], Outcome]
-    objective: Callable[[Cluster, Workload, Placement], Objective]
-    parameters: type[Any]
-    summary: str
-
-
-@dataclass(frozen=True)
 class Proposal:
     """What a policy proposes: the placement, how it differs from the current one, and what it gains by its objective.
 
@@ -70,18 +52,7 @@ class Proposal:
     notes: tuple[str, ...]
 
 
-POLICIES: dict[str, PolicyEntry] = {
-    entry.name: entry
-    for entry in (
-        PolicyEntry(
-            name="balance",
-            function=balance,
-            objective=placement_cost,
-            parameters=BalanceParameters,
-            summary="Evens out the slowest executor of every stage with few moves.",
-        ),
-    )
-}
+POLICIES: dict[str, PolicyEntry] = {entry.name: entry for entry in (BALANCE,)}
 """Every policy by name."""
 
 
@@ -95,8 +66,8 @@ def propose(
     """Ask the policy of that name where the partitions should be.
 
     The laws are kept here, so no policy can break them: every partition is on an available executor, and where
-    ``current`` was so too, the proposal is not worse by the policy's own objective (it is then ``current`` itself,
-    and a note says so).
+    ``current`` was so too, the proposal is better by the policy's own objective: else it is ``current`` itself, and a
+    note says so. Executors whose memory does not hold what they are given are named in a note.
 
     Raises :class:`UnknownPolicyError`, :class:`ParameterError`, ``ModelError`` for arguments that do not fit
     together, ``ScaleOutError`` where no placement exists, and :class:`PolicyLawError` for a defect of the policy.
@@ -111,9 +82,10 @@ def propose(
     before = entry.objective(cluster, workload, current)
     after = entry.objective(cluster, workload, outcome.placement)
     placement, notes = outcome.placement, outcome.notes
-    if _is_placed(cluster, current) and is_worse(after, before):
+    if placement != current and _is_placed(cluster, current) and not is_worse(before, after):
         placement, after = current, before
-        notes = (*notes, "not applied: worse than the current placement by its own objective")
+        notes = (*notes, "not applied: no better than the current placement by its own objective")
+    notes += _overfull(cluster, workload, placement)
     return Proposal(name, placement, placement.moves_from(current), before, after, notes)
 
 
@@ -132,6 +104,14 @@ def _settings(entry: PolicyEntry, given: Mapping[str, object]) -> object:
         if key not in known:
             raise ParameterError(f"policy {entry.name!r} has no parameter {key!r}, it has: {', '.join(known)}")
     return entry.parameters(**given)
+
+
+def _overfull(cluster: Cluster, workload: Workload, placement: Placement) -> tuple[str, ...]:
+    held = np.zeros(cluster.size)
+    for stage in workload.placeable:
+        held += np.bincount(placement[stage.key], weights=stage.state_bytes, minlength=cluster.size)
+    full = [cluster.executors[index] for index in np.flatnonzero(held > cluster.memory_bytes * (1 + _ROUNDING))]
+    return (f"state does not fit the memory of {', '.join(full)}",) if full else ()
 
 
 def _is_placed(cluster: Cluster, placement: Placement) -> bool:

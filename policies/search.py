@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.classification import high_masks
+from rechannel.policies.classification import high_edges
 from rechannel.policies.model import UNPLACED, BoolArray, Cluster, FloatArray, IntArray, Placement, Workload
 
 __all__ = ["Candidates", "Locality", "SearchState", "largest_without", "lexicographic_best", "most_local"]
@@ -178,10 +178,11 @@ class Locality:
         index = {key: i for i, key in enumerate(state.keys)}
         self._state = state
         self._links: dict[int, list[tuple[FloatArray, int | None]]] = {}
-        for stream, mask in zip(workload.streams, high_masks(workload), strict=True):
-            if not mask.any():
+        for stream, (ups, downs, volumes) in zip(workload.streams, high_edges(workload), strict=True):
+            if not len(volumes):
                 continue
-            volume = np.where(mask, stream.volume, 0.0)
+            volume = np.zeros(stream.shape)
+            volume[ups, downs] = volumes
             up, down = index.get(stream.upstream), index.get(stream.downstream)
             if up is not None:
                 self._links.setdefault(up, []).append((volume, down))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.policies.classification import HotStream, StreamClass, classify, high_masks, hot_streams
+from rechannel.policies.classification import HotStream, StreamClass, classify, high_edges, hot_streams
 from rechannel.policies.model import ModelError, Stage, Stream, Workload
 from unit.policies.random_clusters import cluster_of, placement_of, workload_of
 
@@ -77,8 +77,8 @@ def test_hot_streams_largest_first_over_all_blocks() -> None:
 
 
 def test_masks_have_the_shape_of_their_blocks() -> None:
-    assert [mask.sum() for mask in high_masks(_chain())] == [1, 2]
-    assert high_masks(Workload(())) == ()
+    assert [len(volumes) for _, _, volumes in high_edges(_chain())] == [1, 2]
+    assert high_edges(Workload(())) == ()
 
 
 def test_negative_limit_is_refused() -> None:

@@ -45,7 +45,7 @@ def test_a_policy_that_makes_it_worse_is_not_followed(monkeypatch: pytest.Monkey
     proposal = propose("bad", *SITUATION)
     assert proposal.placement == SITUATION[2]
     assert proposal.moves == ()
-    assert "worse" in proposal.notes[-1]
+    assert "no better" in proposal.notes[-1]
 
 
 @pytest.mark.parametrize("answer", [[0, -1], [0, 7], [0]], ids=["unplaced", "unknown executor", "missing partition"])

@@ -1,0 +1,30 @@
+"""What the table of policies holds of each one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rechannel.policies.model import Cluster, Outcome, Placement, Workload
+
+__all__ = ["Objective", "PolicyEntry"]
+
+Objective = tuple[float, ...]
+"""What a policy minimizes, compared entry by entry."""
+
+
+@dataclass(frozen=True)
+class PolicyEntry:
+    """One policy.
+
+    ``function`` takes cluster, workload, current placement and parameters; ``objective`` is what it minimizes,
+    compared entry by entry; ``parameters`` is the frozen dataclass of its settings; ``source`` says who published it.
+    """
+
+    name: str
+    function: Callable[[Cluster, Workload, Placement, Any], Outcome]
+    objective: Callable[[Cluster, Workload, Placement], Objective]
+    parameters: type[Any]
+    summary: str
+    source: str = ""
