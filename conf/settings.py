@@ -152,7 +152,7 @@ class RescheduleSettings:
         low=0,
         high=3600,
     )
-    policy: str = _setting("balance", "See `rechannel.policies.registry`.", pattern=r"[a-z][a-z0-9-]*")
+    policy: str = _setting("adaptive", "See `rechannel.policies.registry`.", pattern=r"[a-z][a-z0-9-]*")
     windows: int = _setting(
         3, "Agent windows averaged into one decision (three windows of five seconds).", unit="windows", low=1, high=60
     )

@@ -341,6 +341,32 @@ def history(config: str | None, application: str, query: str, limit: int, follow
     )
 
 
+@main.command()
+@_json
+@_guarded
+def policies(as_json: bool) -> None:
+    """Show the policies, their parameters, and the scenarios they can be tried on."""
+    from rechannel.daemon import cli_simulate
+
+    cli_simulate.policies(as_json=as_json)
+
+
+@main.command()
+@click.option("--policy", metavar="NAME[,NAME...]|all", default="all", show_default=True, help="Which to compare.")
+@click.option(
+    "--workload", metavar="FILE|GENERATOR", required=True, help="A scenario, or what makes one: random-dag:seed=3."
+)
+@click.option("--set", "settings", metavar="POLICY.PARAMETER=VALUE", multiple=True, help="May be given several times.")
+@click.option("--save", metavar="FILE", default="", help="Write the scenario there as JSON, over what is there.")
+@_json
+@_guarded
+def simulate(policy: str, workload: str, settings: tuple[str, ...], save: str, as_json: bool) -> None:
+    """Compare what policies would make of a scenario; no cluster is asked."""
+    from rechannel.daemon import cli_simulate
+
+    cli_simulate.simulate(policy=policy, workload=workload, settings=settings, save=save, as_json=as_json)
+
+
 @main.group()
 def config() -> None:
     """Check, show and prepare the configuration."""

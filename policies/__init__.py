@@ -11,7 +11,8 @@ keep, and whoever called it decides whether the gain is worth the move.
 * ``metrics``: what a placement costs
 * ``classification``: which streams are high, mid and low
 * ``queueing``: arrival rates, utilization and fair shares
-* ``balance``: the default policy; ``descent`` and ``search`` are the local search behind it
+* ``adaptive``: the default policy; ``stage_problem`` and ``pairs`` are the search behind it
+* ``published``: the schedulers of the literature
 * ``registry``: the table of policies
 """
 

@@ -72,12 +72,13 @@ def high_cut(workload: Workload) -> float:
 
     A pair of entries that exchanges nothing is no stream and does not lower the mean.
     """
-    volumes = [stream.volumes() for stream in workload.streams]
-    count = sum(len(some) for some in volumes)
+    known = [stream.summary() for stream in workload.streams]
+    count = sum(pairs for pairs, _ in known)
     if not count:
         return float("inf")
-    mean = sum(float(some.sum()) for some in volumes) / count
-    deviation = sum(float(np.abs(some - mean).sum()) for some in volumes) / count
+    mean = sum(volume for _, volume in known) / count
+    # What lies above the mean is as much as what lies below it.
+    deviation = 2 * sum(stream.beyond(mean) for stream in workload.streams) / count
     return mean + deviation + _ROUNDING * mean
 
 

@@ -19,12 +19,20 @@ class PolicyEntry:
     """One policy.
 
     ``function`` takes cluster, workload, current placement and parameters; ``objective`` is what it minimizes,
-    compared entry by entry; ``parameters`` is the frozen dataclass of its settings; ``source`` says who published it.
+    compared entry by entry, and is given the parameters too where ``parametrized``; ``parameters`` is the frozen
+    dataclass of its settings; ``source`` says who published it.
     """
 
     name: str
     function: Callable[[Cluster, Workload, Placement, Any], Outcome]
-    objective: Callable[[Cluster, Workload, Placement], Objective]
+    objective: Callable[..., Objective]
     parameters: type[Any]
     summary: str
     source: str = ""
+    parametrized: bool = False
+
+    def measure(self, cluster: Cluster, workload: Workload, placement: Placement, parameters: object) -> Objective:
+        """The objective of a placement under these parameters."""
+        if self.parametrized:
+            return self.objective(cluster, workload, placement, parameters)
+        return self.objective(cluster, workload, placement)

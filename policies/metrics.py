@@ -12,15 +12,24 @@ import numpy as np
 from rechannel.policies.model import Cluster, FloatArray, IntArray, ModelError, Placement, Stage, Workload
 
 __all__ = [
+    "SATURATED",
     "critical_path",
     "executor_busy",
     "inter_executor_volume",
     "inter_node_volume",
     "placement_cost",
+    "scheduled",
     "spread",
+    "stage_seconds",
     "stage_time",
+    "task_slots",
     "unit_executors",
 ]
+
+SATURATED = 0.95
+"""Utilization above which an executor counts as having no room: a queue there grows for the least reason."""
+
+_ROUNDING = 1e-9
 
 
 def unit_executors(cluster: Cluster, stage: Stage, placement: Placement) -> IntArray:
@@ -42,42 +51,96 @@ def executor_busy(cluster: Cluster, workload: Workload, placement: Placement) ->
 
 
 def stage_time(cluster: Cluster, stage: Stage, assignment: IntArray) -> float:
-    """Seconds per batch that the slowest executor needs for its share of a placeable stage.
+    """Seconds per batch that the slowest executor needs for its share of a placeable stage, undisturbed.
 
-    On one executor the tasks are indivisible and share its cores. The time is taken as the larger of the sum over
-    the cores and the largest single task. No schedule of the tasks is shorter; list scheduling, which is what Spark
-    does, is never longer than the sum of the two (Graham 1966), so this is a lower bound of what will be seen.
+    Tasks are indivisible. An executor runs them in the order of their partitions, the next one on the core that is
+    free first, as Spark does (``TaskSetManager``).
     """
     if not stage.placeable:
         raise ModelError(f"stage {stage.key!r}: floating, it has no assignment")
     Placement({stage.key: assignment}).validate(cluster, Workload((stage,)))
-    return float(_executor_times(cluster, stage, assignment).max())
+    return float((scheduled(cluster, stage.busy, assignment) / cluster.speed).max())
+
+
+def scheduled(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> FloatArray:
+    """Seconds until each executor is done with its tasks of one stage, at speed 1 and undisturbed, shape (E,).
+
+    ``busy`` (n,) are the tasks in the order of their partitions, ``assignment`` (n,) their executors.
+    """
+    slots = task_slots(cluster)
+    placed = np.flatnonzero(assignment >= 0)
+    held = np.bincount(assignment[placed], minlength=cluster.size)
+    if not (held > 1).any() or slots.max() == 1:
+        return _sums(cluster, busy, assignment)
+    free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
+    order = placed[np.argsort(assignment[placed], kind="stable")]
+    rank = np.arange(len(order)) - (np.cumsum(held) - held)[assignment[order]]
+    by_rank = order[np.argsort(rank, kind="stable")]
+    for tasks in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]):
+        executors = assignment[tasks]
+        core = free[executors].argmin(axis=1)
+        free[executors, core] += busy[tasks]
+    return np.asarray(np.where(np.isfinite(free), free, 0.0).max(axis=1))
+
+
+def task_slots(cluster: Cluster) -> IntArray:
+    """Tasks that each executor runs at a time, at least one, shape (E,)."""
+    return np.asarray(np.maximum(np.floor(cluster.cores + _ROUNDING), 1), dtype=np.int64)
+
+
+def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) -> FloatArray:
+    """Seconds per batch of each stage of the workload, shape (S,): as long as its slowest executor.
+
+    An executor's time for a placeable stage is that of its tasks on its cores, longer by what other queries take of it
+    (what is left to this query is what the utilization by the others leaves, but never less than 5 %), and the time to
+    fetch what is not on the executor already, where its bandwidth is known. A floating stage is taken as it was
+    observed, evenly divisible over the cores of the executor that ran it.
+    """
+    placement.validate(cluster, workload)
+    capacity = cluster.cores * cluster.speed
+    work = [_sums(cluster, stage.busy, unit_executors(cluster, stage, placement)) for stage in workload.stages]
+    load = np.zeros(cluster.size)
+    own = {query: np.zeros(cluster.size) for query in workload.queries}
+    for stage, busy in zip(workload.stages, work, strict=True):
+        load += stage.batches_per_second * busy
+        own[stage.query] += stage.batches_per_second * busy
+    fetching = _fetch_seconds(cluster, workload, placement)
+    seconds = np.zeros(len(workload.stages))
+    for index, stage in enumerate(workload.stages):
+        if not stage.placeable:
+            seconds[index] = (stage.busy / capacity).max()
+            continue
+        left = np.maximum(1.0 - (load - own[stage.query]) / capacity, 1.0 - SATURATED)
+        times = scheduled(cluster, stage.busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
+        seconds[index] = (times + fetching.get(stage.key, 0.0)).max()
+    return seconds
 
 
 def critical_path(cluster: Cluster, workload: Workload, placement: Placement) -> dict[str, float]:
-    """Seconds per batch of each query: its stages run one after the other, each as long as its slowest executor.
-
-    A floating stage is taken as evenly divisible over the cores of the executor that ran it. The stages of other
-    queries are not counted as contention; the utilization shows it.
-    """
-    placement.validate(cluster, workload)
+    """Seconds per batch of each query: its stages run one after the other, each as :func:`stage_seconds` says."""
     seconds = dict.fromkeys(workload.queries, 0.0)
-    for stage in workload.stages:
-        seconds[stage.query] += _time(cluster, stage, placement)
+    for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement), strict=True):
+        seconds[stage.query] += float(time)
     return seconds
 
 
 def placement_cost(cluster: Cluster, workload: Workload, placement: Placement) -> tuple[float, float, float]:
-    """The objective of ``balance``, smaller is better, compared entry by entry.
+    """The objective of ``adaptive``, smaller is better, compared entry by entry.
 
-    1. stage time in seconds per second: the critical paths of all queries, weighted by their batches per second
-    2. the highest utilization of an available executor
-    3. the sum of squares of the busy seconds per second of all executors
+    1. bytes of state that executors hold beyond their memory
+    2. cores that executors are short of: what lifts their utilization above 95 %
+    3. stage time in seconds per second: the critical paths of all queries, weighted by their batches per second
     """
+    rates = np.array([stage.batches_per_second for stage in workload.stages])
+    path = float(rates @ stage_seconds(cluster, workload, placement)) if len(rates) else 0.0
     busy = executor_busy(cluster, workload, placement)
-    path = sum(stage.batches_per_second * _time(cluster, stage, placement) for stage in workload.stages)
-    highest = (busy / cluster.cores)[cluster.available].max(initial=0.0)
-    return float(path), float(highest), float(busy @ busy)
+    held = np.zeros(cluster.size)
+    for stage in workload.placeable:
+        held += _sums(cluster, stage.state_bytes, placement[stage.key])
+    over = np.maximum(held - cluster.memory_bytes, 0.0)
+    over = np.where(over > _ROUNDING * cluster.memory_bytes, over, 0.0)
+    short = np.maximum(busy - SATURATED * cluster.cores, 0.0)
+    return float(over.sum()), float(np.where(short > _ROUNDING, short, 0.0).sum()), path
 
 
 def inter_executor_volume(cluster: Cluster, workload: Workload, placement: Placement) -> float:
@@ -102,18 +165,21 @@ def _sums(cluster: Cluster, values: FloatArray, executors: IntArray) -> FloatArr
     return np.bincount(executors[placed], weights=values[placed], minlength=cluster.size).astype(np.float64)
 
 
-def _executor_times(cluster: Cluster, stage: Stage, assignment: IntArray) -> FloatArray:
-    placed = assignment >= 0
-    largest = np.zeros(cluster.size)
-    np.maximum.at(largest, assignment[placed], stage.busy[placed])
-    times: FloatArray = np.maximum(_sums(cluster, stage.busy, assignment) / cluster.cores, largest) / cluster.speed
-    return times
-
-
-def _time(cluster: Cluster, stage: Stage, placement: Placement) -> float:
-    if stage.placeable:
-        return float(_executor_times(cluster, stage, placement[stage.key]).max())
-    return float((stage.busy / (cluster.cores * cluster.speed)).max())
+def _fetch_seconds(cluster: Cluster, workload: Workload, placement: Placement) -> dict[str, FloatArray]:
+    """Seconds per batch that each executor fetches for a stage, by stage; empty where no bandwidth is known."""
+    seconds: dict[str, FloatArray] = {}
+    if not np.isfinite(cluster.bandwidth).any():
+        return seconds
+    for stream in workload.streams:
+        stage = workload.stage(stream.downstream)
+        if not stage.placeable or stage.batches_per_second == 0:
+            continue
+        up = unit_executors(cluster, workload.stage(stream.upstream), placement)
+        down = placement[stage.key]
+        remote = np.maximum(stream.received() - stream.local_received(up, down), 0.0) / stage.batches_per_second
+        fetched = seconds.setdefault(stage.key, np.zeros(cluster.size))
+        fetched += _sums(cluster, remote, down) / cluster.bandwidth
+    return seconds
 
 
 def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group: IntArray) -> float:

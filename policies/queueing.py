@@ -170,32 +170,66 @@ def executor_utilization(cluster: Cluster, workload: Workload, placement: Placem
     return QueueReport(arrivals, service, rho, rho >= 1)
 
 
-def fair_shares(count: int, utilization: FloatArray) -> IntArray:
+def fair_shares(
+    count: int,
+    utilization: FloatArray,
+    *,
+    weights: FloatArray | None = None,
+    caps: IntArray | None = None,
+    distances: FloatArray | None = None,
+) -> IntArray:
     """Whole number of ``count`` tasks for each of M nodes, in proportion to their free capacity, shape (M,).
 
     Free capacity is ``count`` times the idle share, scaled so that the shares add up; they are rounded by largest
-    remainder (ties: lower index), so none is off by one task or more and none is lost. Raises
-    :class:`ShareOverflowError` where the free capacities add up to less than ``count``, and ``ScaleOutError`` where
-    every node is saturated.
+    remainder (ties: the nearer by ``distances``, then the lower index), so none is off by one task or more and none is
+    lost. ``weights`` (above 0; inverse distances, say) multiply the free capacities before they are scaled, and
+    ``caps`` is the most tasks for each node; no node gets more than its free capacity, rounded up, and what is too much
+    for one is shared among the others.
+
+    Raises :class:`ShareOverflowError` where the free capacities or caps add up to less than ``count``, and
+    ``ScaleOutError`` where every node is saturated.
     """
     rho = _array("utilization", utilization)
+    size = len(rho)
     if count < 0:
         raise ModelError(f"count: must not be negative, got {count}")
+    pull = np.ones(size) if weights is None else _array("weights", weights)
+    near = np.zeros(size) if distances is None else _array("distances", distances)
+    limit = np.full(size, count) if caps is None else np.asarray(caps)
+    if not pull.shape == near.shape == limit.shape == rho.shape:
+        raise ModelError(f"weights, caps and distances: expected {size} entries")
+    if not np.issubdtype(limit.dtype, np.integer) or (limit < 0).any() or (pull <= 0).any():
+        raise ModelError("weights: must be above zero, caps: whole numbers, none negative")
     if count == 0:
-        return np.zeros(len(rho), dtype=np.int64)
+        return np.zeros(size, dtype=np.int64)
     free = count * np.maximum(0.0, 1.0 - rho)
     total = float(free.sum())
     if total <= 0:
         raise ScaleOutError("every executor is saturated: add executors")
-    factor = count / total
-    if factor > 1 + _ROUNDING:
-        capped = np.floor(free + _ROUNDING).astype(np.int64)
+    most = np.minimum(np.ceil(free - _ROUNDING).astype(np.int64), limit)
+    if count / total > 1 + _ROUNDING or most.sum() < count:
+        capped = np.minimum(np.floor(free + _ROUNDING).astype(np.int64), limit)
         raise ShareOverflowError(capped, count - int(capped.sum()))
-    exact = factor * free
+    exact = _water_level(count, free * pull, most)
     shares = np.floor(exact + _ROUNDING).astype(np.int64)
-    remainder = np.round(exact - shares, 9)
-    shares[np.argsort(-remainder, kind="stable")[: count - int(shares.sum())]] += 1
+    remainder = np.where(shares < most, np.round(exact - shares, 9), -1.0)
+    shares[np.lexsort((near, -remainder))[: count - int(shares.sum())]] += 1
     return shares
+
+
+def _water_level(count: int, pull: FloatArray, most: IntArray) -> FloatArray:
+    """Shares of ``count`` in proportion to ``pull``, none above ``most``, which adds up to enough."""
+    exact = np.zeros(len(pull))
+    unbound = (pull > 0) & (most > 0)
+    while unbound.any():
+        left = count - float(exact[~unbound].sum())
+        exact[unbound] = left * pull[unbound] / pull[unbound].sum()
+        over = unbound & (exact > most)
+        if not over.any():
+            break
+        exact[over] = most[over]
+        unbound &= ~over
+    return exact
 
 
 def _array(name: str, values: FloatArray) -> FloatArray:

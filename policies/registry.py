@@ -7,9 +7,20 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from rechannel.policies.balance import BALANCE
+from rechannel.policies.adaptive import ADAPTIVE
 from rechannel.policies.entry import Objective, PolicyEntry
 from rechannel.policies.model import UNPLACED, Cluster, ModelError, Move, Placement, Workload
+from rechannel.policies.published.aniello import ANIELLO_ONLINE
+from rechannel.policies.published.bottleneck import BOTTLENECK
+from rechannel.policies.published.data_locality import DATA_LOCALITY
+from rechannel.policies.published.even import EVEN
+from rechannel.policies.published.fair_redistribution import FAIR_REDISTRIBUTION
+from rechannel.policies.published.first_fit import FIRST_FIT
+from rechannel.policies.published.locality_fairness import LOCALITY_FAIRNESS
+from rechannel.policies.published.r_storm import R_STORM
+from rechannel.policies.published.round_robin import ROUND_ROBIN
+from rechannel.policies.published.stream_classification import STREAM_CLASSIFICATION
+from rechannel.policies.published.t_storm import T_STORM
 
 __all__ = [
     "POLICIES",
@@ -52,7 +63,23 @@ class Proposal:
     notes: tuple[str, ...]
 
 
-POLICIES: dict[str, PolicyEntry] = {entry.name: entry for entry in (BALANCE,)}
+POLICIES: dict[str, PolicyEntry] = {
+    entry.name: entry
+    for entry in (
+        ADAPTIVE,
+        EVEN,
+        LOCALITY_FAIRNESS,
+        ROUND_ROBIN,
+        FIRST_FIT,
+        DATA_LOCALITY,
+        STREAM_CLASSIFICATION,
+        BOTTLENECK,
+        FAIR_REDISTRIBUTION,
+        R_STORM,
+        T_STORM,
+        ANIELLO_ONLINE,
+    )
+}
 """Every policy by name."""
 
 
@@ -79,8 +106,8 @@ def propose(
     current.validate(cluster, workload)
     outcome = entry.function(cluster, workload, current, settings)
     _check(entry, cluster, workload, outcome.placement)
-    before = entry.objective(cluster, workload, current)
-    after = entry.objective(cluster, workload, outcome.placement)
+    before = entry.measure(cluster, workload, current, settings)
+    after = entry.measure(cluster, workload, outcome.placement, settings)
     placement, notes = outcome.placement, outcome.notes
     if placement != current and _is_placed(cluster, current) and not is_worse(before, after):
         placement, after = current, before

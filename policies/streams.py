@@ -39,6 +39,12 @@ class StreamLike(Protocol):
     def volumes(self) -> FloatArray:
         """Bytes per second of every pair that exchanges something, shape (n,)."""
 
+    def summary(self) -> tuple[int, float]:
+        """How many pairs exchange something, and what in all."""
+
+    def beyond(self, level: float) -> float:
+        """What the pairs exchange beyond ``level`` (above 0) each, summed over those that do."""
+
     def above(self, least: float) -> Edges:
         """The pairs that exchange more than ``least`` (0 or more) bytes per second, by upstream, then downstream."""
 
@@ -85,9 +91,17 @@ class Stream:
         """See :class:`StreamLike`."""
         return np.asarray(self.volume[self.volume > 0])
 
+    def summary(self) -> tuple[int, float]:
+        """See :class:`StreamLike`."""
+        return int(np.count_nonzero(self.volume)), float(self.volume.sum())
+
+    def beyond(self, level: float) -> float:
+        """See :class:`StreamLike`."""
+        return float((self.volume - level).clip(min=0.0).sum())
+
     def above(self, least: float) -> Edges:
         """See :class:`StreamLike`."""
-        up, down = np.nonzero(self.volume > least)
+        up, down = np.divmod(np.flatnonzero(self.volume > least), max(self.shape[1], 1))
         return up, down, self.volume[up, down]
 
     def sent(self) -> FloatArray:
@@ -153,6 +167,14 @@ class SparseStream:
     def volumes(self) -> FloatArray:
         """See :class:`StreamLike`."""
         return self.bytes_per_second
+
+    def summary(self) -> tuple[int, float]:
+        """See :class:`StreamLike`."""
+        return len(self.bytes_per_second), float(self.bytes_per_second.sum())
+
+    def beyond(self, level: float) -> float:
+        """See :class:`StreamLike`."""
+        return float((self.bytes_per_second - level).clip(min=0.0).sum())
 
     def above(self, least: float) -> Edges:
         """See :class:`StreamLike`."""

@@ -32,7 +32,7 @@ from rechannel.wire.signing import Verifier
 from rechannel.wire.store import Author, Store, StoreError
 
 _LOG = structlog.get_logger("rechannel.link")
-_PERIOD = 0.25  # seconds between two rounds
+_PERIOD = 0.5  # seconds between two rounds
 _SLOWEST = 5.0  # seconds between two tries while Redis is away
 _KEPT_EVIDENCE = 10_000
 _SEND_AT_ONCE = 100

@@ -97,7 +97,7 @@ def test_config_check_looks_at_what_the_settings_point_at(tmp_path: Path) -> Non
     done = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
     assert done.exit_code == 7
     assert "signing.private_key_file: /nowhere" in done.stderr
-    assert "known are balance" in done.stderr
+    assert "known are adaptive" in done.stderr
     fine = CliRunner().invoke(main, ["config", "check", "--json"])
     assert (fine.exit_code, json.loads(fine.stdout)) == (0, {"ok": True})
 

@@ -77,7 +77,7 @@ def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore
         "applied",
         "ok",
         "timeout",
-        "balance",
+        "adaptive",
     )
     assert decision.sentence.startswith("moving ")
     assert [load.partitions_before for load in decision.executors] == [6, 2, 2, 2]
@@ -148,7 +148,7 @@ def test_an_unknown_policy_is_a_refusal_with_the_names(store: FakeStore, clock: 
     made.observe()
     (decision,) = made.decide_all()
     assert (decision.outcome, decision.reason) == ("refused", "policy")
-    assert "balance" in decision.sentence
+    assert "adaptive" in decision.sentence
 
 
 def test_nothing_is_decided_while_redis_is_away(leader: Controller, store: FakeStore) -> None:

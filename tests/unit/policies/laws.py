@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from rechannel.policies.model import UNPLACED, Cluster, Placement, Workload
+import numpy as np
+import pytest
+
+from rechannel.policies.model import UNPLACED, Cluster, Placement, Stream, Workload
 from rechannel.policies.registry import POLICIES, Proposal, is_worse, propose
 
 
@@ -31,11 +34,36 @@ def check_proposal(cluster: Cluster, workload: Workload, current: Placement, pro
     objective = POLICIES[proposal.policy].objective
     assert proposal.objective_before == objective(cluster, workload, current)
     assert proposal.objective_after == objective(cluster, workload, placement)
+    # It moves nothing of its own accord unless that is better.
     if all((array != UNPLACED).all() and cluster.available[array].all() for array in current.assignments.values()):
-        assert not is_worse(proposal.objective_after, proposal.objective_before)
+        assert not proposal.moves or is_worse(proposal.objective_before, proposal.objective_after)
+
+    # Executors that hold more than their memory are named.
+    held = sum(np.bincount(placement[s.key], s.state_bytes, cluster.size) for s in workload.placeable)
+    for index in np.flatnonzero(held > cluster.memory_bytes * (1 + 1e-6)):
+        assert any("memory" in note and cluster.executors[index] in note for note in proposal.notes)
 
     # The same question has the same answer.
     again = propose(proposal.policy, cluster, workload, current)
     assert again.placement == placement
     assert again == proposal
+
+    # Names are names: other ones, in the same order, change nothing but what is said of them.
+    renamed = propose(proposal.policy, *_renamed(cluster, workload, current))
+    assert list(renamed.placement.assignments.values()) == [pytest.approx(placement[s.key]) for s in workload.placeable]
     assert np.all([isinstance(note, str) and note for note in proposal.notes])
+
+
+def _renamed(cluster: Cluster, workload: Workload, current: Placement) -> tuple[Cluster, Workload, Placement]:
+    """The same situation under names that sort the other way round."""
+    executors = tuple(f"x{9999 - index}" for index in range(cluster.size))
+    nodes = {node: f"m{9999 - index}" for index, node in enumerate(dict.fromkeys(cluster.nodes))}
+    keys = {stage.key: f"s{9999 - index}" for index, stage in enumerate(workload.stages)}
+    queries = {query: f"p{9999 - index}" for index, query in enumerate(workload.queries)}
+    stages = tuple(replace(stage, key=keys[stage.key], query=queries[stage.query]) for stage in workload.stages)
+    streams = tuple(Stream(keys[s.upstream], keys[s.downstream], s.volume) for s in workload.streams)
+    return (
+        replace(cluster, executors=executors, nodes=tuple(nodes[node] for node in cluster.nodes)),
+        Workload(stages, streams),
+        Placement({keys[stage.key]: current[stage.key] for stage in workload.placeable}),
+    )

@@ -67,7 +67,7 @@ def cluster_of(size: int, unavailable: Sequence[int] = (), cores: float = 1.0, m
     )
 
 
-def workload_of(busy: Mapping[str, Sequence[float]], streams: Sequence[Stream] = (), rate: float = 1.0) -> Workload:
+def workload_of(busy: Mapping[str, Sequence[float]], streams: Sequence[Stream] = (), rate: float = 0.01) -> Workload:
     """One query of placeable stages, with one row and one state byte for each second of work."""
     return Workload(
         tuple(Stage(key, "q", True, rate, values, values, values) for key, values in busy.items()), tuple(streams)

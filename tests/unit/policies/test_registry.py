@@ -22,22 +22,22 @@ def _register(monkeypatch: pytest.MonkeyPatch, answer: list[int]) -> None:
     def policy(_c: Cluster, _w: Workload, _p: Placement, _s: object) -> Outcome:
         return Outcome(Placement({"a": np.array(answer)}))
 
-    monkeypatch.setitem(POLICIES, "bad", replace(POLICIES["balance"], name="bad", function=policy))
+    monkeypatch.setitem(POLICIES, "bad", replace(POLICIES["adaptive"], name="bad", function=policy))
 
 
 def test_unknown_policy_lists_the_valid_names() -> None:
-    with pytest.raises(UnknownPolicyError, match=r"'blance'.*balance"):
-        propose("blance", *SITUATION)
+    with pytest.raises(UnknownPolicyError, match=r"'adaptve'.*adaptive"):
+        propose("adaptve", *SITUATION)
 
 
 def test_unknown_parameter_is_named() -> None:
     with pytest.raises(ParameterError, match=r"'max_mov'.*max_moves"):
-        propose("balance", *SITUATION, {"max_mov": 3})
+        propose("adaptive", *SITUATION, {"max_mov": 3})
 
 
 def test_wrong_value_is_named() -> None:
     with pytest.raises(ModelError, match="max_moves"):
-        propose("balance", *SITUATION, {"max_moves": "many"})
+        propose("adaptive", *SITUATION, {"max_moves": "many"})
 
 
 def test_a_policy_that_makes_it_worse_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:

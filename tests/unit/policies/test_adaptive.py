@@ -1,4 +1,4 @@
-"""What ``balance`` does, case by case."""
+"""What ``adaptive`` does, case by case."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.policies.balance import BalanceParameters, balance
+from rechannel.policies.adaptive import AdaptiveParameters, adaptive
 from rechannel.policies.metrics import placement_cost
 from rechannel.policies.model import Cluster, ModelError, Placement, ScaleOutError, Stage, Stream, Workload
 from rechannel.policies.registry import propose
-from rechannel.policies.search import largest_without
 from unit.policies.laws import check_proposal
 from unit.policies.random_clusters import cluster_of, placement_of, workload_of
 
@@ -30,6 +29,7 @@ class Case:
     parameters: dict[str, object] = field(default_factory=dict)
 
 
+RATE = 0.01  # of workload_of: nothing is saturated unless a case says so
 HEAVY = [10.0, 1.0, 1.0, 1.0, 4.0, 4.0]
 
 CASES = [
@@ -133,12 +133,26 @@ CASES = [
         moves=2,
     ),
     Case(
-        "lowers the highest utilization where no stage can get shorter",
+        "leaves an executor below saturation as it is where no stage can get shorter",
         cluster_of(2, cores=2),
         workload_of({"a": [10.0, 3.0]}),
         placement_of(a=[0, 0]),
-        after=placement_of(a=[0, 1]),
-        path=10.0,
+        after=placement_of(a=[0, 0]),
+    ),
+    Case(
+        "relieves a saturated executor though no stage gets shorter",
+        cluster_of(2, cores=2),
+        workload_of({"a": [1.0, 0.95]}, rate=1.0),
+        placement_of(a=[0, 0]),
+        moves=1,
+    ),
+    Case(
+        "relieves it in light mode too, and does no more",
+        cluster_of(3),
+        workload_of({"a": [0.3] * 5}, rate=1.0),
+        placement_of(a=[0, 0, 0, 0, 1]),
+        moves=1,
+        parameters={"mode": "light"},
     ),
     Case(
         "makes no stage longer for a lower utilization",
@@ -202,12 +216,12 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.sentence)
-def test_balance(case: Case) -> None:
-    proposal = propose("balance", case.cluster, case.workload, case.before, case.parameters)
+def test_case(case: Case) -> None:
+    proposal = propose("adaptive", case.cluster, case.workload, case.before, case.parameters)
     if case.after is not None:
         assert proposal.placement == case.after
     if case.path is not None:
-        assert proposal.objective_after[0] == pytest.approx(case.path)
+        assert proposal.objective_after[2] / RATE == pytest.approx(case.path)
     if case.moves is not None:
         assert len(proposal.moves) == case.moves
     if not case.parameters:
@@ -215,7 +229,7 @@ def test_balance(case: Case) -> None:
 
 
 def test_heavy_partition_stays_where_it_is() -> None:
-    proposal = propose("balance", cluster_of(3), workload_of({"a": HEAVY}), placement_of(a=[0, 0, 0, 0, 1, 2]))
+    proposal = propose("adaptive", cluster_of(3), workload_of({"a": HEAVY}), placement_of(a=[0, 0, 0, 0, 1, 2]))
     assert {move.partition for move in proposal.moves} == {1, 2, 3}
 
 
@@ -224,39 +238,35 @@ def test_faster_executor_gets_more() -> None:
     fast = Cluster(
         cluster.executors, cluster.nodes, cluster.cores, cluster.memory_bytes, np.array([1.0, 3.0]), cluster.available
     )
-    outcome = balance(fast, workload_of({"a": [1.0] * 8}), placement_of(a=[0, 1] * 4))
+    outcome = adaptive(fast, workload_of({"a": [1.0] * 8}), placement_of(a=[0, 1] * 4))
     assert np.bincount(outcome.placement["a"]).tolist() == [2, 6]
 
 
 def test_swap_that_does_not_fit_in_memory_is_not_made() -> None:
-    stage = Stage("a", "q", True, 1.0, np.array([5.0, 4, 3, 2]), np.ones(4), np.array([5.0, 1, 1, 2]))
+    stage = Stage("a", "q", True, RATE, np.array([5.0, 4, 3, 2]), np.ones(4), np.array([5.0, 1, 1, 2]))
     current = placement_of(a=[0, 0, 1, 1])
     workload = Workload((stage,))
     tight, roomy = cluster_of(2, memory=6.0), cluster_of(2, memory=7.0)
-    assert balance(tight, workload, current).placement == placement_of(a=[0, 1, 0, 1])  # 8 s; 7 s would not fit
-    assert placement_cost(roomy, workload, balance(roomy, workload, current).placement)[0] == 7.0
-
-
-def test_largest_without() -> None:
-    assert largest_without(np.array([5.0, 9.0, 7.0, 3.0]), 1).tolist() == [7.0, 7.0, 5.0, 7.0]
-    assert largest_without(np.array([5.0]), 0).tolist() == [-np.inf]
+    found = placement_cost(tight, workload, adaptive(tight, workload, current).placement)
+    assert found == (0.0, 0.0, pytest.approx(8.0 * RATE))  # 7 s would not fit
+    assert placement_cost(roomy, workload, adaptive(roomy, workload, current).placement)[2] == pytest.approx(7.0 * RATE)
 
 
 def test_no_available_executor_asks_for_more() -> None:
     with pytest.raises(ScaleOutError, match="2 partitions need an executor"):
-        balance(cluster_of(1, unavailable=[0]), workload_of({"a": [1.0, 1.0]}), placement_of(a=[0, 0]))
+        adaptive(cluster_of(1, unavailable=[0]), workload_of({"a": [1.0, 1.0]}), placement_of(a=[0, 0]))
 
 
 def test_state_that_fits_nowhere_is_placed_and_said() -> None:
-    outcome = balance(cluster_of(2, memory=1.0), workload_of({"a": [5.0]}), placement_of(a=[-1]))
-    assert outcome.placement["a"].tolist() == [0]
-    assert any("does not fit" in note for note in outcome.notes)
+    proposal = propose("adaptive", cluster_of(2, memory=1.0), workload_of({"a": [5.0]}), placement_of(a=[-1]))
+    assert proposal.placement["a"].tolist() == [0]
+    assert any("does not fit" in note for note in proposal.notes)
 
 
 @pytest.mark.parametrize("field,value", [("min_step", -0.1), ("min_step", 1.0), ("max_moves", -1), ("max_moves", 1.5)])
 def test_bad_parameter_is_named(field: str, value: object) -> None:
     with pytest.raises(ModelError, match=field):
-        BalanceParameters(**{field: value})  # type: ignore[arg-type]
+        AdaptiveParameters(**{field: value})  # type: ignore[arg-type]
 
 
 @settings(max_examples=100, deadline=None)
@@ -269,9 +279,9 @@ def test_one_stage_ends_within_the_bound_of_local_search(size: int, busy: list[f
     """No single move helps any more, so the makespan is at most 2 - 2/(m + 1) times the optimum (Finn, Horowitz)."""
     current = Placement({"a": np.random.default_rng(seed).integers(0, size, len(busy))})
     cluster, workload = cluster_of(size), workload_of({"a": busy})
-    outcome = balance(cluster, workload, current, BalanceParameters(min_step=0.0))
+    outcome = adaptive(cluster, workload, current, AdaptiveParameters(min_step=0.0))
     floor = max(sum(busy) / size, max(busy))
-    assert placement_cost(cluster, workload, outcome.placement)[0] <= floor * (2 - 2 / (size + 1)) * (1 + 1e-6)
+    assert placement_cost(cluster, workload, outcome.placement)[2] <= floor * (2 - 2 / (size + 1)) * (1 + 1e-6)
 
 
 def test_a_large_cluster_comes_close_to_its_floor() -> None:
@@ -279,7 +289,7 @@ def test_a_large_cluster_comes_close_to_its_floor() -> None:
     busy = {f"s{i}": random.pareto(2.0, 100).clip(max=3.0) + 0.1 for i in range(4)}
     workload = workload_of({key: values.tolist() for key, values in busy.items()})
     current = Placement({key: random.integers(0, 20, 100) for key in busy})
-    proposal = propose("balance", cluster_of(20), workload, current)
+    proposal = propose("adaptive", cluster_of(20), workload, current)
     floor = sum(max(values.sum() / 20, values.max()) for values in busy.values())
-    assert proposal.objective_before[0] > 1.5 * floor
-    assert proposal.objective_after[0] < 1.02 * floor
+    assert proposal.objective_before[2] / RATE > 1.5 * floor
+    assert proposal.objective_after[2] / RATE < 1.02 * floor

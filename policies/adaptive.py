@@ -1,0 +1,413 @@
+"""The default policy: the shortest batches under the limits, with few moves.
+
+A batch runs its stages one after the other, each as long as its slowest executor, so stages are looked at one at a
+time, the one with most to gain first, and each is divided by :mod:`rechannel.policies.stage_problem`. What the other
+queries take of an executor counts as lost to this one; hot streams (class HIGH) draw a partition to where they are
+local, by seconds where bandwidths are known, else among near-equal executors. Every answer says how far it is at most
+from what no placement can beat.
+
+*Light* mode moves only what has to leave and what lifts an executor above a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.classification import high_edges
+from rechannel.policies.entry import PolicyEntry
+from rechannel.policies.metrics import SATURATED, placement_cost, task_slots
+from rechannel.policies.model import (
+    UNPLACED,
+    Cluster,
+    FloatArray,
+    IntArray,
+    ModelError,
+    Outcome,
+    Placement,
+    ScaleOutError,
+    Stage,
+    Workload,
+)
+from rechannel.policies.stage_problem import Option, Problem, limited, lower_bound, pruned, solve
+
+__all__ = ["ADAPTIVE", "AdaptiveParameters", "adaptive", "certified_bound"]
+
+MODES = ("full", "light")
+_LEVELS = (0.5, 0.8, 0.9, 0.95)
+_SAME = 1e-9
+_SWEEPS = 3
+_SMALL = 1_000_000  # units times executors up to which all stages are looked at several times
+
+
+@dataclass(frozen=True)
+class AdaptiveParameters:
+    """Settings of ``adaptive``.
+
+    ``mode``: full, or light. ``limit``: utilization above which an executor is relieved and beyond which nothing is
+    given to it. ``min_step``: the share of a stage's time, and of all, that moving must save to be done.
+    ``max_moves``: the most partitions it may move of its own accord, None for no bound; partitions that have to leave
+    an unavailable executor do not count. What a move costs, so that few are made for the gain: ``move_seconds`` and
+    its state's bytes at ``load_rate`` (bytes per second), over ``horizon`` (seconds) in which that has to come back.
+    """
+
+    mode: str = "full"
+    limit: float = SATURATED
+    min_step: float = 0.005
+    max_moves: int | None = None
+    move_seconds: float = 0.0
+    load_rate: float = float("inf")
+    horizon: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ModelError(f"mode: expected one of {', '.join(MODES)}, got {self.mode!r}")
+        for name, low, high in (
+            ("limit", 0.0, 10.0),
+            ("min_step", 0.0, 1.0),
+            ("move_seconds", 0.0, float("inf")),
+            ("load_rate", 0.0, float("inf")),
+            ("horizon", 0.0, float("inf")),
+        ):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not low <= value <= high or (name in ("limit", "load_rate", "horizon") and value == 0):
+                raise ModelError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
+        if self.min_step >= 1:
+            raise ModelError(f"min_step: expected a number from 0 to below 1, got {self.min_step!r}")
+        whole = isinstance(self.max_moves, int) and not isinstance(self.max_moves, bool)
+        if self.max_moves is not None and (not whole or self.max_moves < 0):
+            raise ModelError(f"max_moves: expected None or a whole number from 0, got {self.max_moves!r}")
+
+
+def adaptive(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters | None = None
+) -> Outcome:
+    """Placement with the shortest batches (:func:`placement_cost`) that is worth its moves, and what to say about it.
+
+    Partitions on unavailable or unknown executors are placed whatever it costs. Raises ``ModelError`` where the
+    arguments do not fit together, ``ScaleOutError`` where partitions must be placed and no executor is available.
+    """
+    current.validate(cluster, workload)
+    parameters = parameters or AdaptiveParameters()
+    if not workload.placeable:
+        return Outcome(current, ("no stage has partitions to place",))
+    homeless = sum(
+        int(((array == UNPLACED) | ~cluster.available[array]).sum()) for array in current.assignments.values()
+    )
+    if not cluster.available.any():
+        raise ScaleOutError(f"{homeless} partitions need an executor and none is available: add executors")
+    notes = [f"{homeless} partitions had to be placed: their executor is unavailable or unknown"] if homeless else []
+    base = _Search(cluster, workload, current, parameters)
+    base.sweep(thorough=False)
+    if parameters.mode == "light" or parameters.max_moves == 0:
+        bare = base.placement()
+        return Outcome(bare, (*notes, f"{base.own_moves()} moves to relieve executors above {parameters.limit:.0%}"))
+    best = base
+    cost = start = _cost(cluster, workload, base)
+    for _ in range(_SWEEPS if base.entangled and base.small else 1):
+        search = _Search(cluster, workload, current, parameters, start=best.placement())
+        search.sweep(thorough=True)
+        found = _cost(cluster, workload, search)
+        if not _better(found, cost, 0.0):
+            break
+        done = found[2] >= cost[2] * (1 - 0.001)
+        best, cost = search, found
+        if done:
+            break
+    if best is not base and not _better(cost, start, parameters.min_step):
+        best, cost = base, start
+    bound = certified_bound(cluster, workload)
+    gap = f"at most {max(cost[2] / bound - 1, 0.0):.2%} above what no placement can beat" if bound > 0 else "no work"
+    if best.own_moves() == 0:
+        notes.append(f"no moves for balance: none is worth it; {gap}")
+    else:
+        before = start[2] if homeless else placement_cost(cluster, workload, current)[2]
+        notes.append(f"{best.own_moves()} moves: stage time {before:.4g} to {cost[2]:.4g} s/s, {gap}")
+    return Outcome(best.placement(), tuple(notes))
+
+
+def certified_bound(cluster: Cluster, workload: Workload) -> float:
+    """Stage time in seconds per second that no placement can go below which keeps all executors below saturation.
+
+    Sum over the stages of :func:`lower_bound`, where what the other queries need in all is taken off the capacity
+    of the executors that are available: however it is spread, so much less of them is left.
+    """
+    available = cluster.available
+    capacity = task_slots(cluster) * cluster.speed
+    whole = float(capacity[available].sum())
+    by_query = dict.fromkeys(workload.queries, 0.0)
+    for stage in workload.stages:
+        busy = stage.busy if stage.placeable else stage.busy[available]
+        by_query[stage.query] += stage.batches_per_second * float(busy.sum())
+    total = sum(by_query.values())
+    certain = total <= SATURATED * float((cluster.cores * cluster.speed)[available].sum())
+    bound = 0.0
+    for stage in workload.stages:
+        if stage.placeable:
+            others = total - by_query[stage.query] if certain else 0.0
+            left = max(whole - others * whole / float((cluster.cores * cluster.speed)[available].sum()), _SAME)
+            seconds = lower_bound(stage.busy, cluster.speed, task_slots(cluster), available, left)
+        else:
+            seconds = float((stage.busy / (cluster.cores * cluster.speed)).max())
+        bound += stage.batches_per_second * seconds
+    return bound
+
+
+class _Search:
+    """One pass over the stages, and the totals it needs."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        workload: Workload,
+        home: Placement,
+        parameters: AdaptiveParameters,
+        start: Placement | None = None,
+    ) -> None:
+        self._cluster, self._workload, self._parameters = cluster, workload, parameters
+        self._stages = workload.placeable
+        self._home = {
+            key: np.where((array >= 0) & cluster.available[array], array, UNPLACED)
+            for key, array in home.assignments.items()
+        }
+        self._at = {key: (start or home)[key] for key in self._home}
+        if start is None:
+            self._at = dict(self._home)
+        self._slots = task_slots(cluster)
+        self._capacity = cluster.cores * cluster.speed
+        self._query = {query: index for index, query in enumerate(workload.queries)}
+        self._load = np.zeros((len(self._query), cluster.size))  # core seconds per second by query
+        self._held = np.zeros(cluster.size)
+        for stage in workload.stages:
+            if stage.placeable:
+                self._add(stage, self._at[stage.key], 1.0)
+            else:
+                self._load[self._query[stage.query]] += stage.batches_per_second * stage.busy
+        self._all = self._load.sum(axis=0)
+        self._hot = _hot_ends(workload)
+        self._fetch = _fetched(workload) if np.isfinite(cluster.bandwidth).any() else {}
+
+    @property
+    def entangled(self) -> bool:
+        """Whether stages depend on each other, so that looking at each once is not enough."""
+        return len(self._query) > 1 or bool(self._fetch) or bool(np.isfinite(self._cluster.memory_bytes).any())
+
+    @property
+    def small(self) -> bool:
+        """Whether there is time to look at everything more than once."""
+        return sum(stage.n for stage in self._stages) * self._cluster.size <= _SMALL
+
+    def placement(self) -> Placement:
+        """Where everything is now."""
+        return Placement(dict(self._at))
+
+    def own_moves(self) -> int:
+        """Partitions that moved though nothing forced them."""
+        return sum(self._moved(stage.key) for stage in self._stages)
+
+    def _moved(self, key: str) -> int:
+        home = self._home[key]
+        return int(((home >= 0) & (self._at[key] != home)).sum())
+
+    def sweep(self, *, thorough: bool) -> None:
+        """Look at every stage once, the one with most to gain first."""
+        excess = [self._excess(stage) for stage in self._stages]
+        for index in np.argsort(-np.array(excess), kind="stable").tolist():
+            stage, home = self._stages[index], self._home[self._stages[index].key]
+            if excess[index] <= 0 and (self._at[stage.key] >= 0).all() and not self._crowded(stage):
+                continue
+            problem = self._problem(stage)
+            bound = lower_bound(problem.busy, problem.speed, problem.slots, problem.available)
+            options = solve(problem, bound, levels=self._levels(thorough), thorough=thorough)
+            chosen = self._chosen(stage, problem, options, thorough=thorough)
+            if (home >= 0).any():
+                chosen = pruned(problem, chosen)
+            self._take(stage, chosen.assignment)
+
+    def _levels(self, thorough: bool) -> tuple[float, ...]:
+        parameters = self._parameters
+        priced = parameters.move_seconds > 0 or np.isfinite(parameters.load_rate) or parameters.max_moves is not None
+        return _LEVELS if thorough and priced else ()
+
+    def _chosen(self, stage: Stage, problem: Problem, options: list[Option], *, thorough: bool) -> Option:
+        """The option that costs least in all, moves and their bytes counted over the horizon."""
+        first = options[0]
+        if not thorough:
+            return first
+        parameters, rate = self._parameters, stage.batches_per_second
+        spare = None
+        if parameters.max_moves is not None:
+            others = self.own_moves() - self._moved(stage.key)
+            spare = max(parameters.max_moves - others, first.moves)
+
+        def price(option: Option) -> float:
+            # In one step every executor may take one partition, so moves share the time of a step.
+            steps = option.moves * parameters.move_seconds / int(self._cluster.available.sum())
+            return (steps + option.moved_bytes / parameters.load_rate) / parameters.horizon
+
+        best, best_cost = first, rate * first.seconds + price(first)
+        # A crowded executor is worth relieving whatever the stage's time is.
+        least = first.seconds * (1 - parameters.min_step)
+        for option in sorted(options[1:], key=lambda option: (option.moves, option.seconds)):
+            if (spare is not None and option.moves > spare) or option.seconds > least:
+                continue
+            cost = rate * option.seconds + price(option)
+            if cost < best_cost * (1 - _SAME):
+                best, best_cost = option, cost
+        if best is first and spare is not None and len(options) > 1:
+            return self._within(problem, options, spare, least) or first
+        return best
+
+    def _within(self, problem: Problem, options: list[Option], spare: int, least: float) -> Option | None:
+        """The best that so many moves can do, where every option needs more."""
+        low, high = min(option.seconds for option in options), options[0].seconds
+        found: Option | None = None
+        for _ in range(8):
+            middle = (low + high) / 2
+            option = limited(problem, middle)
+            if option.moves <= spare:
+                high = middle
+                if option.seconds <= least and (found is None or option.seconds < found.seconds):
+                    found = option
+            else:
+                low = middle
+        return found
+
+    def _problem(self, stage: Stage) -> Problem:
+        cluster, key, rate = self._cluster, stage.key, stage.batches_per_second
+        at = self._at[key]
+        placed = at >= 0
+        own = np.bincount(at[placed], stage.busy[placed], cluster.size)
+        own_bytes = np.bincount(at[placed], stage.state_bytes[placed], cluster.size)
+        rest = self._all - rate * own
+        room = np.full(cluster.size, np.inf)
+        if rate > 0:
+            room = np.maximum(self._parameters.limit * self._capacity - rest, 0.0) / rate
+        return Problem(
+            busy=stage.busy,
+            state_bytes=stage.state_bytes,
+            home=self._home[key],
+            speed=cluster.speed * self._left(stage),
+            slots=self._slots,
+            available=cluster.available,
+            room_busy=room,
+            room_bytes=np.maximum(cluster.memory_bytes - (self._held - own_bytes), 0.0),
+            use=rest / self._capacity,
+            fetch=self._fetch.get(key, np.zeros(stage.n)),
+            bandwidth=cluster.bandwidth,
+            near=self._near(stage),
+        )
+
+    def _near(self, stage: Stage) -> Callable[[int], FloatArray] | None:
+        ends = self._hot.get(stage.key)
+        if not ends:
+            return None
+        size, rate = self._cluster.size, stage.batches_per_second or 1.0
+        placed = [
+            (units, others if key is None else self._at[key][others], volumes / rate)
+            for units, others, key, volumes in ends
+        ]
+        rows: dict[int, FloatArray] = {}
+
+        def near(unit: int) -> FloatArray:
+            if unit not in rows:
+                row = np.zeros(size)
+                for units, executors, volumes in placed:
+                    mine = np.flatnonzero((units == unit) & (executors >= 0))
+                    row += np.bincount(executors[mine], volumes[mine], size)
+                rows[unit] = row
+            return rows[unit]
+
+        return near
+
+    def _left(self, stage: Stage) -> FloatArray:
+        """What the other queries leave of each executor, (E,)."""
+        others = (self._all - self._load[self._query[stage.query]]) / self._capacity
+        return np.asarray(np.minimum(np.maximum(1.0 - others, 1.0 - SATURATED), 1.0))
+
+    def _excess(self, stage: Stage) -> float:
+        """Seconds per second that the stage is above what is possible while all others stay where they are."""
+        at, left = self._at[stage.key], self._left(stage)
+        placed = at >= 0
+        speed = self._cluster.speed * left
+        bound = lower_bound(stage.busy, speed, self._slots, self._cluster.available)
+        # As if an executor's cores were one: what is looked at first.
+        times = np.bincount(at[placed], stage.busy[placed], self._cluster.size) / (self._capacity * left)
+        fetched = self._fetch.get(stage.key)
+        if fetched is not None:
+            times = times + np.bincount(at[placed], fetched[placed], self._cluster.size) / self._cluster.bandwidth
+        largest = float((stage.busy[placed] / speed[at[placed]]).max(initial=0.0))
+        return stage.batches_per_second * max(float(times.max()) - bound, largest - bound, 0.0)
+
+    def _crowded(self, stage: Stage) -> bool:
+        full = (self._all > self._parameters.limit * self._capacity) | (self._held > self._cluster.memory_bytes)
+        return bool(full[self._at[stage.key]].any())
+
+    def _take(self, stage: Stage, assignment: IntArray) -> None:
+        before = self._load[self._query[stage.query]].copy()
+        self._add(stage, self._at[stage.key], -1.0)
+        self._add(stage, assignment, 1.0)
+        self._all += self._load[self._query[stage.query]] - before
+        self._at[stage.key] = assignment
+
+    def _add(self, stage: Stage, assignment: IntArray, sign: float) -> None:
+        placed = assignment >= 0
+        size = self._cluster.size
+        work = np.bincount(assignment[placed], stage.busy[placed], size)
+        self._load[self._query[stage.query]] += sign * stage.batches_per_second * work
+        self._held += sign * np.bincount(assignment[placed], stage.state_bytes[placed], size)
+
+
+_Ends = tuple[IntArray, IntArray, str | None, FloatArray]
+
+
+def _hot_ends(workload: Workload) -> dict[str, list[_Ends]]:
+    """For each placeable stage its hot streams: own units, other ends (executors where no stage is named), bytes."""
+    ends: dict[str, list[_Ends]] = {}
+    placeable = {stage.key for stage in workload.placeable}
+    for stream, (ups, downs, volumes) in zip(workload.streams, high_edges(workload), strict=True):
+        if not len(volumes):
+            continue
+        for own, key, units, others in (
+            (stream.upstream, stream.downstream, ups, downs),
+            (stream.downstream, stream.upstream, downs, ups),
+        ):
+            if own in placeable:
+                ends.setdefault(own, []).append((units, others, key if key in placeable else None, volumes))
+    return ends
+
+
+def _fetched(workload: Workload) -> dict[str, FloatArray]:
+    """Bytes per batch that each partition fetches, by placeable stage."""
+    fetched: dict[str, FloatArray] = {}
+    for stream in workload.streams:
+        stage = workload.stage(stream.downstream)
+        if stage.placeable and stage.batches_per_second > 0:
+            had = fetched.get(stage.key, np.zeros(stage.n))
+            fetched[stage.key] = had + stream.received() / stage.batches_per_second
+    return fetched
+
+
+def _cost(cluster: Cluster, workload: Workload, search: _Search) -> tuple[float, float, float]:
+    return placement_cost(cluster, workload, search.placement())
+
+
+def _better(after: tuple[float, ...], before: tuple[float, ...], step: float) -> bool:
+    """Whether a limit is broken by less, or the stage time falls by more than the least step."""
+    for new, old in zip(after[:2], before[:2], strict=True):
+        if abs(new - old) > _SAME * max(new, old):
+            return new < old
+    return after[2] < before[2] * (1 - max(step, _SAME))
+
+
+ADAPTIVE = PolicyEntry(
+    name="adaptive",
+    function=adaptive,
+    objective=placement_cost,
+    parameters=AdaptiveParameters,
+    summary="The shortest batches under memory and saturation limits, with few moves.",
+    source="Rechannel's own",
+)

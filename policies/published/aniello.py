@@ -1,0 +1,183 @@
+"""Pairs of partitions into slots, then pairs of slots onto nodes, those with most traffic first.
+
+Source: L. Aniello, R. Baldoni, L. Querzoni, "Adaptive Online Scheduling in Storm" (DEBS 2013): its online scheduler,
+as the authors' program does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.arrays import FloatArray, IntArray
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.metrics import executor_busy, inter_node_volume
+from rechannel.policies.model import UNPLACED, Cluster, Outcome, Placement, Workload
+from rechannel.policies.published.pairing import Bins, Pairs
+from rechannel.policies.published.stream_classification import traffic
+from rechannel.policies.published.units import ROUNDING, Units, best_of, checked_number, flatten, require_executor
+
+__all__ = ["ANIELLO_ONLINE", "AnielloParameters", "aniello_online", "most_in_a_slot", "overload_and_traffic"]
+
+
+@dataclass(frozen=True)
+class AnielloParameters:
+    """Settings of ``aniello-online``.
+
+    ``threshold``: the share by which the traffic between nodes must fall for anything to be proposed (0.05).
+    ``alpha``: from 0, slots are even by count, to 1, where one slot may take all but one for each other slot.
+    """
+
+    threshold: float = 0.05
+    alpha: float = 0.0
+
+    def __post_init__(self) -> None:
+        checked_number("threshold", self.threshold, 0, 1)
+        checked_number("alpha", self.alpha, 0, 1)
+
+
+def aniello_online(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: AnielloParameters | None = None
+) -> Outcome:
+    """A placement with less traffic between nodes, or ``current`` where it would not fall by the threshold.
+
+    First the pairs of partitions of each query, by traffic descending: both in no slot yet go to the least loaded slot;
+    else every way to put the two into their slots and the least loaded one is tried, and the one with least traffic
+    between slots kept. Slots hold at most :func:`most_in_a_slot`; empty ones then take the partition that loses least.
+    Then the same for pairs of slots and nodes, as far as a node has slots and cores left. It is also proposed where
+    that eases an executor that is overloaded now, and where ``current`` is not complete.
+
+    Readings and deviations: a query has as many slots as executors are available, and each executor takes one of them,
+    the one it exchanges most with through floating stages. What those run is placed from the start, for nodes only.
+    Partitions in no pair go to the least loaded slot, the heaviest first. Where no node has the cores, the least loaded
+    one is taken. State memory is not looked at.
+
+    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
+    """
+    parameters = parameters or AnielloParameters()
+    units = flatten(cluster, workload, current)
+    require_executor(units)
+    if not units.size:
+        return Outcome(current, ("no stage has partitions to place",))
+    pairs = units.pairs()
+    slots = _slots(units, pairs, parameters.alpha)
+    placement = units.placement(_executors(units, pairs, slots, _nodes(units, pairs, slots))[slots])
+    if (units.home() == UNPLACED).any():
+        return Outcome(placement, ("partitions had to be placed: their executor is unavailable or unknown",))
+    before, after = (inter_node_volume(cluster, workload, each) for each in (current, placement))
+    if after < before and after <= before * (1 - parameters.threshold):
+        return Outcome(placement, (f"traffic between nodes falls by {1 - after / before:.1%}",))
+    busy, eased = (executor_busy(cluster, workload, each) for each in (current, placement))
+    if ((busy > cluster.cores) & (eased < busy * (1 - ROUNDING)) & cluster.available).any():
+        return Outcome(placement, ("an overloaded executor is eased",))
+    return Outcome(current, (f"traffic between nodes would not fall by {parameters.threshold:.1%}",))
+
+
+def most_in_a_slot(count: int, slots: int, alpha: float) -> int:
+    """The most of ``count`` partitions in one of ``slots``: from an even share at alpha 0 to all others left one at 1.
+
+    An even share at least, also where there are fewer partitions than slots.
+    """
+    least = -(-count // slots)
+    return least + int(np.ceil(alpha * max(count - slots + 1 - least, 0) - ROUNDING))
+
+
+def overload_and_traffic(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+    """The objective: load beyond the capacity in cores, then bytes per second between nodes and between executors.
+
+    Both are reasons to reschedule in the paper; overload first, since traffic may rise to ease it.
+    """
+    over = np.maximum(executor_busy(cluster, workload, placement) - cluster.cores, 0.0)
+    return (float(over[cluster.available].sum()), *traffic(cluster, workload, placement))
+
+
+def _slots(units: Units, pairs: Pairs, alpha: float) -> IntArray:
+    """Slot of each unit, numbered through over the queries."""
+    slots = int(units.cluster.available.sum())
+    low, high, volume = pairs
+    result = np.empty(units.size, dtype=np.int64)
+    for query in np.unique(units.query_of):
+        members = np.flatnonzero(units.query_of == query)
+        count = len(members)
+        index = np.full(units.ends, UNPLACED, dtype=np.int64)
+        index[members] = np.arange(count)
+        inside = (index[low] != UNPLACED) & (index[high] != UNPLACED)
+        cap = most_in_a_slot(count, slots, alpha)
+        room = np.full((1, slots), cap)
+        bins = Bins(units.load[members], np.zeros(count, np.int64), room, np.zeros((count, slots)), np.zeros(slots))
+        bins.fill((index[low[inside]], index[high[inside]], volume[inside]))
+        for empty in np.flatnonzero(room[0] == cap).tolist():
+            shared = room[0][bins.where] < cap - 1
+            if shared.any():
+                kept = bins.attraction[np.arange(count), bins.where]
+                bins.move(int(np.where(shared, kept, np.inf).argmin()), empty)
+        result[members] = query * slots + bins.where
+    return result
+
+
+def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
+    """Node of each slot, :data:`UNPLACED` for an empty one."""
+    available = units.cluster.available
+    slots, nodes = int(available.sum()), int(units.node.max()) + 1
+    used, item = np.unique(slot, return_inverse=True)
+    low, high, volume = pairs
+    one, two = item[low[high < units.size]], item[high[high < units.size]]
+    apart = one != two
+    key = np.minimum(one, two)[apart] * len(used) + np.maximum(one, two)[apart]
+    key, inverse = np.unique(key, return_inverse=True)
+    between = np.bincount(inverse, weights=volume[high < units.size][apart], minlength=len(key)).astype(np.float64)
+    order = np.argsort(-between, kind="stable")
+
+    def on_nodes(values: FloatArray) -> FloatArray:
+        return np.bincount(units.node[available], weights=values[available], minlength=nodes).astype(np.float64)
+
+    per_node = np.bincount(units.node[available], minlength=nodes)
+    bins = Bins(
+        np.bincount(item, weights=units.load).astype(np.float64),
+        used // slots,
+        np.tile(per_node, (int(units.query_of.max()) + 1, 1)),
+        _anchored(units, pairs, item, units.node),
+        on_nodes(units.fixed),
+        on_nodes(units.capacity),
+    )
+    bins.fill((key[order] // len(used), key[order] % len(used), between[order]))
+    result = np.full(int(slot.max()) + 1, UNPLACED, dtype=np.int64)
+    result[used] = bins.where
+    return result
+
+
+def _executors(units: Units, pairs: Pairs, slot: IntArray, node: IntArray) -> IntArray:
+    """Executor of each slot: the heaviest first, on its node and not yet used by its query."""
+    cluster = units.cluster
+    load = np.bincount(slot, weights=units.load, minlength=len(node))
+    anchored = _anchored(units, pairs, slot, np.arange(cluster.size))
+    free = np.tile(cluster.available, (int(units.query_of.max()) + 1, 1))
+    held, slots = units.fixed.copy(), int(cluster.available.sum())
+    result = np.full(len(node), UNPLACED, dtype=np.int64)
+    for item in np.argsort(-load, kind="stable").tolist():
+        if node[item] != UNPLACED:
+            allowed = np.flatnonzero(free[item // slots] & (units.node == node[item]))
+            executor = best_of(allowed, (-anchored[item], held / units.capacity))
+            result[item], free[item // slots, executor] = executor, False
+            held[executor] += load[item]
+    return result
+
+
+def _anchored(units: Units, pairs: Pairs, group: IntArray, place: IntArray) -> FloatArray:
+    """Volume of each group of units to what floating stages run on each place; ``place`` is that of each executor."""
+    low, high, volume = pairs
+    fixed = (low < units.size) & (high >= units.size)
+    result = np.zeros((int(group.max()) + 1, int(place.max()) + 1))
+    np.add.at(result, (group[low[fixed]], place[high[fixed] - units.size]), volume[fixed])
+    return result
+
+
+ANIELLO_ONLINE = PolicyEntry(
+    name="aniello-online",
+    function=aniello_online,
+    objective=overload_and_traffic,
+    parameters=AnielloParameters,
+    summary="Groups partitions by their traffic and groups onto nodes, where that saves enough of it.",
+    source="Aniello, Baldoni, Querzoni, Adaptive Online Scheduling in Storm (DEBS 2013)",
+)

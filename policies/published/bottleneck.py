@@ -1,0 +1,200 @@
+"""The slowest executor or link as fast as possible, by a dynamic program over the partitions in order.
+
+Source: MT-Scheduler (Sinayyid and Zhu, The Journal of Supercomputing 76(12), 2020), which maps a topology onto unequal
+nodes by a dynamic program that minimizes the computing and transfer bottlenecks; the throughput is one over that. Its
+recurrence is not at hand, the one here follows its abstract.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.arrays import FloatArray, IntArray
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.metrics import executor_busy, unit_executors
+from rechannel.policies.model import Cluster, Outcome, Placement, Workload
+from rechannel.policies.published.units import ROUNDING, Links, Units, checked_count, flatten, require_executor
+
+__all__ = ["BOTTLENECK", "BottleneckParameters", "bottleneck", "bottleneck_time"]
+
+
+@dataclass(frozen=True)
+class BottleneckParameters:
+    """Settings of ``bottleneck``.
+
+    ``memory``: how many partitions back the alternatives are kept apart (64); None: to the first one.
+    """
+
+    memory: int | None = 64
+
+    def __post_init__(self) -> None:
+        checked_count("memory", self.memory, 1)
+
+
+def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) -> float:
+    """Seconds of work per second of the slowest part: an available executor's cores, or what it fetches.
+
+    That is load over capacity, and bytes per second that come from other executors over its bandwidth. Above 1 the
+    work cannot keep up; one over it is how many times the present input could be served.
+    """
+    busy = executor_busy(cluster, workload, placement) / cluster.cores
+    fetched = np.zeros(cluster.size)
+    for stream in workload.streams:
+        up = unit_executors(cluster, workload.stage(stream.upstream), placement)
+        down = unit_executors(cluster, workload.stage(stream.downstream), placement)
+        remote = np.maximum(stream.received() - stream.local_received(up, down), 0.0)
+        fetched += np.bincount(down[down >= 0], weights=remote[down >= 0], minlength=cluster.size)
+    slowest = np.maximum(busy, fetched / cluster.bandwidth)
+    return float(slowest[cluster.available].max(initial=0.0))
+
+
+def bottleneck(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: BottleneckParameters | None = None
+) -> Outcome:
+    """Place everything anew: B(i, j) is the least bottleneck of units 0..i with unit i on executor j.
+
+    B(i, j) is the least over k, the executor of unit i - 1, of the largest of B(i - 1, k), the load of j with unit i,
+    and the transfers that this causes. Each state carries the loads, transfers and places of the way it came, so that
+    a unit with several predecessors fetches from where they are.
+
+    Readings and deviations: units stand in the order of the stages, the largest first within one, since nothing links
+    the partitions of a stage. Transfers of all streams into an executor add up, as they share its link. Ways that are
+    equally slow are told apart by the sum of squares of all shares, else the rest would pile up on the first executor.
+    Places further back than the parameter ``memory`` are fixed as they are in the best state, and states that differ
+    are dropped; this bounds the time. State memory and ``current`` are not looked at.
+
+    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
+    """
+    parameters = parameters or BottleneckParameters()
+    units = flatten(cluster, workload, current)
+    require_executor(units)
+    if not units.size:
+        return Outcome(current, ("no stage has partitions to place",))
+    program = _Program(units, units.size if parameters.memory is None else parameters.memory)
+    assignment, least = program.run()
+    return Outcome(units.placement(assignment), (f"the slowest part needs {least:.3g} s per second",))
+
+
+class _Program:
+    """One state for each available executor, the last unit's; rows of all arrays are states, columns executors."""
+
+    def __init__(self, units: Units, memory: int) -> None:
+        self.units = units
+        self.choices = np.flatnonzero(units.cluster.available)
+        size = len(self.choices)
+        self.memory = memory
+        self.order = np.lexsort((-units.load, units.stage_of))
+        self.capacity = units.capacity[self.choices]
+        self.bandwidth = units.cluster.bandwidth[self.choices]
+        self.load = np.tile(units.fixed[self.choices], (size, 1))
+        self.fetch = np.tile(_between_fixed(units)[self.choices], (size, 1))
+        self.slowest = np.full(size, np.inf)  # one state to start from
+        self.slowest[0] = np.maximum(self.load[0] / self.capacity, self.fetch[0] / self.bandwidth).max()
+        self.squares = np.zeros(size)
+        # Ends are looked up by their place in the order; what never moves stands behind.
+        self.where = np.full((size, units.ends), -1, dtype=np.int64)
+        self.where[:, units.size + self.choices] = np.arange(size)
+        self.step_of = np.arange(units.ends)
+        self.step_of[self.order] = np.arange(units.size)
+        fetching = bool(np.isfinite(self.bandwidth).any())
+        kept = slice(None) if fetching else slice(0)
+        self.up = Links.by(units.target[kept], units.source[kept], units.volume[kept], units.ends)
+        fixed = units.target[kept] >= units.size
+        self.out = Links.by(units.source[kept][fixed], units.target[kept][fixed], units.volume[kept][fixed], units.ends)
+
+    def run(self) -> tuple[IntArray, float]:
+        """Executor of each unit, and the bottleneck."""
+        for step, unit in enumerate(self.order.tolist()):
+            self._advance(step, unit)
+            if step >= self.memory:
+                self._settle(step - self.memory)
+        best = self._best()
+        result = np.empty(self.units.size, dtype=np.int64)
+        result[self.order] = self.choices[self.where[best, : self.units.size]]
+        return result, float(self.slowest[best])
+
+    def _advance(self, step: int, unit: int) -> None:
+        work, size = self.units.load[unit], len(self.choices)
+        load = self.load + work
+        fetch, sent = self._fetches(unit)
+        shares = np.maximum(load / self.capacity, fetch / self.bandwidth)
+        level = np.maximum(self.slowest[:, None], shares)
+        if sent is not None:
+            level = np.maximum(level, _largest_of_others((self.fetch + sent) / self.bandwidth))
+        squares = self.squares[:, None] + (load**2 - self.load**2) / self.capacity**2
+        squares = squares + (fetch**2 - self.fetch**2) / self.bandwidth**2
+        least = level.min(axis=0)
+        back = np.where(level <= least * (1 + ROUNDING), squares, np.inf).argmin(axis=0)
+        state = np.arange(size)
+        self.slowest, self.squares = level[back, state], squares[back, state]
+        own_load, own_fetch = load[back, state], fetch[back, state]
+        self.load, self.fetch = self.load[back], self.fetch[back]
+        if sent is not None:
+            self.fetch += sent
+        self.load[state, state], self.fetch[state, state] = own_load, own_fetch
+        open_steps = slice(max(step - self.memory, 0), step)
+        self.where[:, open_steps] = self.where[back, open_steps]
+        self.where[:, step] = state
+
+    def _fetches(self, unit: int) -> tuple[FloatArray, FloatArray | None]:
+        """What each executor would fetch with the unit, and what the others would of it where it sends to fixed ends.
+
+        The unit's own executor does not fetch from itself.
+        """
+        size = len(self.choices)
+        ends, volumes = self.up.of(unit)
+        fetch = self.fetch
+        if len(ends):
+            at = self.where[:, self.step_of[ends]]
+            known = at >= 0
+            flat = (np.arange(size)[:, None] * size + at)[known]
+            local = np.bincount(flat, weights=np.broadcast_to(volumes, at.shape)[known], minlength=size * size)
+            fetch = fetch + np.maximum(volumes.sum() - local.reshape(size, size), 0.0)
+        ends, volumes = self.out.of(unit)
+        if not len(ends):
+            return fetch, None
+        at = self.where[0, ends]
+        return fetch, np.bincount(at[at >= 0], weights=volumes[at >= 0], minlength=size).astype(np.float64)
+
+    def _settle(self, step: int) -> None:
+        fixed = self.where[self._best(), step]
+        self.slowest[self.where[:, step] != fixed] = np.inf
+        self.where[:, step] = fixed
+
+    def _best(self) -> int:
+        least = self.slowest.min()
+        return int(np.where(self.slowest <= least * (1 + ROUNDING), self.squares, np.inf).argmin())
+
+
+def _between_fixed(units: Units) -> FloatArray:
+    """Bytes per second that each executor fetches for streams from floating stages to floating stages."""
+    between = (units.source >= units.size) & (units.target >= units.size) & (units.source != units.target)
+    return np.bincount(units.target[between] - units.size, units.volume[between], units.cluster.size).astype(np.float64)
+
+
+def _largest_of_others(values: FloatArray) -> FloatArray:
+    """For each row and column the largest of the row's other columns, 0 where there is none."""
+    if values.shape[1] == 1:
+        return np.zeros(values.shape)
+    rows, first = np.arange(len(values)), values.argmax(axis=1)
+    result = np.repeat(values[rows, first][:, None], values.shape[1], axis=1)
+    others = values.copy()
+    others[rows, first] = -np.inf
+    result[rows, first] = others.max(axis=1)
+    return result
+
+
+def _objective(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+    return (bottleneck_time(cluster, workload, placement),)
+
+
+BOTTLENECK = PolicyEntry(
+    name="bottleneck",
+    function=bottleneck,
+    objective=_objective,
+    parameters=BottleneckParameters,
+    summary="Minimizes the slowest executor or link, so that most input can be served.",
+    source="MT-Scheduler (Sinayyid and Zhu, The Journal of Supercomputing 76(12), 2020)",
+)

@@ -1,0 +1,75 @@
+"""Even by count: partitions are dealt out to the executors in turn, one counter running over the whole job.
+
+Source: Storm's EvenScheduler (1.2.3), the even job scheduler that Son and Moon 2020 compare theirs with (Algorithm 2).
+It looks at no load and no stream, and deals everything anew however little is uneven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.model import Cluster, Outcome, Placement, Workload
+from rechannel.policies.published.slots import (
+    NOTHING_TO_PLACE,
+    available_executors,
+    check_whole,
+    partition_counts,
+    placement_of_units,
+    slots_in_use,
+    unevenness,
+)
+
+__all__ = ["EVEN", "EvenParameters", "even"]
+
+
+@dataclass(frozen=True)
+class EvenParameters:
+    """Settings of ``even``: ``slots`` is how many executors to use at most, None for all that are available."""
+
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("slots", self.slots)
+
+
+def even(cluster: Cluster, workload: Workload, current: Placement, parameters: EvenParameters | None = None) -> Outcome:
+    """Unit k of the job goes to slot k modulo their number, whatever ``current`` is.
+
+    The units are all partitions of the first stage, then all of the second, and so on; the counter does not start
+    again at a stage. It counts from 0, where the paper's counts from 1, which only turns the slots. Stages stand in
+    the order of the workload, where Storm sorts components by name.
+
+    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
+    """
+    current.validate(cluster, workload)
+    if not workload.placeable:
+        return Outcome(current, (NOTHING_TO_PLACE,))
+    use = slots_in_use(cluster, (parameters or EvenParameters()).slots)
+    counter = np.arange(sum(stage.n for stage in workload.placeable))
+    return Outcome(placement_of_units(workload, use[counter % len(use)]))
+
+
+def _objective(
+    cluster: Cluster, workload: Workload, placement: Placement, parameters: EvenParameters | None = None
+) -> Objective:
+    """Partitions outside the slots in use, then the unevenness of what these hold in all."""
+    counts = partition_counts(cluster, workload, placement).sum(axis=0, keepdims=True)
+    slots = (parameters or EvenParameters()).slots
+    if slots is None:
+        return (0.0, *unevenness(counts))
+    chosen = np.isin(available_executors(cluster), slots_in_use(cluster, slots))
+    return (float(counts[:, ~chosen].sum()), *unevenness(counts[:, chosen]))
+
+
+EVEN = PolicyEntry(
+    name="even",
+    function=even,
+    objective=_objective,
+    parametrized=True,
+    parameters=EvenParameters,
+    summary="Deals all partitions out in turn; even by count, blind to load and streams.",
+    source="Storm's EvenScheduler; Son and Moon 2020, Algorithm 2",
+)

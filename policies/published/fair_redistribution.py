@@ -1,0 +1,279 @@
+"""Who takes over the partitions of drained and overloaded executors: shares by free capacity.
+
+Source: the pipelined migration scheduling work (Souravlas and others): tasks that leave a node are shared out by the
+free capacity of the others in three steps (:func:`~rechannel.policies.queueing.fair_shares`), near nodes first, and
+through relay nodes to the next sub-cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.metrics import SATURATED, executor_busy
+from rechannel.policies.model import UNPLACED, Cluster, Outcome, Placement, Workload
+from rechannel.policies.published.units import (
+    ROUNDING,
+    Units,
+    best_of,
+    checked_count,
+    checked_number,
+    flatten,
+    require_executor,
+)
+from rechannel.policies.queueing import ShareOverflowError, fair_shares
+
+__all__ = ["FAIR_REDISTRIBUTION", "FairRedistributionParameters", "fair_redistribution", "surplus"]
+
+LIMIT = SATURATED
+INVERSE_DISTANCE = "inverse-distance"
+
+
+@dataclass(frozen=True)
+class FairRedistributionParameters:
+    """Settings of ``fair-redistribution``.
+
+    ``limit``: the utilization above which an executor has to give partitions up (0.95). ``weight``: ``"none"``, or
+    ``"inverse-distance"`` for near executors to take more. ``sub_clusters``: ask the sub-cluster of the source first
+    and the next nearest for what is left, else all executors at once. ``max_moves``: the most partitions that
+    overloaded executors give up, None for no bound; what has to leave an unavailable executor does not count.
+    """
+
+    limit: float = LIMIT
+    weight: str = "none"
+    sub_clusters: bool = True
+    max_moves: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_number("limit", self.limit, 0, above=True)
+        if self.weight not in ("none", INVERSE_DISTANCE):
+            raise ModelError(f"weight: expected 'none' or '{INVERSE_DISTANCE}', got {self.weight!r}")
+        if not isinstance(self.sub_clusters, bool):
+            raise ModelError(f"sub_clusters: expected True or False, got {self.sub_clusters!r}")
+        checked_count("max_moves", self.max_moves, 0)
+
+
+def fair_redistribution(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: FairRedistributionParameters | None = None
+) -> Outcome:
+    """Share out what has to leave unavailable executors, then what overloaded ones have above the limit.
+
+    For each source the candidates' shares are counted by :func:`~rechannel.policies.queueing.fair_shares`, capped by
+    the memory they have for states of the mean size. Within the counts the partition with the largest load is placed
+    first, on the candidate of lowest utilization with it, where its state fits if possible. What the shares of one
+    sub-cluster do not hold goes on to the next. Nothing else moves.
+
+    Readings and deviations. Utilization counts all work, floating stages too. Which partitions a source gives up is
+    not said: the lightest that alone is enough, else the heaviest, until it is down to the limit; none that no
+    candidate takes and stays within the limit. Candidates are all other executors, for a surplus those below the limit,
+    none of which it may take above. The free capacity is counted in tasks of no size, so it can be too small for a
+    single one: what no share held goes one by one to the lowest utilization, what has to leave even above the limit
+    (a note counts these), a surplus only within it, else it stays. Executors of the source's node are as near as the
+    nearest other. What is on no known executor has no neighbors, and asks all at once.
+
+    Raises ``ModelError`` where the arguments do not fit together, and ``ScaleOutError`` where partitions have to leave
+    and no executor is available, or where none has to, an executor is above the limit and no other is below it.
+    """
+    parameters = parameters or FairRedistributionParameters()
+    units = flatten(cluster, workload, current)
+    require_executor(units)
+    state = _Sharing(units, parameters)
+    homeless = np.flatnonzero(state.where == UNPLACED)
+    notes = list(state.place_homeless(homeless))
+    if parameters.max_moves == 0:
+        notes.append("overloaded executors are left alone: max_moves is 0")
+    else:
+        notes += state.relieve(homeless)
+    return Outcome(units.placement(state.where), tuple(notes) or ("no executor is above the limit",))
+
+
+def surplus(load: FloatArray, excess: float) -> list[int]:
+    """Indices of partitions (their loads, (n,)) whose loads together reach ``excess``, few and little too much.
+
+    The lightest that is enough alone, else the heaviest, and so on for the rest; ties: the first.
+    """
+    order = np.argsort(-load, kind="stable")
+    falling = -load[order]
+    taken: list[int] = []
+    for start in range(len(order)):
+        enough = int(np.searchsorted(falling, -excess * (1 - ROUNDING), side="right"))
+        if excess <= 0 or falling[start] == 0:
+            break
+        if enough > start:
+            first = int(np.searchsorted(falling, falling[enough - 1], side="left"))
+            return [*taken, int(order[max(first, start)])]
+        taken.append(int(order[start]))
+        excess += float(falling[start])
+    return taken
+
+
+class _Sharing:
+    """Where every unit is, and what each executor has to do and holds."""
+
+    def __init__(self, units: Units, parameters: FairRedistributionParameters) -> None:
+        self.units = units
+        self.parameters = parameters
+        self.where = units.home()
+        placed = self.where != UNPLACED
+        size, home = units.cluster.size, self.where[placed]
+        self.load = units.fixed + np.bincount(home, weights=units.load[placed], minlength=size)
+        self.memory = np.bincount(home, weights=units.memory[placed], minlength=size).astype(np.float64)
+
+    @property
+    def utilization(self) -> FloatArray:
+        use: FloatArray = self.load / self.units.capacity
+        return use
+
+    def place_homeless(self, homeless: IntArray) -> Iterator[str]:
+        """Place all units that are nowhere."""
+        if not homeless.size:
+            return
+        yield f"{homeless.size} partitions had to be placed: their executor is unavailable or unknown"
+        available, rest = self.units.cluster.available, []
+        for source in np.unique(self.units.current[homeless]).tolist():
+            leaving = homeless[self.units.current[homeless] == source]
+            rest += self._share(leaving, source, available, np.inf)
+        above = 0
+        for unit in self._heaviest_first(rest):
+            executor = self._best(unit, np.flatnonzero(available))
+            self._put(unit, executor)
+            above += bool(self.utilization[executor] > self.parameters.limit)
+        if above:
+            yield f"{above} of them are more than the free capacity and were put on the least utilized"
+
+    def relieve(self, moved: IntArray) -> Iterator[str]:
+        """Take off what executors have above the limit, as far as others take it; never what has just moved."""
+        available, limit = self.units.cluster.available, self.parameters.limit
+        over = available & (self.utilization > limit * (1 + ROUNDING))
+        if not over.any():
+            return
+        below = available & (self.utilization < limit)
+        if not below.any() and not moved.size:
+            raise ScaleOutError(f"every executor is at {limit:.0%} of its capacity or more: add executors")
+        left = self.parameters.max_moves
+        movable = np.ones(self.units.size, np.bool_)
+        movable[moved] = False
+        relieved = 0
+        for source in np.flatnonzero(over).tolist():
+            leaving = self._surplus(source, below, movable)[:left]
+            for unit in leaving:
+                self._put(unit, UNPLACED)
+            kept = self._share(np.array(leaving, dtype=np.int64), source, below, limit)
+            for unit in self._heaviest_first(kept):
+                executor = self._best(unit, self._within(unit, np.flatnonzero(below), limit))
+                self._put(unit, source if executor == UNPLACED else executor)
+            gone = sum(int(self.where[unit]) != source for unit in leaving)
+            relieved += gone
+            left = None if left is None else left - gone
+        yield f"{relieved} partitions leave {int(over.sum())} executors above {limit:.0%} of their capacity"
+
+    def _surplus(self, source: int, below: BoolArray, movable: BoolArray) -> list[int]:
+        units, limit = self.units, self.parameters.limit
+        room = float((limit * units.capacity - self.load)[below].max(initial=0.0))
+        members = np.flatnonzero((self.where == source) & movable & (units.load <= room * (1 + ROUNDING)))
+        excess = float(self.load[source] - limit * units.capacity[source])
+        return [int(members[index]) for index in surplus(units.load[members], excess)]
+
+    def _share(self, leaving: IntArray, source: int, candidates: BoolArray, limit: float) -> list[int]:
+        """Place units by shares, one sub-cluster after the other; returns those that no share held."""
+        rest = self._heaviest_first(leaving.tolist())
+        for group, distances in self._groups(source, candidates):
+            if rest:
+                rest = self._assign(rest, group, self._shares(rest, group, distances), limit)
+        return rest
+
+    def _groups(self, source: int, candidates: BoolArray) -> Iterator[tuple[IntArray, FloatArray | None]]:
+        """Candidates, a sub-cluster at a time, and their distances from the source; its own first, then the nearest."""
+        everyone = np.flatnonzero(candidates)
+        if source == UNPLACED or not everyone.size:
+            yield everyone, None
+            return
+        cluster = self.units.cluster
+        distances = cluster.distances_from(source)
+        if not self.parameters.sub_clusters:
+            yield everyone, distances[everyone]
+            return
+        groups = [
+            everyone[cluster.subcluster[everyone] == number] for number in np.unique(cluster.subcluster[everyone])
+        ]
+        own = cluster.subcluster[source]
+        groups.sort(key=lambda group: (cluster.subcluster[group[0]] != own, distances[group].min(), group[0]))
+        yield from ((group, distances[group]) for group in groups)
+
+    def _shares(self, units: list[int], group: IntArray, distances: FloatArray | None) -> IntArray:
+        """How many of the units each executor of the group gets."""
+        count, cluster = len(units), self.units.cluster
+        caps, mean = np.full(len(group), count), float(self.units.memory[units].mean())
+        if mean > 0:
+            spare = np.maximum(cluster.memory_bytes[group] - self.memory[group], 0.0) / mean
+            caps = np.floor(np.minimum(spare * (1 + ROUNDING), count)).astype(np.int64)
+        weights = None
+        if self.parameters.weight == INVERSE_DISTANCE and distances is not None:
+            nearest = distances[distances > 0].min(initial=np.inf)
+            weights = 1.0 / np.maximum(distances, nearest) if np.isfinite(nearest) else None
+        try:
+            return fair_shares(count, self.utilization[group], weights=weights, caps=caps, distances=distances)
+        except ShareOverflowError as error:
+            return error.shares
+        except ScaleOutError:
+            return np.zeros(len(group), dtype=np.int64)
+
+    def _assign(self, units: list[int], group: IntArray, shares: IntArray, limit: float) -> list[int]:
+        counts, rest = shares.copy(), []
+        for unit in units:
+            executor = self._best(unit, self._within(unit, group[counts > 0], limit))
+            if executor == UNPLACED:
+                rest.append(unit)
+            else:
+                self._put(unit, executor)
+                counts[group == executor] -= 1
+        return rest
+
+    def _within(self, unit: int, choices: IntArray, limit: float) -> IntArray:
+        after = self.load[choices] + self.units.load[unit]
+        within: IntArray = choices[after <= limit * self.units.capacity[choices] * (1 + ROUNDING)]
+        return within
+
+    def _best(self, unit: int, choices: IntArray) -> int:
+        """Of the choices the one of lowest utilization with the unit, where its state fits if possible."""
+        if not choices.size:
+            return UNPLACED
+        units = self.units
+        fits = self.memory + units.memory[unit] <= units.cluster.memory_bytes * (1 + ROUNDING)
+        use = (self.load + units.load[unit]) / units.capacity
+        return best_of(choices, ((~fits).astype(np.float64), use, self.memory))
+
+    def _heaviest_first(self, units: list[int]) -> list[int]:
+        return sorted(units, key=lambda unit: (-self.units.load[unit], -self.units.memory[unit], unit))
+
+    def _put(self, unit: int, executor: int) -> None:
+        for place, sign in ((int(self.where[unit]), -1), (executor, 1)):
+            if place != UNPLACED:
+                self.load[place] += sign * self.units.load[unit]
+                self.memory[place] += sign * self.units.memory[unit]
+        self.where[unit] = executor
+
+
+def overload(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+    """The objective: load above 95 % of the capacity in cores, the highest utilization, and the sum of its squares.
+
+    Of available executors. The limit is the default one: a lower parameter ``limit`` is judged by the other two.
+    """
+    busy, available = executor_busy(cluster, workload, placement), cluster.available
+    use = (busy / cluster.cores)[available]
+    excess = np.maximum(busy - LIMIT * cluster.cores, 0.0)[available]
+    return float(excess.sum()), float(use.max(initial=0.0)), float(use @ use)
+
+
+FAIR_REDISTRIBUTION = PolicyEntry(
+    name="fair-redistribution",
+    function=fair_redistribution,
+    objective=overload,
+    parameters=FairRedistributionParameters,
+    summary="Shares out what drained and overloaded executors have to give up, by free capacity.",
+    source="pipelined migration scheduling (Souravlas and others)",
+)

@@ -1,0 +1,185 @@
+"""First fit decreasing: as few executors as take the state and the work.
+
+Source: Twister2's streaming first fit task scheduler, which sorts by required RAM, the largest first (a comment there
+says the reverse). It packs, it does not balance: what fits on the first executor goes there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rechannel.policies.arrays import checked_floats
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.metrics import SATURATED
+from rechannel.policies.model import Cluster, FloatArray, IntArray, ModelError, Outcome, Placement, Workload
+from rechannel.policies.published.slots import (
+    NOTHING_TO_PLACE,
+    available_executors,
+    partition_counts,
+    placement_of_units,
+)
+
+__all__ = ["FIRST_FIT", "FirstFitParameters", "container_capacity", "first_fit", "first_fit_decreasing"]
+
+PadMode = Literal["capacity_only", "source"]
+
+_PAD_MODES = ("capacity_only", "source")
+_ROUNDING = 1e-9
+_MEGABYTE = 2.0**20
+
+
+@dataclass(frozen=True)
+class FirstFitParameters:
+    """Settings of ``first-fit``.
+
+    ``pad_mode``: "capacity_only" fills an executor up to its capacity; "source" asks for ``padding_percent`` megabytes
+    and cores on top for each partition, since Twister2 adds the percentage as if it were an amount. ``padding_percent``
+    is read in that mode only. ``utilization``: the busy share of an executor's cores up to which it is filled.
+    """
+
+    padding_percent: float = 1.0
+    pad_mode: PadMode = "capacity_only"
+    utilization: float = SATURATED
+
+    def __post_init__(self) -> None:
+        _check_pad_mode(self.pad_mode)
+        if not _is_number(self.padding_percent) or not 0 <= self.padding_percent < np.inf:
+            raise ModelError(f"padding_percent: expected a number from 0, got {self.padding_percent!r}")
+        if not _is_number(self.utilization) or not 0 < self.utilization <= 1:
+            raise ModelError(f"utilization: expected a number above 0, up to 1, got {self.utilization!r}")
+
+
+def container_capacity(instance: FloatArray, per_container: int, padding_percent: float) -> FloatArray:
+    """Capacity of a container for ``per_container`` instances of that size and the padding, rounded half up, (R,)."""
+    size = checked_floats("instance", instance)
+    return np.floor(per_container * size * (1 + padding_percent / 100) + 0.5)
+
+
+def first_fit_decreasing(
+    requirements: FloatArray, capacity: FloatArray, padding: FloatArray, pad_mode: PadMode = "capacity_only"
+) -> IntArray:
+    """Container of each instance, (n,), counted from 0; containers are equal and opened as they are needed.
+
+    ``requirements`` (n, R) is what each instance needs, RAM first, ``capacity`` (R,) what a container has, any unit. By
+    RAM, the largest first and equal ones in order, each instance goes to the first container that takes it.
+
+    In the mode "source" ``padding`` (R,) must be left free on top of each instance when it is placed, as Twister2 does;
+    the capacity holds that padding already, and with Twister2's defaults every container then takes one instance. So
+    the default is to ask for the instance alone. Raises ``ModelError`` where an empty container does not take one.
+    """
+    needs = checked_floats("requirements", requirements, ndim=2)
+    room = checked_floats("capacity", capacity, infinite=True)
+    extra = checked_floats("padding", padding)
+    _check_pad_mode(pad_mode)
+    if needs.shape[1:] != room.shape or extra.shape != room.shape:
+        raise ModelError(f"requirements and padding: expected {len(room)} resources, as capacity has")
+    containers = _pack(needs, np.broadcast_to(room, needs.shape), extra * (pad_mode == "source"))
+    if (containers < 0).any():
+        raise ModelError(f"requirements: instance {int(np.argmin(containers))} does not fit an empty container")
+    return containers
+
+
+def first_fit(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: FirstFitParameters | None = None
+) -> Outcome:
+    """Each partition, the largest state first, goes to the first executor that takes it, whatever ``current`` is.
+
+    Unlike Twister2, which has equal containers and fixed sizes, this goes by what is measured: a partition needs its
+    state in bytes and its busy seconds per second on a reference executor; an available executor has its memory, and
+    the allowed utilization of its cores at their speed. The work of floating stages is left out. There is no new
+    container to open: what fits nowhere goes last, to the least utilized executor (among those whose memory takes it,
+    if there are any), and a note counts it.
+
+    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
+    """
+    current.validate(cluster, workload)
+    parameters = parameters or FirstFitParameters()
+    if not workload.placeable:
+        return Outcome(current, (NOTHING_TO_PLACE,))
+    use = available_executors(cluster)
+    cores = (cluster.cores * cluster.speed)[use]
+    needs = np.concatenate(
+        [np.column_stack([stage.state_bytes, stage.busy * stage.batches_per_second]) for stage in workload.placeable]
+    )
+    capacities = np.column_stack([cluster.memory_bytes[use], parameters.utilization * cores])
+    extra = parameters.padding_percent * np.array([_MEGABYTE, 1.0]) * (parameters.pad_mode == "source")
+    slots = _pack(needs, capacities, extra)
+    homeless = np.flatnonzero(slots < 0)
+    _place_rest(needs, capacities[:, 0], cores, slots)
+    note = f"{homeless.size} partitions fit on no executor and went to the least utilized: add executors"
+    return Outcome(placement_of_units(workload, use[slots]), (note,) if homeless.size else ())
+
+
+def _pack(needs: FloatArray, capacities: FloatArray, extra: FloatArray) -> IntArray:
+    """Index of the first of C containers, ``capacities`` (C, R), that takes each instance, -1 where none does."""
+    result = np.full(len(needs), -1, dtype=np.int64)
+    used = np.zeros(capacities.shape)
+    limit = capacities * (1 + _ROUNDING)
+    for unit in _by_memory(needs):
+        fits = (used + needs[unit] + extra <= limit).all(axis=1)
+        slot = int(np.argmax(fits))
+        if fits[slot]:
+            result[unit] = slot
+            used[slot] += needs[unit]
+    return result
+
+
+def _place_rest(needs: FloatArray, memory: FloatArray, cores: FloatArray, slots: IntArray) -> None:
+    placed = slots >= 0
+    held = np.bincount(slots[placed], needs[placed, 0], len(cores))
+    work = np.bincount(slots[placed], needs[placed, 1], len(cores))
+    for unit in _by_memory(needs):
+        if slots[unit] >= 0:
+            continue
+        fits = held + needs[unit, 0] <= memory * (1 + _ROUNDING)
+        choices = np.flatnonzero(fits if fits.any() else np.ones_like(fits))
+        slot = int(choices[np.argmin((work / cores)[choices])])
+        slots[unit] = slot
+        held[slot] += needs[unit, 0]
+        work[slot] += needs[unit, 1]
+
+
+def _by_memory(needs: FloatArray) -> list[int]:
+    order: list[int] = np.argsort(-needs[:, 0], kind="stable").tolist()
+    return order
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_pad_mode(value: str) -> None:
+    if value not in _PAD_MODES:
+        raise ModelError(f"pad_mode: expected one of {', '.join(_PAD_MODES)}, got {value!r}")
+
+
+def _objective(
+    cluster: Cluster, workload: Workload, placement: Placement, parameters: FirstFitParameters | None = None
+) -> Objective:
+    """Work above the limit of utilization, in reference cores, then the number of executors that are used.
+
+    Available executors only, and placeable stages only.
+    """
+    limit = (parameters or FirstFitParameters()).utilization
+    used = partition_counts(cluster, workload, placement).sum(axis=0) > 0
+    work = np.zeros(cluster.size)
+    for stage in workload.placeable:
+        executors = placement[stage.key]
+        placed = executors >= 0
+        work += stage.batches_per_second * np.bincount(executors[placed], stage.busy[placed], cluster.size)
+    above = np.maximum(work - limit * (1 + _ROUNDING) * cluster.cores * cluster.speed, 0.0)
+    return float(above[cluster.available].sum()), float(used.sum())
+
+
+FIRST_FIT = PolicyEntry(
+    name="first-fit",
+    function=first_fit,
+    objective=_objective,
+    parametrized=True,
+    parameters=FirstFitParameters,
+    summary="Packs partitions onto as few executors as their state and work allow, the largest state first.",
+    source="Twister2's first fit streaming task scheduler",
+)

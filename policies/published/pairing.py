@@ -1,0 +1,158 @@
+"""Pairs of items into bins, the pair with most volume first, so that little volume is between bins.
+
+Source: both phases of L. Aniello, R. Baldoni, L. Querzoni, "Adaptive Online Scheduling in Storm" (DEBS 2013).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from rechannel.policies.arrays import BoolArray, FloatArray, IntArray
+from rechannel.policies.model import UNPLACED
+from rechannel.policies.published.units import ROUNDING, Links
+
+__all__ = ["Bins", "Pairs"]
+
+Pairs = tuple[IntArray, IntArray, FloatArray]
+"""Two items and their volume, of n pairs that each stand once, most volume first, (n,) each."""
+
+
+class Bins:
+    """N items that are put into M bins.
+
+    For policies only: mutable and unchecked. ``load`` is that of each item, (N,); ``kind`` its kind, and ``room`` how
+    many items of each kind a bin takes, (K, M); ``attraction`` each item's volume to what is in a bin beforehand,
+    (N, M). ``held`` is the load there beforehand and ``capacity`` what a bin should not be above, (M,) each (None: no
+    bound, and the least loaded is the one with least load instead of least share).
+    """
+
+    def __init__(
+        self,
+        load: FloatArray,
+        kind: IntArray,
+        room: IntArray,
+        attraction: FloatArray,
+        held: FloatArray,
+        capacity: FloatArray | None = None,
+    ) -> None:
+        self.load, self.kind, self.room, self.attraction, self.held = load, kind, room, attraction, held
+        self.where = np.full(len(load), UNPLACED, dtype=np.int64)
+        self._links = Links.by(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), len(load))
+        self._beforehand = attraction.copy()
+        size = len(held)
+        self._limit = np.full(size, np.inf) if capacity is None else capacity * (1 + ROUNDING)
+        self._scale = np.ones(size) if capacity is None else np.where(capacity > 0, capacity, 1.0)
+
+    def fill(self, pairs: Pairs) -> None:
+        """Place all items: pair by pair, then what is in no pair, the heaviest first."""
+        one, two, volume = pairs
+        both = np.concatenate((one, two)), np.concatenate((two, one))
+        self._links = Links.by(*both, np.tile(volume, 2), len(self.load))
+        for first, second, amount in zip(one.tolist(), two.tolist(), volume.tolist(), strict=True):
+            if self.where[first] == self.where[second] == UNPLACED:
+                self._start(first, second)
+            else:
+                self._improve(first, second, amount)
+        for item in np.argsort(-self.load, kind="stable").tolist():
+            if self.where[item] == UNPLACED:
+                self._add(item)
+
+    def move(self, item: int, target: int) -> None:
+        """Take an item to another bin."""
+        self._take(item)
+        self._put(item, target)
+
+    def _start(self, first: int, second: int) -> None:
+        target = self._first(first, second)
+        for item in (first, second):
+            if target == UNPLACED:
+                self._add(item)
+            else:
+                self._put(item, target)
+
+    def _improve(self, first: int, second: int, volume: float) -> None:
+        """Try every way to put a pair, of which at least one is placed, into their bins and the least loaded one."""
+        old = int(self.where[first]), int(self.where[second])
+        if old[0] == UNPLACED:
+            spare = self._least(first)
+        elif old[1] == UNPLACED:
+            spare = self._least(second)
+        else:
+            spare = self._least(first if self.load[first] <= self.load[second] else second)
+        bins = list(dict.fromkeys(target for target in (*old, spare) if target != UNPLACED))
+        one = [float(self.attraction[first, target]) - volume * (target == old[1]) for target in bins]
+        two = [float(self.attraction[second, target]) - volume * (target == old[0]) for target in bins]
+        best, most = old, -np.inf
+        if UNPLACED not in old:
+            most = one[bins.index(old[0])] + two[bins.index(old[1])] + volume * (old[0] == old[1])
+        for i, j in itertools.product(range(len(bins)), repeat=2):
+            kept = one[i] + two[j] + volume * (i == j)
+            # More than rounding, or nothing is gained.
+            better = most == -np.inf or kept > most + ROUNDING * abs(most)
+            if better and self._takes((first, second), old, (bins[i], bins[j])):
+                best, most = (bins[i], bins[j]), kept
+        changed = [
+            (item, target) for item, was, target in zip((first, second), old, best, strict=True) if was != target
+        ]
+        for item, _ in changed:
+            if self.where[item] != UNPLACED:
+                self._take(item)
+        for item, target in changed:
+            self._put(item, target)
+        for item in (first, second):
+            if self.where[item] == UNPLACED:
+                self._add(item)
+
+    def _put(self, item: int, target: int) -> None:
+        self._count(item, target, 1)
+        self.where[item] = target
+
+    def _take(self, item: int) -> None:
+        self._count(item, int(self.where[item]), -1)
+        self.where[item] = UNPLACED
+
+    def _count(self, item: int, target: int, sign: int) -> None:
+        others, volumes = self._links.of(item)
+        self.attraction[others, target] += sign * volumes
+        self.room[self.kind[item], target] -= sign
+        self.held[target] += sign * self.load[item]
+
+    def _add(self, item: int) -> None:
+        target = self._first(item)
+        self._put(item, target if target != UNPLACED else self._emptiest(self.room[self.kind[item]] > 0))
+
+    def _first(self, *items: int) -> int:
+        """The bin that takes all the items and has most to exchange with them beforehand, else the least loaded."""
+        fits = self._roomy(*items)
+        volume = np.where(fits, self._beforehand[list(items)].sum(axis=0), 0.0)
+        return int(volume.argmax()) if volume.any() else self._emptiest(fits)
+
+    def _least(self, *items: int) -> int:
+        """The least loaded bin that takes all the items, :data:`UNPLACED` if none does."""
+        return self._emptiest(self._roomy(*items))
+
+    def _roomy(self, *items: int) -> BoolArray:
+        kinds = [int(self.kind[item]) for item in items]
+        fits = self.held + sum(float(self.load[item]) for item in items) <= self._limit
+        for kind in sorted(set(kinds)):
+            fits &= self.room[kind] >= kinds.count(kind)
+        return np.asarray(fits)
+
+    def _takes(self, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int]) -> bool:
+        """Whether the bins take what enters them when two items change places."""
+        for item, was, target in zip(items, old, new, strict=True):
+            if was == target:
+                continue
+            alike, held = 0, float(self.held[target])
+            for other, origin, goal in zip(items, old, new, strict=True):
+                change = int(goal == target) - int(origin == target)
+                alike += change * int(self.kind[other] == self.kind[item])
+                held += change * float(self.load[other])
+            if self.room[self.kind[item], target] < alike or held > self._limit[target]:
+                return False
+        return True
+
+    def _emptiest(self, allowed: BoolArray) -> int:
+        return int(np.where(allowed, self.held / self._scale, np.inf).argmin()) if allowed.any() else UNPLACED

@@ -1,0 +1,190 @@
+"""Neighbors in the graph of stages close together, each where its demand leaves least unused.
+
+Source: B. Peng, M. Hosseini, Z. Hong, R. Farivar, R. Campbell, "R-Storm: Resource-Aware Scheduling in Storm"
+(Middleware 2015), as Apache Storm 1.0 does it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.arrays import BoolArray, FloatArray, IntArray
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.model import UNPLACED, Cluster, Outcome, Placement, Workload
+from rechannel.policies.published.units import Filling, Units, checked_number, flatten, require_executor
+
+__all__ = ["R_STORM", "RStormParameters", "r_storm", "resource_distance", "unfit_and_far"]
+
+PERCENT = 100.0  # processor demand is counted in percent of a core, as Storm's is
+MEGABYTE = 2.0**20
+SAME_RACK, OTHER_RACK = 0.5, 1.0
+
+
+@dataclass(frozen=True)
+class RStormParameters:
+    """Settings of ``r-storm``: the weights of processor, memory and network in its distance (1 each)."""
+
+    cpu_weight: float = 1.0
+    memory_weight: float = 1.0
+    network_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("cpu_weight", "memory_weight", "network_weight"):
+            checked_number(name, getattr(self, name), 0)
+
+
+def r_storm(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: RStormParameters | None = None
+) -> Outcome:
+    """Place everything anew, one unit of each stage by turns, each on the executor of least distance.
+
+    Stages of a query are ranked by breadth first search from those nothing flows into, over streams in both directions;
+    round r takes the r-th unit of each, by rank. The first unit of a query goes to the sub-cluster with most unused
+    processor and memory; from then on the executor of the last unit is the reference. Of the executors with enough of
+    both, the one of least :func:`resource_distance`; ties: the first.
+
+    Readings and deviations: a node of the paper is an executor, and a rack a sub-cluster. Demand is what was measured,
+    not what was declared, and what floating stages use is not free. Where an executor's memory is not known, its term
+    of the distance is at its limit, 1, and memory does not choose the first sub-cluster. Storm gives up where nothing
+    fits: here the unit goes to the least utilized executor, and a note counts these. ``current`` is not looked at.
+
+    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
+    """
+    parameters = parameters or RStormParameters()
+    units = flatten(cluster, workload, current)
+    require_executor(units)
+    filling = Filling(units)
+    unfit = 0
+    for query in workload.queries:
+        reference = UNPLACED
+        for unit in _turns(units, workload, query):
+            fits = filling.fits(unit)
+            if not fits.any():
+                unfit += 1
+                reference = filling.emptiest(cluster.available)
+            else:
+                if reference == UNPLACED:
+                    fits &= _most_unused(filling, fits)
+                distance = _distance(filling, unit, reference, parameters)
+                reference = int(np.where(fits, distance, np.inf).argmin())
+            filling.put(unit, reference)
+    notes = (f"{unfit} partitions fit on no executor and were put on the least utilized",) if unfit else ()
+    return Outcome(units.placement(filling.assignment), notes)
+
+
+def resource_distance(
+    demand: tuple[float, float],
+    cpu: FloatArray,
+    memory: FloatArray,
+    network: FloatArray,
+    weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> FloatArray:
+    """Distance of a demand (processor, memory) from what each of M executors has unused, shape (M,).
+
+    The length of the vector of (demand - unused) / (unused + 1) for processor and memory, and the network distance
+    from the reference; ``weights`` of the three. Storm's units are percent of a core and megabytes.
+    """
+    cpu_term = weights[0] * (demand[0] - cpu) / (cpu + 1)
+    known = np.isfinite(memory)
+    memory_term = np.full(memory.shape, -weights[1])
+    memory_term[known] = weights[1] * (demand[1] - memory[known]) / (memory[known] + 1)
+    distance: FloatArray = np.sqrt(cpu_term**2 + memory_term**2 + (weights[2] * network) ** 2)
+    return distance
+
+
+def unfit_and_far(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+    """The objective: state beyond the memory in bytes, load beyond the capacity in cores, and the network distance.
+
+    That is the sum of distances (0 within a node, 0.5 within a sub-cluster, else 1) between the two ends of every
+    stream, whatever its volume: the paper declares demands and measures no traffic. An end on no executor is far.
+    """
+    units = flatten(cluster, workload, placement)
+    placed = units.current != UNPLACED
+    home = units.current[placed]
+    memory = np.bincount(home, weights=units.memory[placed], minlength=cluster.size)
+    load = units.fixed + np.bincount(home, weights=units.load[placed], minlength=cluster.size)
+    where = np.concatenate((units.current, np.arange(cluster.size)))
+    source, target = where[units.source], where[units.target]
+    known = (source != UNPLACED) & (target != UNPLACED)
+    source, target = source[known], target[known]
+    far = np.where(cluster.subcluster[source] == cluster.subcluster[target], SAME_RACK, OTHER_RACK)
+    far[units.node[source] == units.node[target]] = 0.0
+    return (
+        float(np.maximum(memory - cluster.memory_bytes, 0.0).sum()),
+        float(np.maximum(load - units.capacity, 0.0).sum()),
+        float(far.sum() + OTHER_RACK * (~known).sum()),
+    )
+
+
+def _turns(units: Units, workload: Workload, query: str) -> Iterator[int]:
+    index = {key: i for i, key in enumerate(units.keys)}
+    ranked: list[IntArray] = [
+        np.arange(units.offsets[index[key]], units.offsets[index[key] + 1])
+        for key in _ranked(workload, query)
+        if key in index
+    ]
+    for turn in range(max((len(members) for members in ranked), default=0)):
+        yield from (int(members[turn]) for members in ranked if turn < len(members))
+
+
+def _ranked(workload: Workload, query: str) -> list[str]:
+    near: dict[str, list[str]] = {stage.key: [] for stage in workload.stages if stage.query == query}
+    fed: set[str] = set()
+    for up, down in ((stream.upstream, stream.downstream) for stream in workload.streams if stream.upstream in near):
+        near[up].append(down)
+        near[down].append(up)
+        fed.add(down)
+    order: dict[str, None] = {}
+    for spout in near:
+        if spout in fed or spout in order:
+            continue
+        order[spout] = None
+        waiting = deque([spout])
+        while waiting:
+            for key in near[waiting.popleft()]:
+                if key not in order:
+                    order[key] = None
+                    waiting.append(key)
+    return list(order)
+
+
+def _most_unused(filling: Filling, fits: BoolArray) -> BoolArray:
+    """Executors of the sub-cluster with most unused processor and memory among those with a fitting executor."""
+    units, cluster = filling.units, filling.units.cluster
+    unused = PERCENT * (units.capacity - filling.load)
+    if np.isfinite(cluster.memory_bytes[cluster.available]).all():
+        unused = unused + (cluster.memory_bytes - filling.memory) / MEGABYTE
+    total = np.bincount(cluster.subcluster[cluster.available], weights=unused[cluster.available])
+    eligible = np.unique(cluster.subcluster[fits])
+    return np.asarray(cluster.subcluster == eligible[total[eligible].argmax()])
+
+
+def _distance(filling: Filling, unit: int, reference: int, parameters: RStormParameters) -> FloatArray:
+    units, cluster = filling.units, filling.units.cluster
+    network = np.zeros(cluster.size)
+    if reference != UNPLACED:
+        network = np.where(cluster.subcluster == cluster.subcluster[reference], SAME_RACK, OTHER_RACK)
+        network[units.node == units.node[reference]] = 0.0
+    cpu = np.maximum(units.capacity - filling.load, 0.0)
+    memory = np.maximum(cluster.memory_bytes - filling.memory, 0.0)
+    return resource_distance(
+        (PERCENT * units.load[unit], units.memory[unit] / MEGABYTE),
+        PERCENT * cpu,
+        memory / MEGABYTE,
+        network,
+        (parameters.cpu_weight, parameters.memory_weight, parameters.network_weight),
+    )
+
+
+R_STORM = PolicyEntry(
+    name="r-storm",
+    function=r_storm,
+    objective=unfit_and_far,
+    parameters=RStormParameters,
+    summary="Keeps neighboring stages close together, each partition where its demand leaves least unused.",
+    source="Peng and others, R-Storm: Resource-Aware Scheduling in Storm (Middleware 2015)",
+)

@@ -1,0 +1,96 @@
+"""The executors that the published schedulers deal out, and how evenly partitions lie on them.
+
+In the papers' words: a slot, container or worker process is an executor here; an operator, task or component is a
+placeable stage, an instance one of its partitions. The papers schedule one job on slots nobody else uses. Here all
+queries of the workload count as that one job, since they share the executors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rechannel.policies.model import Cluster, IntArray, ModelError, Placement, ScaleOutError, Workload
+
+__all__ = [
+    "NOTHING_TO_PLACE",
+    "available_executors",
+    "check_whole",
+    "partition_counts",
+    "placement_of_units",
+    "slots_in_use",
+    "sort_slots",
+    "unevenness",
+]
+
+NOTHING_TO_PLACE = "no stage has partitions to place"
+
+
+def sort_slots(cluster: Cluster) -> IntArray:
+    """Indices of the A available executors in the order in which they are dealt out, shape (A,).
+
+    The node with the most of them comes first; then the first executor of every node, the second of every node, and
+    so on. Source: Storm's EvenScheduler (``sort-slots``), which is also the first algorithm of Son and Moon 2020.
+    Equal nodes stand by the index of their first available executor, where the paper names no rule and Storm goes by
+    node id, and so do the executors of a node by theirs.
+    """
+    slots = np.flatnonzero(cluster.available)
+    _, first, node, count = np.unique(
+        cluster.node_of[slots], return_index=True, return_inverse=True, return_counts=True
+    )
+    by_node = np.argsort(node, kind="stable")
+    turn = np.empty(len(slots), dtype=np.int64)
+    turn[by_node] = np.arange(len(slots)) - (np.cumsum(count) - count)[node[by_node]]
+    return slots[np.lexsort((first[node], -count[node], turn))]
+
+
+def slots_in_use(cluster: Cluster, requested: int | None) -> IntArray:
+    """The first ``requested`` of :func:`sort_slots` (None, or more than there are: all of them), at least one.
+
+    Raises ``ScaleOutError`` where no executor is available.
+    """
+    available_executors(cluster)
+    return sort_slots(cluster)[:requested]
+
+
+def available_executors(cluster: Cluster) -> IntArray:
+    """Indices of the available executors, ascending; ``ScaleOutError`` where there is none."""
+    available = np.flatnonzero(cluster.available)
+    if not available.size:
+        raise ScaleOutError("partitions need an executor and none is available: add executors")
+    return available
+
+
+def placement_of_units(workload: Workload, executors: IntArray) -> Placement:
+    """Placement from the executor of every partition, stage after stage in the order of the workload, shape (n,)."""
+    stages = workload.placeable
+    ends = np.cumsum([stage.n for stage in stages])
+    return Placement(dict(zip((stage.key for stage in stages), np.split(executors, ends[:-1]), strict=True)))
+
+
+def partition_counts(cluster: Cluster, workload: Workload, placement: Placement) -> IntArray:
+    """Partitions of each placeable stage on each available executor, shape (stages, A).
+
+    What is unplaced or on an unavailable executor counts nowhere. Raises ``ModelError`` where the arguments do not fit.
+    """
+    placement.validate(cluster, workload)
+    counts = np.zeros((len(workload.placeable), cluster.size), dtype=np.int64)
+    for row, stage in zip(counts, workload.placeable, strict=True):
+        executors = placement[stage.key]
+        row += np.bincount(executors[executors >= 0], minlength=cluster.size)
+    return counts[:, cluster.available]
+
+
+def unevenness(counts: IntArray) -> tuple[float, float]:
+    """How uneven whole numbers lie: largest minus smallest of each row, summed, and the sum of squares.
+
+    ``counts`` has shape (rows, A). For given row sums both are smallest exactly where no row differs by more than one.
+    """
+    width = int((counts.max(axis=1) - counts.min(axis=1)).sum()) if counts.size else 0
+    return float(width), float((counts**2).sum())
+
+
+def check_whole(name: str, value: int | None) -> None:
+    """Raise :class:`ModelError` unless the parameter of that name is None or a whole number from 1."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and (not whole or value < 1):
+        raise ModelError(f"{name}: expected None or a whole number from 1, got {value!r}")

@@ -1,0 +1,209 @@
+"""Streams decide, the largest first, and clusters of large streams stay together.
+
+Source: DSC-Heron, task scheduling by stream classification for Apache Heron (Zhang Yitian, Yu Jiong, Lu Liang,
+Li Ziyang): classification of streams, allocation of stream clusters, and the scheduling that uses both. Its printed
+formulas of the resource constraints are lost; the forms here follow its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.arrays import BoolArray, ModelError
+from rechannel.policies.classification import StreamClass, classify
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.metrics import inter_executor_volume, inter_node_volume
+from rechannel.policies.model import UNPLACED, Cluster, Outcome, Placement, Workload
+from rechannel.policies.published.units import (
+    ROUNDING,
+    Filling,
+    Links,
+    Units,
+    checked_count,
+    checked_number,
+    flatten,
+    require_executor,
+)
+
+__all__ = ["STREAM_CLASSIFICATION", "StreamClassificationParameters", "stream_classification", "traffic"]
+
+
+@dataclass(frozen=True)
+class StreamClassificationParameters:
+    """Settings of ``stream-classification``.
+
+    ``alpha``, ``beta`` and ``gamma``: the share of an executor's cores, memory and bandwidth that may be taken (0.7, 1
+    and 1, the paper's). ``hot_includes_upper_mid``: cluster the streams of class MID above the mean too, as the
+    authors' later program does. ``max_instances_per_executor``: the most partitions on one executor, None for no bound;
+    the authors' program checks only this, with partitions over executors, rounded up.
+    """
+
+    alpha: float = 0.7
+    beta: float = 1.0
+    gamma: float = 1.0
+    hot_includes_upper_mid: bool = False
+    max_instances_per_executor: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "gamma"):
+            checked_number(name, getattr(self, name), 0, above=True)
+        if not isinstance(self.hot_includes_upper_mid, bool):
+            raise ModelError(f"hot_includes_upper_mid: expected True or False, got {self.hot_includes_upper_mid!r}")
+        checked_count("max_instances_per_executor", self.max_instances_per_executor, 1)
+
+
+def stream_classification(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: StreamClassificationParameters | None = None
+) -> Outcome:
+    """Place everything anew along the streams, from the largest to the smallest.
+
+    A HIGH stream takes both its ends to one executor and everything that HIGH streams tie to them; a MID stream its
+    own two ends; what is left goes to the least utilized executor. An end that does not fit where it should be goes to
+    the least utilized executor that has room, and where none has, to the least utilized (a note counts these).
+
+    Readings and deviations: the paper's node is an executor. Its least load is the lowest utilization, since executors
+    differ. A partition on no available executor has no old node, and does not vote for one. What a floating stage runs
+    on an executor is an end already placed, which is not followed to other streams; streams of one on an unavailable
+    executor pull nobody. The bandwidth constraint counts streams whose ends are both placed, one end here, and only
+    where the bandwidth is known; the executor at the other end is not asked again.
+
+    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
+    """
+    parameters = parameters or StreamClassificationParameters()
+    units = flatten(cluster, workload, current)
+    require_executor(units)
+    found = classify(units.volume)
+    plan = _Plan(units, parameters)
+    hot = found.classes == StreamClass.HIGH
+    if parameters.hot_includes_upper_mid:
+        hot |= (found.classes == StreamClass.MID) & (units.volume > found.mean)
+    plan.run(hot, found.classes != StreamClass.LOW)
+    counts = np.bincount(found.classes, minlength=3)
+    notes = [f"streams: {counts[2]} high, {counts[1]} mid, {counts[0]} low"]
+    if plan.violations:
+        notes.append(f"{plan.violations} partitions fit on no executor and were put on the least utilized")
+    return Outcome(units.placement(plan.filling.assignment), tuple(notes))
+
+
+def traffic(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+    """The objective: bytes per second between nodes, then between executors."""
+    return inter_node_volume(cluster, workload, placement), inter_executor_volume(cluster, workload, placement)
+
+
+class _Plan:
+    """The new placement as it grows."""
+
+    def __init__(self, units: Units, parameters: StreamClassificationParameters) -> None:
+        self.units = units
+        self.parameters = parameters
+        self.filling = Filling(units)
+        self.violations = 0
+        self._home = units.home()
+        self._limited = bool(np.isfinite(units.cluster.bandwidth).any())
+        self._links = units.neighbors() if self._limited else None
+        self._network = np.zeros(units.cluster.size)
+
+    def run(self, hot: BoolArray, pulling: BoolArray) -> None:
+        """Place every unit; ``hot`` and ``pulling`` mark the streams that are clustered and that are followed."""
+        units, where = self.units, self.filling.where
+        reachable = np.concatenate((np.ones(units.size, np.bool_), units.cluster.available))
+        pulling = pulling & reachable[units.source] & reachable[units.target]
+        clusters = _Clusters(units, hot & pulling)
+        order = np.lexsort((units.target, units.source, -units.volume))
+        low = order[~pulling[order]]
+        for edge in order[pulling[order]].tolist():
+            source, target = int(units.source[edge]), int(units.target[edge])
+            if where[source] != UNPLACED and where[target] != UNPLACED:
+                continue
+            executor = self._executor(source, target)
+            for end in (source, target):
+                if where[end] == UNPLACED:
+                    self._put(end, executor)
+                    executor = int(where[end]) if executor == UNPLACED else executor
+            if hot[edge]:
+                for unit in clusters.follow(source, target, self.filling):
+                    self._put(unit, executor)
+        rest = np.concatenate((np.stack((units.source[low], units.target[low]), axis=1).ravel(), np.arange(units.size)))
+        for end in rest.tolist():
+            if where[end] == UNPLACED:
+                self._put(end, UNPLACED)
+
+    def _executor(self, source: int, target: int) -> int:
+        """Where both ends of a stream should be: with the one that is placed, else on one of their old executors."""
+        placed = max(int(self.filling.where[source]), int(self.filling.where[target]))
+        if placed != UNPLACED:
+            return placed
+        old = sorted({int(self._home[end]) for end in (source, target)} - {UNPLACED})
+        return min(old, key=lambda executor: self.filling.utilization[executor], default=UNPLACED)
+
+    def _put(self, unit: int, executor: int) -> None:
+        fits = self._fits(unit)
+        if executor == UNPLACED or not fits[executor]:
+            self.violations += not fits.any()
+            executor = self.filling.emptiest(fits if fits.any() else self.units.cluster.available)
+        if self._links is not None:
+            local = self.filling.local(self._links, unit)
+            crossing = np.where(np.arange(len(local)) == executor, local.sum() - local[executor], local)
+            self._network += crossing
+        self.filling.put(unit, executor)
+
+    def _fits(self, unit: int) -> BoolArray:
+        parameters = self.parameters
+        fits = self.filling.fits(unit, parameters.alpha, parameters.beta)
+        if parameters.max_instances_per_executor is not None:
+            fits &= self.filling.count < parameters.max_instances_per_executor
+        if self._links is not None:
+            local = self.filling.local(self._links, unit)
+            after = self._network + local.sum() - local
+            fits &= after <= parameters.gamma * self.units.cluster.bandwidth * (1 + ROUNDING)
+        return fits
+
+
+class _Clusters:
+    """The HIGH streams, upstream and downstream of each end."""
+
+    def __init__(self, units: Units, hot: BoolArray) -> None:
+        source, target, volume = units.source[hot], units.target[hot], units.volume[hot]
+        self._size = units.size
+        self._up = Links.by(target, source, volume, units.ends)
+        self._down = Links.by(source, target, volume, units.ends)
+        self._done_up: set[int] = set()
+        self._done_down: set[int] = set()
+
+    def follow(self, source: int, target: int, filling: Filling) -> Iterator[int]:
+        """The unplaced units tied to a stream, each to be placed before the next is asked for.
+
+        Upstream of its source and downstream of its target, and so on from each stream on the way, depth first.
+        """
+        stack = [self._steps(source, target)]
+        while stack:
+            step = next(stack[-1], None)
+            if step is None:
+                stack.pop()
+            elif filling.where[step[0]] == UNPLACED:
+                yield step[0]
+                stack.append(self._steps(*step[1]))
+
+    def _steps(self, source: int, target: int) -> Iterator[tuple[int, tuple[int, int]]]:
+        # What was seen to its end holds nothing unplaced any more, and is not looked at again.
+        if source < self._size and source not in self._done_up:
+            for end in self._up.of(source)[0].tolist():
+                yield end, (end, source)
+            self._done_up.add(source)
+        if target < self._size and target not in self._done_down:
+            for end in self._down.of(target)[0].tolist():
+                yield end, (target, end)
+            self._done_down.add(target)
+
+
+STREAM_CLASSIFICATION = PolicyEntry(
+    name="stream-classification",
+    function=stream_classification,
+    objective=traffic,
+    parameters=StreamClassificationParameters,
+    summary="Keeps large streams and what they are tied to on one executor.",
+    source="DSC-Heron: task scheduling by stream classification for Apache Heron (Zhang and others)",
+)

@@ -1,0 +1,231 @@
+"""The flat view that the published policies share: partitions as units, streams as edges, and executors filling up.
+
+A *unit* is one partition of a placeable stage, counted through over all of them. An *end* of a stream is a unit, or
+what is fixed: end ``size + e`` stands for whatever floating stages run on executor e. So every stream has two ends of
+one numbering, and every end but the units not yet placed has an executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model import UNPLACED, Cluster, Placement, Workload
+
+__all__ = [
+    "ROUNDING",
+    "Filling",
+    "Links",
+    "Units",
+    "best_of",
+    "checked_count",
+    "checked_number",
+    "flatten",
+    "require_executor",
+]
+
+ROUNDING = 1e-9
+"""Relative: closer than this is equal."""
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The other ends of the streams at each end, and their bytes per second."""
+
+    starts: IntArray
+    others: IntArray
+    volumes: FloatArray
+
+    @classmethod
+    def by(cls, ends: IntArray, others: IntArray, volumes: FloatArray, count: int) -> Links:
+        """Index n streams, (n,) each, by ``ends``, numbered below ``count``; each end's in the order given."""
+        order = np.argsort(ends, kind="stable")
+        starts = np.concatenate(([0], np.cumsum(np.bincount(ends, minlength=count))))
+        return cls(starts, others[order], volumes[order])
+
+    def of(self, end: int) -> tuple[IntArray, FloatArray]:
+        """Other ends and bytes per second of the streams at ``end``."""
+        part = slice(self.starts[end], self.starts[end + 1])
+        return self.others[part], self.volumes[part]
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """A cluster, the U units on it and the n streams between their ends.
+
+    ``stage_of`` and ``query_of`` number the placeable stages and the queries; ``load`` is core-seconds per second on a
+    reference executor, ``memory`` bytes of state, ``current`` the executor or :data:`UNPLACED`, (U,) each. ``fixed`` is
+    the load of floating stages and ``capacity`` the reference cores, (E,) each; ``node`` numbers the nodes by the first
+    executor on them. ``source``, ``target`` and ``volume`` are the streams, (n,) each, in the order of the workload.
+    """
+
+    cluster: Cluster
+    keys: tuple[str, ...]
+    offsets: IntArray
+    stage_of: IntArray
+    query_of: IntArray
+    load: FloatArray
+    memory: FloatArray
+    current: IntArray
+    fixed: FloatArray
+    capacity: FloatArray
+    node: IntArray
+    source: IntArray
+    target: IntArray
+    volume: FloatArray
+
+    @property
+    def size(self) -> int:
+        """Number of units."""
+        return len(self.load)
+
+    @property
+    def ends(self) -> int:
+        """Number of ends: units, and one for each executor."""
+        return self.size + self.cluster.size
+
+    def home(self) -> IntArray:
+        """Executor of each unit where that is available, else :data:`UNPLACED`, (U,)."""
+        placed = self.current != UNPLACED
+        return np.where(placed & self.cluster.available[self.current], self.current, UNPLACED)
+
+    def neighbors(self) -> Links:
+        """The streams of each end in both directions."""
+        both = np.concatenate((self.source, self.target)), np.concatenate((self.target, self.source))
+        return Links.by(*both, np.concatenate((self.volume, self.volume)), self.ends)
+
+    def pairs(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Both ends (the lower first) and bytes per second of every pair, both directions added, most volume first."""
+        low, high = np.minimum(self.source, self.target), np.maximum(self.source, self.target)
+        found, index = np.unique(low * self.ends + high, return_inverse=True)
+        volume = np.bincount(index, weights=self.volume, minlength=len(found)).astype(np.float64)
+        order = np.argsort(-volume, kind="stable")
+        return found[order] // self.ends, found[order] % self.ends, volume[order]
+
+    def placement(self, assignment: IntArray) -> Placement:
+        """The placement that puts each unit on the executor of its index, (U,)."""
+        pieces = zip(self.keys, self.offsets[:-1], self.offsets[1:], strict=True)
+        return Placement({key: assignment[start:end] for key, start, end in pieces})
+
+
+def flatten(cluster: Cluster, workload: Workload, current: Placement) -> Units:
+    """The flat view of a workload on a cluster; ``ModelError`` where they and ``current`` do not fit together."""
+    current.validate(cluster, workload)
+    stages = workload.placeable
+    queries = {query: i for i, query in enumerate(workload.queries)}
+    sizes = np.array([stage.n for stage in stages], dtype=np.int64)
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+    fixed = np.zeros(cluster.size)
+    for stage in workload.stages:
+        if not stage.placeable:
+            fixed += stage.batches_per_second * stage.busy
+    size = int(offsets[-1])
+    first = {stage.key: size for stage in workload.stages}
+    first.update((stage.key, int(start)) for stage, start in zip(stages, offsets, strict=False))
+    edges = [stream.above(0.0) for stream in workload.streams]
+    ends = [(first[stream.upstream], first[stream.downstream]) for stream in workload.streams]
+    _, firsts = np.unique(cluster.node_of, return_index=True)
+    return Units(
+        cluster=cluster,
+        keys=tuple(stage.key for stage in stages),
+        offsets=offsets,
+        stage_of=np.repeat(np.arange(len(stages)), sizes),
+        query_of=np.repeat(np.array([queries[stage.query] for stage in stages], dtype=np.int64), sizes),
+        load=np.concatenate([np.empty(0), *(stage.batches_per_second * stage.busy for stage in stages)]),
+        memory=np.concatenate([np.empty(0), *(stage.state_bytes for stage in stages)]),
+        current=np.concatenate([np.empty(0, np.int64), *(current[stage.key] for stage in stages)]),
+        fixed=fixed,
+        capacity=cluster.cores * cluster.speed,
+        node=np.argsort(np.argsort(firsts))[cluster.node_of],
+        source=np.concatenate(
+            [np.empty(0, np.int64), *(up + a for (up, _, _), (a, _) in zip(edges, ends, strict=True))]
+        ),
+        target=np.concatenate(
+            [np.empty(0, np.int64), *(to + b for (_, to, _), (_, b) in zip(edges, ends, strict=True))]
+        ),
+        volume=np.concatenate([np.empty(0), *(volume for _, _, volume in edges)]),
+    )
+
+
+def require_executor(units: Units) -> None:
+    """Raise ``ScaleOutError`` where there are units and no executor is available."""
+    if units.size and not units.cluster.available.any():
+        raise ScaleOutError(f"{units.size} partitions need an executor and none is available: add executors")
+
+
+class Filling:
+    """Executors as units are put on them: ``load``, ``memory`` and ``count``, (E,) each; ``where`` each end is.
+
+    For policies only: mutable and unchecked. Floating stages' load is there from the start.
+    """
+
+    def __init__(self, units: Units) -> None:
+        size = units.cluster.size
+        self.units = units
+        self.where = np.concatenate((np.full(units.size, UNPLACED, dtype=np.int64), np.arange(size)))
+        self.load = units.fixed.copy()
+        self.memory = np.zeros(size)
+        self.count = np.zeros(size, dtype=np.int64)
+
+    @property
+    def assignment(self) -> IntArray:
+        """Executor of each unit."""
+        return self.where[: self.units.size]
+
+    @property
+    def utilization(self) -> FloatArray:
+        """Load over capacity of each executor."""
+        use: FloatArray = self.load / self.units.capacity
+        return use
+
+    def put(self, unit: int, executor: int) -> None:
+        """Place a unit that is nowhere."""
+        self.where[unit] = executor
+        self.load[executor] += self.units.load[unit]
+        self.memory[executor] += self.units.memory[unit]
+        self.count[executor] += 1
+
+    def fits(self, unit: int, cpu: float = 1.0, memory: float = 1.0) -> BoolArray:
+        """Available executors that stay within these shares of their capacity and memory with the unit, (E,)."""
+        units, cluster = self.units, self.units.cluster
+        fits = cluster.available & (self.load + units.load[unit] <= cpu * units.capacity * (1 + ROUNDING))
+        fits &= self.memory + units.memory[unit] <= memory * cluster.memory_bytes * (1 + ROUNDING)
+        return np.asarray(fits)
+
+    def emptiest(self, allowed: BoolArray) -> int:
+        """Of the allowed executors the one with the lowest utilization; ties: the first."""
+        return int(np.where(allowed, self.utilization, np.inf).argmin())
+
+    def local(self, links: Links, unit: int) -> FloatArray:
+        """Bytes per second between the unit and what is placed on each executor, (E,)."""
+        others, volumes = links.of(unit)
+        executors = self.where[others]
+        placed = executors != UNPLACED
+        size = self.units.cluster.size
+        return np.bincount(executors[placed], weights=volumes[placed], minlength=size).astype(np.float64)
+
+
+def best_of(chosen: IntArray, keys: Sequence[FloatArray]) -> int:
+    """The one of ``chosen`` (not empty) with the smallest keys, (E,) each, compared in turn; ties: the first."""
+    for key in keys:
+        least = key[chosen].min()
+        chosen = chosen[key[chosen] <= least + ROUNDING * abs(least)]
+    return int(chosen[0])
+
+
+def checked_number(name: str, value: object, least: float, most: float = float("inf"), *, above: bool = False) -> None:
+    """Raise ``ModelError`` unless the parameter is a number from ``least`` (if ``above``: above it) to ``most``."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= float(value) <= most or (above and value == least):  # type: ignore[arg-type]
+        upper = "" if most == float("inf") else f" to {most:g}"
+        raise ModelError(f"{name}: expected a number {'above' if above else 'from'} {least:g}{upper}, got {value!r}")
+
+
+def checked_count(name: str, value: object, least: int) -> None:
+    """Raise ``ModelError`` unless the parameter is None or a whole number from ``least``."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and (not whole or value < least):  # type: ignore[operator]
+        raise ModelError(f"{name}: expected None or a whole number from {least}, got {value!r}")
