@@ -38,7 +38,9 @@ __all__ = ["ADAPTIVE", "AdaptiveParameters", "adaptive", "certified_bound"]
 MODES = ("full", "light")
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SAME = 1e-9
-_SWEEPS = 3
+_SWEEPS = 4
+_POLISH = 1000  # moves that are priced as a whole at the end
+_LEAST = 0.001  # the share by which another look at everything must have paid for a further one
 _SMALL = 1_000_000  # units times executors up to which all stages are looked at several times
 
 
@@ -102,21 +104,22 @@ def adaptive(
     notes = [f"{homeless} partitions had to be placed: their executor is unavailable or unknown"] if homeless else []
     base = _Search(cluster, workload, current, parameters)
     base.sweep(thorough=False)
+    if parameters.max_moves is not None and base.own_moves() > parameters.max_moves:
+        base = _Search(cluster, workload, current, parameters, relieve=False)
+        base.sweep(thorough=False)
     if parameters.mode == "light" or parameters.max_moves == 0:
         bare = base.placement()
         return Outcome(bare, (*notes, f"{base.own_moves()} moves to relieve executors above {parameters.limit:.0%}"))
-    best = base
-    cost = start = _cost(cluster, workload, base)
-    for _ in range(_SWEEPS if base.entangled and base.small else 1):
-        search = _Search(cluster, workload, current, parameters, start=best.placement())
-        search.sweep(thorough=True)
-        found = _cost(cluster, workload, search)
-        if not _better(found, cost, 0.0):
-            break
-        done = found[2] >= cost[2] * (1 - 0.001)
-        best, cost = search, found
-        if done:
-            break
+    start = base.cost()
+    best = base.climbed()
+    if base.small and parameters.max_moves is None:
+        # Where executors are nearly full, what stands in the way of one stage is another that is not moved yet.
+        afresh = _Search(cluster, workload, current, parameters, start=_nowhere(current)).climbed()
+        if _better(afresh.cost(), best.cost(), parameters.min_step):
+            best = afresh
+        if base.entangled:
+            best = best.polished()
+    cost = best.cost()
     if best is not base and not _better(cost, start, parameters.min_step):
         best, cost = base, start
     bound = certified_bound(cluster, workload)
@@ -166,8 +169,12 @@ class _Search:
         home: Placement,
         parameters: AdaptiveParameters,
         start: Placement | None = None,
+        *,
+        relieve: bool = True,
     ) -> None:
         self._cluster, self._workload, self._parameters = cluster, workload, parameters
+        self._relieve = relieve
+        self._given = home
         self._stages = workload.placeable
         self._home = {
             key: np.where((array >= 0) & cluster.available[array], array, UNPLACED)
@@ -190,10 +197,51 @@ class _Search:
         self._hot = _hot_ends(workload)
         self._fetch = _fetched(workload) if np.isfinite(cluster.bandwidth).any() else {}
 
+    def climbed(self) -> _Search:
+        """The best of this and of looking at its stages again and again, until that gains little."""
+        best = self
+        for _ in range(_SWEEPS if self.small else 1):
+            search = _Search(self._cluster, self._workload, self._given, self._parameters, start=best.placement())
+            search.sweep(thorough=True)
+            gains = _better(search.cost(), best.cost(), _LEAST)
+            if _better(search.cost(), best.cost(), 0.0):
+                best = search
+            if not gains:
+                break
+        return best
+
     @property
     def entangled(self) -> bool:
-        """Whether stages depend on each other, so that looking at each once is not enough."""
-        return len(self._query) > 1 or bool(self._fetch) or bool(np.isfinite(self._cluster.memory_bytes).any())
+        """Whether a stage's time depends on where others are."""
+        return len(self._query) > 1 or bool(self._fetch)
+
+    def polished(self) -> _Search:
+        """With single moves that help all stages together, though maybe not their own; as many as there is time for."""
+        at = {key: array.copy() for key, array in self._at.items()}
+        best, budget = self.cost(), _POLISH
+        available = np.flatnonzero(self._cluster.available).tolist()
+        improved = True
+        while improved and budget > 0:
+            improved = False
+            for stage in sorted(self._stages, key=lambda stage: -stage.batches_per_second * float(stage.busy.max())):
+                for unit in np.argsort(-stage.busy, kind="stable").tolist():
+                    home = int(at[stage.key][unit])
+                    for executor in available:
+                        if executor == home or budget <= 0:
+                            continue
+                        budget -= 1
+                        at[stage.key][unit] = executor
+                        found = placement_cost(self._cluster, self._workload, Placement(at))
+                        if _better(found, best, _LEAST):
+                            best, home, improved = found, executor, True
+                        at[stage.key][unit] = home
+        return _Search(self._cluster, self._workload, self._given, self._parameters, start=Placement(at))
+
+    def cost(self) -> tuple[float, float, float]:
+        """See :func:`placement_cost`; infinite as long as something is on no executor."""
+        if any((array < 0).any() for array in self._at.values()):
+            return np.inf, np.inf, np.inf
+        return placement_cost(self._cluster, self._workload, self.placement())
 
     @property
     def small(self) -> bool:
@@ -299,6 +347,7 @@ class _Search:
             fetch=self._fetch.get(key, np.zeros(stage.n)),
             bandwidth=cluster.bandwidth,
             near=self._near(stage),
+            relieve=self._relieve,
         )
 
     def _near(self, stage: Stage) -> Callable[[int], FloatArray] | None:
@@ -339,7 +388,9 @@ class _Search:
         fetched = self._fetch.get(stage.key)
         if fetched is not None:
             times = times + np.bincount(at[placed], fetched[placed], self._cluster.size) / self._cluster.bandwidth
-        largest = float((stage.busy[placed] / speed[at[placed]]).max(initial=0.0))
+        if not placed.all():  # what has no place goes first, the largest before the others: it fits in fewest places
+            return float("inf") if placed.any() else 1e9 * (1 + stage.batches_per_second * float(stage.busy.max()))
+        largest = float((stage.busy / speed[at]).max())
         return stage.batches_per_second * max(float(times.max()) - bound, largest - bound, 0.0)
 
     def _crowded(self, stage: Stage) -> bool:
@@ -391,8 +442,8 @@ def _fetched(workload: Workload) -> dict[str, FloatArray]:
     return fetched
 
 
-def _cost(cluster: Cluster, workload: Workload, search: _Search) -> tuple[float, float, float]:
-    return placement_cost(cluster, workload, search.placement())
+def _nowhere(placement: Placement) -> Placement:
+    return Placement({key: np.full_like(array, UNPLACED) for key, array in placement.assignments.items()})
 
 
 def _better(after: tuple[float, ...], before: tuple[float, ...], step: float) -> bool:

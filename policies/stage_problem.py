@@ -41,7 +41,8 @@ class Problem:
     (E,) its cores, ``available`` (E,). ``room_busy`` and ``room_bytes`` (E,): what it may hold of this stage in all.
     ``use`` (E,): utilization by everything else. ``fetch`` (n,): bytes per batch that a unit fetches if nothing is
     local, ``bandwidth`` (E,) bytes per second; ``near`` gives for a unit the bytes per batch of its hot streams that
-    would be local on each executor, (E,), and is None where nothing is hot.
+    would be local on each executor, (E,), and is None where nothing is hot. ``relieve``: whether units leave executors
+    that have no room for them.
     """
 
     busy: FloatArray
@@ -56,6 +57,7 @@ class Problem:
     fetch: FloatArray
     bandwidth: FloatArray
     near: Callable[[int], FloatArray] | None
+    relieve: bool = True
 
     @cached_property
     def bounded(self) -> bool:
@@ -246,6 +248,7 @@ def _relocated(problem: Problem, limit: float) -> Option:
 
 def _shed(problem: Problem, books: _Books, limit: float) -> None:
     over = (books.work > problem.room_busy * (1 + _SAME)) | (books.bytes > problem.room_bytes * (1 + _SAME))
+    over &= problem.relieve
     late = books.seconds > limit * (1 + _SAME)
     for executor in np.flatnonzero(over | late).tolist():
         units = books.units(executor)
@@ -257,8 +260,10 @@ def _shed(problem: Problem, books: _Books, limit: float) -> None:
             if np.isfinite(limit):
                 most = max(limit - books.fetched[executor], 0.0) * speed
                 surplus = books.busy[executor] - most
-            surplus = max(surplus, float(books.work[executor] - problem.room_busy[executor]))
-            heavy = books.bytes[executor] - problem.room_bytes[executor]
+            heavy = 0.0
+            if problem.relieve:
+                surplus = max(surplus, float(books.work[executor] - problem.room_busy[executor]))
+                heavy = float(books.bytes[executor] - problem.room_bytes[executor])
             if surplus <= _SAME * books.work[executor] and heavy <= _SAME * max(books.bytes[executor], 1.0):
                 break
             if not simple:
