@@ -31,6 +31,11 @@ from rechannel.policies.model import (
     Stage,
     Workload,
 )
+from rechannel.policies.polish import polished
+from rechannel.policies.published.bottleneck import bottleneck
+from rechannel.policies.published.even import even
+from rechannel.policies.published.stream_classification import stream_classification
+from rechannel.policies.published.t_storm import t_storm
 from rechannel.policies.stage_problem import Option, Problem, limited, lower_bound, pruned, solve
 
 __all__ = ["ADAPTIVE", "AdaptiveParameters", "adaptive", "certified_bound"]
@@ -39,7 +44,7 @@ MODES = ("full", "light")
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SAME = 1e-9
 _SWEEPS = 4
-_POLISH = 1000  # moves that are priced as a whole at the end
+_POLISH = 30  # changes for each partition that are priced as a whole at the end
 _LEAST = 0.001  # the share by which another look at everything must have paid for a further one
 _SMALL = 1_000_000  # units times executors up to which all stages are looked at several times
 
@@ -112,13 +117,8 @@ def adaptive(
         return Outcome(bare, (*notes, f"{base.own_moves()} moves to relieve executors above {parameters.limit:.0%}"))
     start = base.cost()
     best = base.climbed()
-    if base.small and parameters.max_moves is None:
-        # Where executors are nearly full, what stands in the way of one stage is another that is not moved yet.
-        afresh = _Search(cluster, workload, current, parameters, start=_nowhere(current)).climbed()
-        if _better(afresh.cost(), best.cost(), parameters.min_step):
-            best = afresh
-        if base.entangled:
-            best = best.polished()
+    if base.small:
+        best = _elsewhere(cluster, workload, current, parameters, best)
     cost = best.cost()
     if best is not base and not _better(cost, start, parameters.min_step):
         best, cost = base, start
@@ -157,6 +157,35 @@ def certified_bound(cluster: Cluster, workload: Workload) -> float:
             seconds = float((stage.busy / (cluster.cores * cluster.speed)).max())
         bound += stage.batches_per_second * seconds
     return bound
+
+
+def _elsewhere(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters, best: _Search
+) -> _Search:
+    """The best of a search and of others that begin elsewhere, as long as they keep within ``max_moves``.
+
+    Where executors are nearly full, what stands in the way of one stage is another that is not moved yet: so once
+    with nothing placed. Where stages depend on each other, once from the best of what other heuristics say, and all is
+    polished as a whole.
+    """
+    most = np.inf if parameters.max_moves is None else parameters.max_moves
+    nowhere = Placement({key: np.full_like(array, UNPLACED) for key, array in current.assignments.items()})
+    found = [_Search(cluster, workload, current, parameters, start=nowhere).climbed()]
+    if best.entangled or best.crowded:
+        for heuristic in (even, bottleneck, stream_classification, t_storm):
+            start = heuristic(cluster, workload, current).placement
+            found.append(_Search(cluster, workload, current, parameters, start=start))
+        nearest = min(found[1:], key=_Search.cost)
+        if _better(nearest.cost(), best.cost(), 0.0):
+            found.append(nearest.climbed())
+    for other in found:
+        if other.own_moves() <= most and _better(other.cost(), best.cost(), parameters.min_step):
+            best = other
+    if best.entangled:
+        polished = best.polished()
+        if polished.own_moves() <= most:
+            return polished
+    return best
 
 
 class _Search:
@@ -216,32 +245,22 @@ class _Search:
         return len(self._query) > 1 or bool(self._fetch)
 
     def polished(self) -> _Search:
-        """With single moves that help all stages together, though maybe not their own; as many as there is time for."""
-        at = {key: array.copy() for key, array in self._at.items()}
-        best, budget = self.cost(), _POLISH
-        available = np.flatnonzero(self._cluster.available).tolist()
-        improved = True
-        while improved and budget > 0:
-            improved = False
-            for stage in sorted(self._stages, key=lambda stage: -stage.batches_per_second * float(stage.busy.max())):
-                for unit in np.argsort(-stage.busy, kind="stable").tolist():
-                    home = int(at[stage.key][unit])
-                    for executor in available:
-                        if executor == home or budget <= 0:
-                            continue
-                        budget -= 1
-                        at[stage.key][unit] = executor
-                        found = placement_cost(self._cluster, self._workload, Placement(at))
-                        if _better(found, best, _LEAST):
-                            best, home, improved = found, executor, True
-                        at[stage.key][unit] = home
-        return _Search(self._cluster, self._workload, self._given, self._parameters, start=Placement(at))
+        """With the changes that help all stages together, though maybe not their own."""
+        least = min(_LEAST, self._parameters.min_step)
+        budget = _POLISH * sum(stage.n for stage in self._stages)
+        at = polished(self._cluster, self._workload, self.placement(), least, budget)
+        return _Search(self._cluster, self._workload, self._given, self._parameters, start=at)
 
     def cost(self) -> tuple[float, float, float]:
         """See :func:`placement_cost`; infinite as long as something is on no executor."""
         if any((array < 0).any() for array in self._at.values()):
             return np.inf, np.inf, np.inf
         return placement_cost(self._cluster, self._workload, self.placement())
+
+    @property
+    def crowded(self) -> bool:
+        """Whether some executor is nearly full, so that stages stand in each other's way."""
+        return bool((self._all > 0.7 * self._parameters.limit * self._capacity).any())
 
     @property
     def small(self) -> bool:
@@ -440,10 +459,6 @@ def _fetched(workload: Workload) -> dict[str, FloatArray]:
             had = fetched.get(stage.key, np.zeros(stage.n))
             fetched[stage.key] = had + stream.received() / stage.batches_per_second
     return fetched
-
-
-def _nowhere(placement: Placement) -> Placement:
-    return Placement({key: np.full_like(array, UNPLACED) for key, array in placement.assignments.items()})
 
 
 def _better(after: tuple[float, ...], before: tuple[float, ...], step: float) -> bool:

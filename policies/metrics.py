@@ -7,6 +7,8 @@ cluster do not fit together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from rechannel.policies.model import Cluster, FloatArray, IntArray, ModelError, Placement, Stage, Workload
@@ -15,6 +17,7 @@ __all__ = [
     "SATURATED",
     "critical_path",
     "executor_busy",
+    "fetch_seconds",
     "inter_executor_volume",
     "inter_node_volume",
     "placement_cost",
@@ -88,6 +91,23 @@ def task_slots(cluster: Cluster) -> IntArray:
     return np.asarray(np.maximum(np.floor(cluster.cores + _ROUNDING), 1), dtype=np.int64)
 
 
+def fetch_seconds(
+    cluster: Cluster, workload: Workload, stage: Stage, assignments: Mapping[str, IntArray]
+) -> FloatArray:
+    """Seconds per batch that each executor fetches for a placeable stage, (E,); 0 where the bandwidth is not known."""
+    seconds = np.zeros(cluster.size)
+    if stage.batches_per_second == 0:
+        return seconds
+    anywhere = np.arange(cluster.size, dtype=np.int64)
+    for stream in workload.streams:
+        if stream.downstream == stage.key:
+            down = assignments[stage.key]
+            local = stream.local_received(assignments.get(stream.upstream, anywhere), down)
+            remote = np.maximum(stream.received() - local, 0.0) / stage.batches_per_second
+            seconds += _sums(cluster, remote, down) / cluster.bandwidth
+    return seconds
+
+
 def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) -> FloatArray:
     """Seconds per batch of each stage of the workload, shape (S,): as long as its slowest executor.
 
@@ -104,7 +124,7 @@ def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) ->
     for stage, busy in zip(workload.stages, work, strict=True):
         load += stage.batches_per_second * busy
         own[stage.query] += stage.batches_per_second * busy
-    fetching = _fetch_seconds(cluster, workload, placement)
+    fetching = bool(np.isfinite(cluster.bandwidth).any())
     seconds = np.zeros(len(workload.stages))
     for index, stage in enumerate(workload.stages):
         if not stage.placeable:
@@ -112,7 +132,9 @@ def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) ->
             continue
         left = np.maximum(1.0 - (load - own[stage.query]) / capacity, 1.0 - SATURATED)
         times = scheduled(cluster, stage.busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
-        seconds[index] = (times + fetching.get(stage.key, 0.0)).max()
+        if fetching:
+            times = times + fetch_seconds(cluster, workload, stage, placement.assignments)
+        seconds[index] = times.max()
     return seconds
 
 
@@ -163,23 +185,6 @@ def spread(values: FloatArray) -> float:
 def _sums(cluster: Cluster, values: FloatArray, executors: IntArray) -> FloatArray:
     placed = executors >= 0
     return np.bincount(executors[placed], weights=values[placed], minlength=cluster.size).astype(np.float64)
-
-
-def _fetch_seconds(cluster: Cluster, workload: Workload, placement: Placement) -> dict[str, FloatArray]:
-    """Seconds per batch that each executor fetches for a stage, by stage; empty where no bandwidth is known."""
-    seconds: dict[str, FloatArray] = {}
-    if not np.isfinite(cluster.bandwidth).any():
-        return seconds
-    for stream in workload.streams:
-        stage = workload.stage(stream.downstream)
-        if not stage.placeable or stage.batches_per_second == 0:
-            continue
-        up = unit_executors(cluster, workload.stage(stream.upstream), placement)
-        down = placement[stage.key]
-        remote = np.maximum(stream.received() - stream.local_received(up, down), 0.0) / stage.batches_per_second
-        fetched = seconds.setdefault(stage.key, np.zeros(cluster.size))
-        fetched += _sums(cluster, remote, down) / cluster.bandwidth
-    return seconds
 
 
 def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group: IntArray) -> float:

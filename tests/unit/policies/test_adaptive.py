@@ -269,7 +269,7 @@ def test_bad_parameter_is_named(field: str, value: object) -> None:
         AdaptiveParameters(**{field: value})  # type: ignore[arg-type]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.integers(1, 6),
     st.lists(st.floats(0.01, 100), min_size=1, max_size=30),
