@@ -8,7 +8,7 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-full lint clean
+.PHONY: help setup demo bench test test-unit test-full lint clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,10 @@ $(STAMP): pyproject.toml $(wildcard constraints.txt) .ci/setup.sh
 
 demo: $(STAMP) ## Rebalance a skewed query while it runs; JSON=FILE writes the figures, ARGS=... adds options
 	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
+
+bench: $(STAMP) ## Measure the policies (an hour; ARGS=--quick: minutes); writes docs/policies.md
+	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
+	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
 
 test: $(STAMP) ## Unit tests and the smoke test on real Redis and real Spark
 	$(BIN)/python -m pytest tests -m 'not slow'

@@ -20,6 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"
 _ENVIRONMENT_PREFIX = "RECHANNEL_"
+_WHOLE = 2**63  # whole numbers are below it, as TOML has it
+_POLICIES = "policies"  # the section that holds a table for each policy
 _T = TypeVar("_T")
 
 
@@ -152,7 +154,16 @@ class RescheduleSettings:
         low=0,
         high=3600,
     )
-    policy: str = _setting("adaptive", "See `rechannel.policies.registry`.", pattern=r"[a-z][a-z0-9-]*")
+    policy: str = _setting(
+        "adaptive",
+        "Decides where partitions should be; `rechannel policies` lists all.",
+        pattern=r"[a-z][a-z0-9-]*",
+    )
+    drain_policy: str = _setting(
+        "fair-redistribution",
+        "Decides where the partitions of drained nodes go; the others stay.",
+        pattern=r"[a-z][a-z0-9-]*",
+    )
     windows: int = _setting(
         3, "Agent windows averaged into one decision (three windows of five seconds).", unit="windows", low=1, high=60
     )
@@ -204,6 +215,16 @@ class MigrationSettings:
         1, "Partitions an executor gives, and takes, in one step (batch).", unit="moves", low=1, high=1000
     )
     max_moves: int = _setting(200, "Moves in one migration; the rest waits.", unit="moves", low=1, high=100_000)
+    moves_per_batch: int = _setting(
+        32,
+        "Partitions one batch of a query takes over at most; halved when such a batch lasts 1.5 times the median.",
+        unit="moves",
+        low=1,
+        high=10_000,
+    )
+    bytes_per_batch: float = _setting(
+        4e9, "The same in bytes of state; one partition alone may be larger.", unit="bytes", low=1e3, high=1e12
+    )
 
 
 @dataclass(frozen=True)
@@ -222,7 +243,11 @@ class ControllerSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """The whole tree; one attribute a TOML section."""
+    """The whole tree; one attribute a TOML section.
+
+    ``policies``: policy -> parameter -> value, out of ``[policies.NAME]``. Only the form is checked here; whether there
+    is such a policy and such a parameter is known where the policies are (`rechannel config check`, the controller).
+    """
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
@@ -230,6 +255,7 @@ class Settings:
     agent: AgentSettings = field(default_factory=AgentSettings)
     link: LinkSettings = field(default_factory=LinkSettings)
     reschedule: RescheduleSettings = field(default_factory=RescheduleSettings)
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     gate: GateSettings = field(default_factory=GateSettings)
     migration: MigrationSettings = field(default_factory=MigrationSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
@@ -254,8 +280,11 @@ def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
     _read_environment(environ, values, mistakes)
     sections: dict[str, Any] = {}
     for section in dataclasses.fields(Settings):
-        kind = _section_class(section.name)
-        sections[section.name] = _build(kind, section.name, values.pop(section.name, {}), mistakes)
+        given = values.pop(section.name, {})
+        if section.name == _POLICIES:
+            sections[section.name] = _read_policies(given, mistakes)
+        else:
+            sections[section.name] = _build(_section_class(section.name), section.name, given, mistakes)
     known = ", ".join(item.name for item in dataclasses.fields(Settings))
     mistakes += [f"[{name}]: no such section; known are {known}" for name in values]
     if mistakes:
@@ -324,6 +353,46 @@ class _Text(str):
     __slots__ = ()
 
 
+def _read_policies(given: Mapping[str, Any], mistakes: list[str]) -> dict[str, dict[str, Any]]:
+    """Policy -> parameter -> value; of tables, and of what the environment says of <POLICY>__<PARAMETER>."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, content in given.items():
+        policy, parameters = name, content
+        if isinstance(content, _Text):
+            policy, _, parameter = name.partition("__")
+            policy, parameters = policy.replace("_", "-"), {parameter: _literal(content)} if parameter else None
+        if not isinstance(parameters, dict):
+            mistakes.append(
+                f"{_POLICIES}.{name}: names no parameter; write it in a table, as in [{_POLICIES}.adaptive]"
+            )
+            continue
+        kept = found.setdefault(policy, {})
+        for parameter, value in parameters.items():
+            if all(_is_plain(item) for item in (value if isinstance(value, list) else [value])):
+                kept[parameter] = value
+            else:
+                mistakes.append(
+                    f"{_POLICIES}.{policy}.{parameter}: {value!r} is neither text, a finite number, true, false nor a "
+                    "list of such"
+                )
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, int):
+        return abs(value) < _WHOLE
+    return isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _literal(text: str) -> Any:
+    """A value as a TOML file would have it, or the text itself where that is none."""
+    try:
+        document = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return str(text)
+    return document["value"] if len(document) == 1 else str(text)
+
+
 def _build(kind: type[_T], section: str, given: Mapping[str, Any], mistakes: list[str]) -> _T:
     fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
@@ -375,9 +444,11 @@ def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
 
 
 def describe() -> list[tuple[str, str, str, str, str]]:
-    """List (field, default, unit, bounds, reason) of every setting, for `config show` and the docs."""
+    """List (field, default, unit, bounds, reason) of every setting but policies', for `config show` and the docs."""
     rows = []
     for section in dataclasses.fields(Settings):
+        if section.name == _POLICIES:
+            continue
         for item in dataclasses.fields(_section_class(section.name)):
             rule = item.metadata
             if rule["choices"]:

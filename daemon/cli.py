@@ -60,6 +60,11 @@ def _application(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def _policy(command: Callable[..., Any]) -> Callable[..., Any]:
+    words = "Ask this policy, this once; `rechannel policies` lists them. [default: reschedule.policy]"
+    return click.option("--policy", metavar="NAME", default="", help=words)(command)
+
+
 def _asking(command: Callable[..., Any]) -> Callable[..., Any]:
     wait = click.option(
         "--wait", type=click.FloatRange(0.1, 3600), metavar="SECONDS", help="How long to wait for an answer."
@@ -209,21 +214,23 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @main.command()
 @_config
 @_application
+@_policy
 @click.option("--force", is_flag=True, help="Plan as if gate and cool-down said yes.")
 @_asking
 @_json
 @_guarded
-def plan(config: str | None, application: str, force: bool, wait: float | None, as_json: bool) -> int:
+def plan(config: str | None, application: str, policy: str, force: bool, wait: float | None, as_json: bool) -> int:
     """Say what would be moved now, and why; move nothing."""
     from rechannel.daemon import cli_request
 
-    arguments = {"application": application, "force": "yes" if force else ""}
+    arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
     return cli_request.decide(_settings(config), "plan", arguments, reason="", wait=wait, as_json=as_json)
 
 
 @main.command()
 @_config
 @_application
+@_policy
 @click.option("--apply", is_flag=True, help="Do it. Without this it is a dry run, the same as `plan`.")
 @click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
 @click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
@@ -231,12 +238,19 @@ def plan(config: str | None, application: str, force: bool, wait: float | None, 
 @_json
 @_guarded
 def rebalance(
-    config: str | None, application: str, apply: bool, force: bool, reason: str, wait: float | None, as_json: bool
+    config: str | None,
+    application: str,
+    policy: str,
+    apply: bool,
+    force: bool,
+    reason: str,
+    wait: float | None,
+    as_json: bool,
 ) -> int:
     """Rebalance now."""
     from rechannel.daemon import cli_request
 
-    arguments = {"application": application, "force": "yes" if force else ""}
+    arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
     verb = "rebalance" if apply else "plan"
     return cli_request.decide(_settings(config), verb, arguments, reason=reason, wait=wait, as_json=as_json)
 
@@ -265,6 +279,21 @@ def resume(config: str | None, reason: str, wait: float | None, as_json: bool) -
     from rechannel.daemon import cli_request
 
     return cli_request.order(_settings(config), "resume", {}, reason=reason, wait=wait, as_json=as_json)
+
+
+@main.command()
+@_config
+@_application
+@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
+@_asking
+@_json
+@_guarded
+def stop(config: str | None, application: str, reason: str, wait: float | None, as_json: bool) -> int:
+    """End the running migration at the next batch boundary; what was moved stays moved."""
+    from rechannel.daemon import cli_request
+
+    arguments = {"application": application}
+    return cli_request.order(_settings(config), "stop", arguments, reason=reason, wait=wait, as_json=as_json)
 
 
 @main.command()

@@ -9,17 +9,14 @@ from pathlib import Path
 import click
 
 from rechannel.conf.settings import Settings, SettingsError, describe
+from rechannel.daemon import choosing
 from rechannel.daemon.exits import CommandError, Exit
-from rechannel.policies.registry import POLICIES
 from rechannel.wire.signing import KeyFileError, Signer, Verifier, make_keys
 
 
 def check(settings: Settings, *, as_json: bool) -> None:
     """Check what the settings point at; `load` has checked the values themselves."""
-    mistakes = []
-    if settings.reschedule.policy not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
-        mistakes.append(f"reschedule.policy: no policy is called {settings.reschedule.policy!r}; known are {known}")
+    mistakes = choosing.mistakes(settings)
     if settings.redis.password_file and not Path(settings.redis.password_file).is_file():
         mistakes.append(f"redis.password_file: {settings.redis.password_file} is no file")
     for path, reader in (
@@ -53,6 +50,11 @@ def show(settings: Settings, *, as_json: bool) -> None:
     for name, default, unit, bounds, reason in describe():
         section, _, field = name.partition(".")
         rows.append((name, repr(values[section][field]), default, unit, bounds, reason))
+    rows += [
+        (f"policies.{policy}.{name}", repr(value), "", "", "", f"A parameter of the policy {policy}.")
+        for policy, given in settings.policies.items()
+        for name, value in given.items()
+    ]
     cli_tables.settings(rows)
 
 

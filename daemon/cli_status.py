@@ -15,6 +15,7 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon import partitions
 from rechannel.daemon.collect import Collector, Facts
+from rechannel.daemon.deciding import stream_classes
 from rechannel.daemon.exits import CommandError, Exit
 from rechannel.daemon.orders import left_on
 from rechannel.daemon.snapshot import (
@@ -156,6 +157,7 @@ def _application(
         "executors": _executors(facts, model, settings, now, drains),
         "queries": [_query(query, model, report.starts) for query in report.queries],
         "shuffles_seen": model.shuffles_seen if model is not None else None,
+        "streams": stream_classes(model) if model is not None else {},
         "hot_streams": partitions.hot(model) if model is not None else [],
         "partitions": partitions.rows(facts, model) if details else [],
         "moves": [msgspec.to_builtins(view) for view in report.moves if view.state in UNSETTLED],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -68,6 +68,8 @@ def status(document: dict[str, Any], now: float) -> None:
             console.print(
                 f"agents reported {application['shuffles_seen']:.0%} of the shuffle outputs of the last batches"
             )
+        if application["streams"]:
+            console.print(streams_line(application["streams"]))
         if application["partitions"]:
             console.print(partition_table(application["partitions"]))
         if application["moves"]:
@@ -88,6 +90,11 @@ def controller_line(controller: dict[str, Any] | None, now: float) -> str:
     ]
     line = ", ".join(part for part in parts if part)
     return f"{line}\nlast: {escape(controller['last_sentence'])}" if controller["last_sentence"] else line
+
+
+def streams_line(classes: Mapping[str, int]) -> str:
+    """Say how many streams are of each class."""
+    return f"streams: {', '.join(f'{count} {kind}' for kind, count in classes.items())}"
 
 
 def _short(query: str) -> str:
@@ -258,8 +265,7 @@ def decision(application: str, made: Decision) -> None:
             table.add_row("", f"… and {len(made.moves) - _MOVES_SHOWN} more")
         console.print(table)
     if made.streams:
-        counts = ", ".join(f"{count} {kind}" for kind, count in made.streams.items())
-        console.print(f"streams: {counts}")
+        console.print(streams_line(made.streams))
         for stream in made.hot_streams:
             console.print(f"  {escape(stream)}")
     for refusal in made.refusals:
@@ -273,7 +279,7 @@ def history_line(entry: dict[str, Any]) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
-        return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}): {entry['sentence']}"
+        return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}, {entry['policy']}): {entry['sentence']}"
     step = f"{entry['before'] or '·'} → {entry['after']}"
     unit = f"{_short(entry['query'])}/{entry['stage']} #{entry['partition']}"
     way = f"{entry['source'] or '?'} → {entry['target']}"

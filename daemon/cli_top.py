@@ -24,6 +24,7 @@ from rechannel.daemon.cli_tables import (
     number,
     partition_table,
     remarks,
+    streams_line,
 )
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.exits import CommandError, Exit
@@ -100,6 +101,8 @@ def application(row: Row) -> list[RenderableType]:
         parts += ["", partition_table(hot[:_HOT_PARTITIONS])]
     if row["hot_streams"]:
         parts += ["", _streams(row["hot_streams"][:_HOT_STREAMS])]
+    if row["streams"]:
+        parts.append(streams_line(row["streams"]))
     if row["moves"]:
         parts += ["", moves_table(row["moves"])]
     return parts

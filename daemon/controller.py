@@ -23,11 +23,12 @@ import structlog
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import deciding, requests
+from rechannel.daemon.choosing import DRAIN, policy_for
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.deciding import Ask
 from rechannel.daemon.following import Migration, in_flight
 from rechannel.daemon.lead import Lead, Turn
-from rechannel.daemon.orders import Orders, left_on, stranded
+from rechannel.daemon.orders import Orders, left_on
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
 from rechannel.wire import keys
 from rechannel.wire.messages import (
@@ -136,21 +137,24 @@ class Controller:
         reason: str = "",
         apply: bool = False,
         force: bool = False,
+        policy: str = "",
     ) -> Decision:
         """Decide on one application, publish the decision, and with ``apply`` begin the migration.
 
-        ``force`` skips the gate and the cool-down, never a hard law, a pause or a running migration.
+        ``force`` skips the gate and the cool-down, never a hard law, a pause or a running migration. ``policy`` is
+        asked for this decision alone; else the one of the settings.
         """
         with self._lock:
             now = self._clock()
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-            ask = Ask(f"{stamp}-{secrets.token_hex(2)}", now, trigger, user, reason, apply, force)
+            policy = policy or policy_for(trigger, self.settings)
+            ask = Ask(f"{stamp}-{secrets.token_hex(2)}", now, trigger, policy, user, reason, apply, force)
             why = NotReady("not-leading", "this controller does not lead", transient=True)
             if not self.lead.holds():
-                return deciding.not_ready(ask, self.settings.reschedule.policy, why)
+                return deciding.not_ready(ask, why)
             decision, runs = self._decided(ask, application)
-            if not self.lead.holds():  # planning took long, or the process was stopped meanwhile
-                return deciding.not_ready(ask, self.settings.reschedule.policy, why)
+            if not self.lead.holds():  # planning took long, or the process was held up meanwhile
+                return deciding.not_ready(ask, why)
             self._publish(decision, application, runs)
             return decision
 
@@ -195,17 +199,7 @@ class Controller:
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
         """Order that a node is to hold no state; ValueError where no application has an executor there."""
         with self._lock:
-            reports = self._collector.refresh()
-            hosts = {info.host for report in reports.values() for info in report.executors}
-            if node not in hosts and node not in self.orders.nodes:
-                raise ValueError(f"unknown node {node}; known are {', '.join(sorted(hosts)) or 'none'}")
-            avoid = self.orders.nodes | {node}
-            stuck = stranded(reports, avoid)
-            if stuck:
-                raise ValueError(
-                    f"draining {node} leaves {', '.join(stuck)} no executor to move to: add a node first, or undrain "
-                    f"{', '.join(sorted(self.orders.nodes - {node})) or 'another one'}"
-                )
+            self.orders.examine(node, reports := self._collector.refresh())
             before = dict(self.orders.drains)
             self.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
             self._publish_orders(before)
@@ -234,6 +228,21 @@ class Controller:
             self._publish_state()
             return self._last_sentence
 
+    def stop(self, application: str, *, user: str, reason: str) -> str:
+        """End the running migration of an application, or of all (""), at the next boundary; ValueError without one."""
+        with self._lock:
+            self.follow()
+            running = {name: found for name, found in self.migrations.items() if application in ("", name)}
+            if not running:
+                raise ValueError(f"no migration of {application or 'any application'} is running")
+            for name in running:
+                self.migrations[name] = running[name].stopped(self._clock())
+                self._renew(self.migrations[name])
+            self._last_sentence = "; ".join(f"{found.sentence()}, and ends" for found in running.values())
+            self._log.info("stop", applications=sorted(running), user=user, reason=reason)
+            self._publish_state()
+            return self._last_sentence
+
     def _publish_orders(self, before: dict[str, Drain]) -> None:
         try:
             self.orders.publish(self.lead.paused, self.lead.epoch)
@@ -258,27 +267,26 @@ class Controller:
 
     def _decided(self, ask: Ask, application: str) -> tuple[Decision, dict[str, str]]:
         """Return the decision and the query runs it was made for."""
-        policy = self.settings.reschedule.policy
         if ask.apply and self.lead.paused:
             detail = "Rechannel is paused: `rechannel resume` first"
-            return deciding.refused(ask, policy, Refusal(law="paused", reach="plan", detail=detail)), {}
+            return deciding.refused(ask, Refusal(law="paused", reach="plan", detail=detail)), {}
         self._collector.refresh()
         facts = self._collector.gather(application)
         if facts is None:
             why = NotReady("no-report", f"no link reports for application {application}", transient=True)
-            return deciding.not_ready(ask, policy, why), {}
+            return deciding.not_ready(ask, why), {}
         busy = self._migration_runs(application, facts.report, ask.at)
         if busy:
-            return deciding.not_ready(ask, policy, NotReady("migration-running", busy, transient=True)), {}
+            return deciding.not_ready(ask, NotReady("migration-running", busy, transient=True)), {}
         arguments = (application, facts.report, facts.batches, facts.windows, self.settings, ask.at, self.orders.nodes)
         snapshot: Snapshot | NotReady
-        if ask.trigger == deciding.DRAIN:
+        if ask.trigger == DRAIN:
             nothing = NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
             snapshot = build_snapshot(*arguments, whole=True) or nothing
         else:
             snapshot = take_snapshot(*arguments)
         if isinstance(snapshot, NotReady):
-            return deciding.not_ready(ask, policy, snapshot), {}
+            return deciding.not_ready(ask, snapshot), {}
         resting = self._resting(application, ask.at)
         decision = deciding.decide(
             ask,
@@ -318,7 +326,7 @@ class Controller:
             reason=decision.reason,
             sentence=decision.sentence,
         )
-        if decision.trigger == deciding.DRAIN:
+        if decision.trigger == DRAIN:
             repeated = self._drain_said.get(application) == decision.sentence and decision.outcome != "applied"
             self._drain_said[application] = decision.sentence
             if repeated:
@@ -348,7 +356,7 @@ class Controller:
             return
         if any(left_on(report, self.orders.nodes).values()):
             self._retry_at[application] = now + _RETRY_EVERY
-            if self.decide(deciding.DRAIN, application=application, apply=True).outcome == "applied":
+            if self.decide(DRAIN, application=application, apply=True).outcome == "applied":
                 return
         decided_for = self._decided_for.get(application, here)
         stable = now - self._executors[application][1] >= self.settings.reschedule.settle

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon.choosing import DRAIN, parameters_for
 from rechannel.daemon.exits import Exit
 from rechannel.daemon.snapshot import NotReady, Snapshot
 from rechannel.migration.plan.manager import Disposition, Facts, dispose
 from rechannel.policies.classification import StreamClass, classify, hot_streams
-from rechannel.policies.model import ModelError, Placement, ScaleOutError
-from rechannel.policies.registry import POLICIES, PolicyLawError, propose
+from rechannel.policies.model import UNPLACED, ModelError, Placement, ScaleOutError
+from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.messages import Decision, ExecutorLoad, Refusal
 
-DRAIN = "drain"  # the trigger of decisions that empty drained nodes
 _HOT_STREAMS = 10
 _EXITS = {
     "ok": Exit.DONE,
@@ -32,11 +32,12 @@ _EXITS = {
 
 @dataclass(frozen=True)
 class Ask:
-    """Who wants a decision, why, and what may be done with it."""
+    """Who wants a decision, why, by which policy, and what may be done with it."""
 
     decision: str
     at: float
     trigger: str
+    policy: str
     user: str = ""
     reason: str = ""
     apply: bool = False
@@ -50,15 +51,15 @@ def exit_of(decision: Decision) -> Exit:
     return _EXITS.get(decision.reason, Exit.REFUSED)
 
 
-def not_ready(ask: Ask, policy: str, why: NotReady) -> Decision:
+def not_ready(ask: Ask, why: NotReady) -> Decision:
     """Return the decision not to decide."""
     wait = f"; ready in about {why.ready_in:.0f} s" if why.ready_in is not None else ""
-    return _empty(ask, policy, "not-ready", why.code, f"not ready: {why.sentence}{wait}")
+    return _empty(ask, "not-ready", why.code, f"not ready: {why.sentence}{wait}")
 
 
-def refused(ask: Ask, policy: str, refusal: Refusal) -> Decision:
+def refused(ask: Ask, refusal: Refusal) -> Decision:
     """Return a refusal that needed no plan."""
-    return _empty(ask, policy, "refused", refusal.law, refusal.detail, [refusal])
+    return _empty(ask, "refused", refusal.law, refusal.detail, [refusal])
 
 
 def decide(
@@ -71,19 +72,13 @@ def decide(
     notes: Sequence[str] = (),
 ) -> Decision:
     """Decide on one application. ``resting``: seconds of its cool-down that are left."""
-    policy = settings.reschedule.policy
-    entry = POLICIES.get(policy)
-    # A drain moves what has to leave and nothing else: the rest has its own time and its gate.
-    most = 0 if ask.trigger == DRAIN else settings.migration.max_moves
-    limits = {"max_moves": most, "min_step": settings.gate.min_step}
-    known = getattr(entry.parameters, "__dataclass_fields__", {}) if entry else {}
-    parameters = {name: value for name, value in limits.items() if name in known}
     try:
-        proposal = propose(policy, snapshot.cluster, snapshot.workload, snapshot.placement, parameters)
+        proposal, said = _proposed(ask, snapshot, settings)
     except ScaleOutError as error:
-        return refused(ask, policy, Refusal(law="scale-out", reach="plan", detail=str(error)))
+        return refused(ask, Refusal(law="scale-out", reach="plan", detail=str(error)))
     except (ModelError, PolicyLawError) as error:
-        return refused(ask, policy, Refusal(law="policy", reach="plan", detail=str(error)))
+        return refused(ask, Refusal(law="policy", reach="plan", detail=str(error)))
+    wanted = _only_leaving(snapshot, proposal.placement) if ask.trigger == DRAIN else proposal.placement
     facts = Facts(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
@@ -93,15 +88,14 @@ def decide(
         in_flight=in_flight,
         resting=resting,
     )
-    disposed = dispose(proposal.placement, facts, settings, decision=ask.decision, force=ask.force)
-    classes, hot = _streams(snapshot)
+    disposed = dispose(wanted, facts, settings, decision=ask.decision, force=ask.force)
     asked = [f"asked by {ask.user}: {ask.reason}"] if ask.reason else []
     return Decision(
         decision=ask.decision,
         at=ask.at,
         trigger=ask.trigger,
         user=ask.user,
-        policy=policy,
+        policy=proposal.policy,
         outcome=_outcome(ask, disposed),
         reason=disposed.code,
         sentence=_sentence(ask, disposed),
@@ -112,22 +106,51 @@ def decide(
         batch_time_after=disposed.batch_time_after,
         gain=disposed.verdict.gain if disposed.verdict else 0.0,
         cost=disposed.verdict.cost if disposed.verdict else 0.0,
-        streams=classes,
-        hot_streams=hot,
-        notes=[*asked, *notes, *snapshot.notes, *proposal.notes],
+        streams=stream_classes(snapshot),
+        hot_streams=_hot(snapshot),
+        notes=[*asked, *said, *notes, *snapshot.notes, *proposal.notes],
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
     )
 
 
-def _empty(
-    ask: Ask, policy: str, outcome: str, code: str, sentence: str, refusals: list[Refusal] | None = None
-) -> Decision:
+def _proposed(ask: Ask, snapshot: Snapshot, settings: Settings) -> tuple[Proposal, list[str]]:
+    """What a policy proposes, and what is to be said about which one.
+
+    A drain's policy may find no room where another one does: what has to leave is not left for that.
+    """
+    drain = ask.trigger == DRAIN
+
+    def proposed(policy: str) -> Proposal:
+        parameters = parameters_for(policy, settings, drain=drain)
+        return propose(policy, snapshot.cluster, snapshot.workload, snapshot.placement, parameters)
+
+    try:
+        return proposed(ask.policy), []
+    except ScaleOutError as error:
+        other = settings.reschedule.policy
+        if not drain or other == ask.policy:
+            raise
+        return proposed(other), [f"{other} decides instead of {ask.policy}, which finds no room: {error}"]
+
+
+def _only_leaving(snapshot: Snapshot, wanted: Placement) -> Placement:
+    """A drain moves what has to leave and nothing else: the rest has its own time and its gate."""
+    available = snapshot.cluster.available
+    return Placement(
+        {
+            key: np.where((now == UNPLACED) | ~available[now], wanted[key], now)
+            for key, now in snapshot.placement.assignments.items()
+        }
+    )
+
+
+def _empty(ask: Ask, outcome: str, code: str, sentence: str, refusals: list[Refusal] | None = None) -> Decision:
     return Decision(
         decision=ask.decision,
         at=ask.at,
         trigger=ask.trigger,
         user=ask.user,
-        policy=policy,
+        policy=ask.policy,
         outcome=outcome,
         reason=code,
         sentence=sentence,
@@ -180,20 +203,22 @@ def finite(value: float) -> float:
     return float(value) if math.isfinite(value) else 0.0
 
 
-def _streams(snapshot: Snapshot) -> tuple[dict[str, int], list[str]]:
+def stream_classes(snapshot: Snapshot) -> dict[str, int]:
+    """Count the streams of each class, the largest class first; nothing where no stream is known."""
     volumes = [stream.volumes() for stream in snapshot.workload.streams]
     if not volumes:
-        return {}, []
+        return {}
     classes = classify(np.concatenate(volumes)).classes
-    count = {kind.name.lower(): int((classes == kind).sum()) for kind in sorted(StreamClass, reverse=True)}
-    hot = hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
-    names = [
+    return {kind.name.lower(): int((classes == kind).sum()) for kind in sorted(StreamClass, reverse=True)}
+
+
+def _hot(snapshot: Snapshot) -> list[str]:
+    return [
         f"{end_name(snapshot, stream.upstream, stream.upstream_index)} → "
         f"{end_name(snapshot, stream.downstream, stream.downstream_partition)}: "
         f"{stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
-        for stream in hot
+        for stream in hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
     ]
-    return count, names
 
 
 def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:

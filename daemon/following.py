@@ -33,6 +33,15 @@ class Migration:
     def __post_init__(self) -> None:
         self.last_sign = max(self.last_sign, self.begun)
 
+    def stopped(self, now: float) -> Migration:
+        """Return what takes its place so that it begins no further move.
+
+        Nothing is wanted any more, so the link gives up what it has not said to Spark yet; what it has lands with the
+        batch that runs next.
+        """
+        desired = DesiredPlacement(decision=f"{self.desired.decision}-stop", runs=self.desired.runs, moves=[])
+        return Migration(self.application, desired, now, self.patience)
+
     def update(self, report: LinkReport | None, now: float) -> None:
         """Take in what the link says of the moves. A settled move stays settled, though the link forgets it."""
         if report is None or report.decision != self.desired.decision:
@@ -62,7 +71,7 @@ class Migration:
 
     def over(self, now: float) -> str:
         """Return why the migration is over, "" while it is not."""
-        if len(self.settled) == len(self.desired.moves):
+        if len(self.settled) == len(self.desired.moves) and (self.taken_up or self.desired.moves):
             return "settled"
         if not self.taken_up and now - self.begun > self.patience:
             return "not-taken-up"  # even if Redis was away meanwhile: its figures are old by now

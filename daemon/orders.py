@@ -78,6 +78,18 @@ class Orders:
         self._known = (epoch, envelope.sequence)
         self._store.put(keys.ORDERS, "", self._signer.sign(envelope))
 
+    def examine(self, node: str, reports: Mapping[str, LinkReport]) -> None:
+        """Raise ValueError where no application has an executor on the node, or one would have none left to move to."""
+        hosts = {info.host for report in reports.values() for info in report.executors}
+        if node not in hosts and node not in self.nodes:
+            raise ValueError(f"unknown node {node}; known are {', '.join(sorted(hosts)) or 'none'}")
+        stuck = stranded(reports, self.nodes | {node})
+        if stuck:
+            raise ValueError(
+                f"draining {node} leaves {', '.join(stuck)} no executor to move to: add a node first, or undrain "
+                f"{', '.join(sorted(self.nodes - {node})) or 'another one'}"
+            )
+
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> Drain:
         """Order that a node is to hold no state; said again, it changes what is asked for. ``patience`` in seconds."""
         now = self._clock()

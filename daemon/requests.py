@@ -15,8 +15,10 @@ import msgspec
 import structlog
 
 from rechannel.daemon import deciding
+from rechannel.daemon.choosing import unknown_policy
 from rechannel.daemon.collect import entry_number
 from rechannel.daemon.exits import Exit
+from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyNameError
 from rechannel.wire.messages import Decision, Envelope, Reply, Request
@@ -36,11 +38,16 @@ class Leader(Protocol):
     def applications(self) -> list[str]:
         """Applications it knows."""
 
-    def decide(self, trigger: str, *, application: str, user: str, reason: str, apply: bool, force: bool) -> Decision:
-        """Decide on one application and publish the decision."""
+    def decide(
+        self, trigger: str, *, application: str, user: str, reason: str, apply: bool, force: bool, policy: str
+    ) -> Decision:
+        """Decide on one application and publish the decision; ``policy``: "" for that of the settings."""
 
     def pause(self, paused: bool) -> str:
         """Pause or resume everything; returns a sentence."""
+
+    def stop(self, application: str, *, user: str, reason: str) -> str:
+        """End running migrations at the next boundary; returns a sentence, raises ValueError."""
 
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
         """Order that a node is to hold no state; returns a sentence, raises ValueError."""
@@ -65,6 +72,7 @@ class Desk:
             "rebalance": self._rebalance,
             "pause": lambda request: self._pause(request, True),
             "resume": lambda request: self._pause(request, False),
+            "stop": self._stop,
             "drain": self._drain,
             "undrain": self._undrain,
         }
@@ -133,6 +141,9 @@ class Desk:
             return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=sentence)
         if not application and len(known) > 1:
             return _no(request, f"there are several applications, name one with --application: {listed}")
+        policy = request.arguments.get("policy", "")
+        if policy and policy not in POLICIES:
+            return _no(request, unknown_policy(policy))
         application = application or known[0]
         decision = self._leader.decide(
             "operator",
@@ -141,6 +152,7 @@ class Desk:
             reason=request.reason,
             apply=apply,
             force=request.arguments.get("force") == "yes",
+            policy=policy,
         )
         data: dict[str, Any] = {"application": application, "decision": msgspec.to_builtins(decision)}
         code = int(deciding.exit_of(decision))
@@ -149,6 +161,14 @@ class Desk:
     def _pause(self, request: Request, paused: bool) -> Reply:
         sentence = self._leader.pause(paused)
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"paused": paused})
+
+    def _stop(self, request: Request) -> Reply:
+        application = request.arguments.get("application", "")
+        try:
+            sentence = self._leader.stop(application, user=request.user, reason=request.reason)
+        except ValueError as error:
+            return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
 
     def _drain(self, request: Request) -> Reply:
         given = request.arguments

@@ -13,9 +13,9 @@ from datetime import UTC
 import structlog
 
 from rechannel.conf.settings import Settings, SettingsError
+from rechannel.daemon import choosing
 from rechannel.daemon.brake import Brake
 from rechannel.daemon.controller import Controller
-from rechannel.policies.registry import POLICIES
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.store import Store, StoreError, StoreUnavailableError
 
@@ -78,9 +78,7 @@ def signer_of(settings: Settings) -> Signer:
             "signing.private_key_file: is not set, and a link obeys no unsigned placement; make a key pair with "
             "`rechannel config keys DIR` and name its signing.key here"
         )
-    if settings.reschedule.policy not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
-        mistakes.append(f"reschedule.policy: no policy is called {settings.reschedule.policy!r}; known are {known}")
+    mistakes += choosing.mistakes(settings)
     if mistakes:
         raise SettingsError(mistakes)
     try:

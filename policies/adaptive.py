@@ -11,13 +11,14 @@ from what no placement can beat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from rechannel.policies.classification import high_edges
-from rechannel.policies.entry import PolicyEntry
+from rechannel.policies.bounds import certified_bound, lower_bound
+from rechannel.policies.entry import Objective, PolicyEntry
+from rechannel.policies.hot_streams import HotStreams
 from rechannel.policies.metrics import SATURATED, placement_cost, task_slots
 from rechannel.policies.model import (
     UNPLACED,
@@ -36,7 +37,7 @@ from rechannel.policies.published.bottleneck import bottleneck
 from rechannel.policies.published.even import even
 from rechannel.policies.published.stream_classification import stream_classification
 from rechannel.policies.published.t_storm import t_storm
-from rechannel.policies.stage_problem import Option, Problem, limited, lower_bound, pruned, solve
+from rechannel.policies.stage_problem import Option, Problem, limited, pruned, solve
 
 __all__ = ["ADAPTIVE", "AdaptiveParameters", "adaptive", "certified_bound"]
 
@@ -44,9 +45,9 @@ MODES = ("full", "light")
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SAME = 1e-9
 _SWEEPS = 4
-_POLISH = 30  # changes for each partition that are priced as a whole at the end
+_POLISH = 20  # changes for each partition that are priced as a whole at the end
 _LEAST = 0.001  # the share by which another look at everything must have paid for a further one
-_SMALL = 1_000_000  # units times executors up to which all stages are looked at several times
+_SMALL = 20_000  # units times executors up to which all stages are looked at several times
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,13 @@ class AdaptiveParameters:
         if self.max_moves is not None and (not whole or self.max_moves < 0):
             raise ModelError(f"max_moves: expected None or a whole number from 0, got {self.max_moves!r}")
 
+    def price(self, moves: float, moved_bytes: float, executors: int) -> float:
+        """Stage time in seconds per second that so many moves cost over the horizon.
+
+        In one step each of the executors may take one partition, so moves share the time of a step.
+        """
+        return (moves * self.move_seconds / executors + moved_bytes / self.load_rate) / self.horizon
+
 
 def adaptive(
     cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters | None = None
@@ -107,133 +115,112 @@ def adaptive(
     if not cluster.available.any():
         raise ScaleOutError(f"{homeless} partitions need an executor and none is available: add executors")
     notes = [f"{homeless} partitions had to be placed: their executor is unavailable or unknown"] if homeless else []
-    base = _Search(cluster, workload, current, parameters)
+    ground = _Ground(cluster, workload, current, parameters)
+    base = _Search(ground)
     base.sweep(thorough=False)
-    if parameters.max_moves is not None and base.own_moves() > parameters.max_moves:
-        base = _Search(cluster, workload, current, parameters, relieve=False)
-        base.sweep(thorough=False)
-    if parameters.mode == "light" or parameters.max_moves == 0:
-        bare = base.placement()
-        return Outcome(bare, (*notes, f"{base.own_moves()} moves to relieve executors above {parameters.limit:.0%}"))
-    start = base.cost()
-    best = base.climbed()
-    if base.small:
-        best = _elsewhere(cluster, workload, current, parameters, best)
-    cost = best.cost()
-    if best is not base and not _better(cost, start, parameters.min_step):
-        best, cost = base, start
-    bound = certified_bound(cluster, workload)
-    gap = f"at most {max(cost[2] / bound - 1, 0.0):.2%} above what no placement can beat" if bound > 0 else "no work"
+    best = base
+    if parameters.mode == "full" and parameters.max_moves != 0:
+        best = base.climbed()
+        if base.small:
+            best = _elsewhere(ground, best)
+        if not _better(best.score(), base.score(), parameters.min_step):
+            best = base
+    before = base.cost()[2] if homeless or not base.own_moves() else _Search(ground).cost()[2]
+    what = f"{best.own_moves()} moves: stage time {before:.4g} to {best.cost()[2]:.4g} s/s"
     if best.own_moves() == 0:
-        notes.append(f"no moves for balance: none is worth it; {gap}")
-    else:
-        before = start[2] if homeless else placement_cost(cluster, workload, current)[2]
-        notes.append(f"{best.own_moves()} moves: stage time {before:.4g} to {cost[2]:.4g} s/s, {gap}")
+        what = "no moves for balance: none is worth it"
+    elif best is base:
+        what = f"moves to relieve executors above {parameters.limit:.0%}: {best.own_moves()}"
+    notes.append(f"{what}; {_gap(ground, best)}")
     return Outcome(best.placement(), tuple(notes))
 
 
-def certified_bound(cluster: Cluster, workload: Workload) -> float:
-    """Stage time in seconds per second that no placement can go below which keeps all executors below saturation.
-
-    Sum over the stages of :func:`lower_bound`, where what the other queries need in all is taken off the capacity
-    of the executors that are available: however it is spread, so much less of them is left.
-    """
-    available = cluster.available
-    capacity = task_slots(cluster) * cluster.speed
-    whole = float(capacity[available].sum())
-    by_query = dict.fromkeys(workload.queries, 0.0)
-    for stage in workload.stages:
-        busy = stage.busy if stage.placeable else stage.busy[available]
-        by_query[stage.query] += stage.batches_per_second * float(busy.sum())
-    total = sum(by_query.values())
-    certain = total <= SATURATED * float((cluster.cores * cluster.speed)[available].sum())
-    bound = 0.0
-    for stage in workload.stages:
-        if stage.placeable:
-            others = total - by_query[stage.query] if certain else 0.0
-            left = max(whole - others * whole / float((cluster.cores * cluster.speed)[available].sum()), _SAME)
-            seconds = lower_bound(stage.busy, cluster.speed, task_slots(cluster), available, left)
-        else:
-            seconds = float((stage.busy / (cluster.cores * cluster.speed)).max())
-        bound += stage.batches_per_second * seconds
-    return bound
+def _gap(ground: _Ground, search: _Search) -> str:
+    bound = certified_bound(ground.cluster, ground.workload)
+    if search.saturates:
+        return f"how far it is from the best is not certified: an executor is above {SATURATED:.0%}"
+    if bound <= 0:
+        return "nothing has any work"
+    return f"at most {search.cost()[2] / bound - 1:.2%} above what no placement can beat"
 
 
-def _elsewhere(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters, best: _Search
-) -> _Search:
+def _elsewhere(ground: _Ground, best: _Search) -> _Search:
     """The best of a search and of others that begin elsewhere, as long as they keep within ``max_moves``.
 
     Where executors are nearly full, what stands in the way of one stage is another that is not moved yet: so once
     with nothing placed. Where stages depend on each other, once from the best of what other heuristics say, and all is
     polished as a whole.
     """
+    cluster, workload, current, parameters = ground.cluster, ground.workload, ground.given, ground.parameters
     most = np.inf if parameters.max_moves is None else parameters.max_moves
     nowhere = Placement({key: np.full_like(array, UNPLACED) for key, array in current.assignments.items()})
-    found = [_Search(cluster, workload, current, parameters, start=nowhere).climbed()]
+    found = [_Search(ground, nowhere).climbed()]
     if best.entangled or best.crowded:
         for heuristic in (even, bottleneck, stream_classification, t_storm):
             start = heuristic(cluster, workload, current).placement
-            found.append(_Search(cluster, workload, current, parameters, start=start))
-        nearest = min(found[1:], key=_Search.cost)
-        if _better(nearest.cost(), best.cost(), 0.0):
+            found.append(_Search(ground, start))
+        nearest = min(found[1:], key=_Search.score)
+        if _better(nearest.score(), best.score(), 0.0):
             found.append(nearest.climbed())
     for other in found:
-        if other.own_moves() <= most and _better(other.cost(), best.cost(), parameters.min_step):
+        if other.own_moves() <= most and _better(other.score(), best.score(), parameters.min_step):
             best = other
     if best.entangled:
         polished = best.polished()
-        if polished.own_moves() <= most:
+        if polished.own_moves() <= most and _better(polished.score(), best.score(), 0.0):
             return polished
     return best
+
+
+class _Ground:
+    """What all searches of one question share."""
+
+    def __init__(self, cluster: Cluster, workload: Workload, given: Placement, parameters: AdaptiveParameters) -> None:
+        self.cluster, self.workload, self.given, self.parameters = cluster, workload, given, parameters
+        self.home = {
+            key: np.where((array >= 0) & cluster.available[array], array, UNPLACED)
+            for key, array in given.assignments.items()
+        }
+        self.units = sum(stage.n for stage in workload.placeable)
+        self.fetch = _fetched(workload) if np.isfinite(cluster.bandwidth).any() else {}
+
+    @cached_property
+    def hot(self) -> HotStreams:
+        """Found only when some stage is worth a look: that takes long."""
+        return HotStreams(self.workload)
 
 
 class _Search:
     """One pass over the stages, and the totals it needs."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        workload: Workload,
-        home: Placement,
-        parameters: AdaptiveParameters,
-        start: Placement | None = None,
-        *,
-        relieve: bool = True,
-    ) -> None:
-        self._cluster, self._workload, self._parameters = cluster, workload, parameters
-        self._relieve = relieve
-        self._given = home
+    def __init__(self, ground: _Ground, start: Placement | None = None) -> None:
+        self._ground = ground
+        self._cluster, self._workload, self._parameters = ground.cluster, ground.workload, ground.parameters
+        self._home, self._fetch = ground.home, ground.fetch
+        cluster, workload = self._cluster, self._workload
         self._stages = workload.placeable
-        self._home = {
-            key: np.where((array >= 0) & cluster.available[array], array, UNPLACED)
-            for key, array in home.assignments.items()
-        }
-        self._at = {key: (start or home)[key] for key in self._home}
-        if start is None:
-            self._at = dict(self._home)
+        self._at = {key: self._home[key] if start is None else start[key] for key in self._home}
         self._slots = task_slots(cluster)
         self._capacity = cluster.cores * cluster.speed
         self._query = {query: index for index, query in enumerate(workload.queries)}
         self._load = np.zeros((len(self._query), cluster.size))  # core seconds per second by query
         self._held = np.zeros(cluster.size)
+        self._cost: tuple[float, float, float] | None = None
         for stage in workload.stages:
             if stage.placeable:
                 self._add(stage, self._at[stage.key], 1.0)
             else:
                 self._load[self._query[stage.query]] += stage.batches_per_second * stage.busy
         self._all = self._load.sum(axis=0)
-        self._hot = _hot_ends(workload)
-        self._fetch = _fetched(workload) if np.isfinite(cluster.bandwidth).any() else {}
 
     def climbed(self) -> _Search:
         """The best of this and of looking at its stages again and again, until that gains little."""
         best = self
         for _ in range(_SWEEPS if self.small else 1):
-            search = _Search(self._cluster, self._workload, self._given, self._parameters, start=best.placement())
+            search = _Search(self._ground, best.placement())
             search.sweep(thorough=True)
-            gains = _better(search.cost(), best.cost(), _LEAST)
-            if _better(search.cost(), best.cost(), 0.0):
+            gains = _better(search.score(), best.score(), _LEAST)
+            if _better(search.score(), best.score(), 0.0):
                 best = search
             if not gains:
                 break
@@ -248,14 +235,36 @@ class _Search:
         """With the changes that help all stages together, though maybe not their own."""
         least = min(_LEAST, self._parameters.min_step)
         budget = _POLISH * sum(stage.n for stage in self._stages)
-        at = polished(self._cluster, self._workload, self.placement(), least, budget)
-        return _Search(self._cluster, self._workload, self._given, self._parameters, start=at)
+        parameters, executors = self._parameters, int(self._cluster.available.sum())
+        price = {
+            stage.key: np.array([parameters.price(1, size, executors) for size in stage.state_bytes.tolist()])
+            for stage in self._stages
+        }
+        at = polished(
+            self._cluster, self._workload, self.placement(), least, budget, parameters.limit, self._home, price
+        )
+        return _Search(self._ground, at)
 
     def cost(self) -> tuple[float, float, float]:
         """See :func:`placement_cost`; infinite as long as something is on no executor."""
-        if any((array < 0).any() for array in self._at.values()):
-            return np.inf, np.inf, np.inf
-        return placement_cost(self._cluster, self._workload, self.placement())
+        if self._cost is None:
+            if any((array < 0).any() for array in self._at.values()):
+                return np.inf, np.inf, np.inf
+            limit = self._parameters.limit
+            self._cost = placement_cost(self._cluster, self._workload, self.placement(), limit)
+        return self._cost
+
+    def score(self) -> tuple[float, float, float]:
+        """The cost with what the moves cost on top of the stage time."""
+        over, short, path = self.cost()
+        moved = sum(
+            float(
+                stage.state_bytes[(self._home[stage.key] >= 0) & (self._at[stage.key] != self._home[stage.key])].sum()
+            )
+            for stage in self._stages
+        )
+        price = self._parameters.price(self.own_moves(), moved, int(self._cluster.available.sum()))
+        return over, short, path + price
 
     @property
     def crowded(self) -> bool:
@@ -263,9 +272,14 @@ class _Search:
         return bool((self._all > 0.7 * self._parameters.limit * self._capacity).any())
 
     @property
+    def saturates(self) -> bool:
+        """Whether some executor is so busy that the bound is none."""
+        return bool((self._all > SATURATED * self._capacity * (1 + _SAME)).any())
+
+    @property
     def small(self) -> bool:
         """Whether there is time to look at everything more than once."""
-        return sum(stage.n for stage in self._stages) * self._cluster.size <= _SMALL
+        return self._ground.units * self._cluster.size <= _SMALL
 
     def placement(self) -> Placement:
         """Where everything is now."""
@@ -311,9 +325,7 @@ class _Search:
             spare = max(parameters.max_moves - others, first.moves)
 
         def price(option: Option) -> float:
-            # In one step every executor may take one partition, so moves share the time of a step.
-            steps = option.moves * parameters.move_seconds / int(self._cluster.available.sum())
-            return (steps + option.moved_bytes / parameters.load_rate) / parameters.horizon
+            return parameters.price(option.moves, option.moved_bytes, int(self._cluster.available.sum()))
 
         best, best_cost = first, rate * first.seconds + price(first)
         # A crowded executor is worth relieving whatever the stage's time is.
@@ -365,31 +377,15 @@ class _Search:
             use=rest / self._capacity,
             fetch=self._fetch.get(key, np.zeros(stage.n)),
             bandwidth=cluster.bandwidth,
-            near=self._near(stage),
-            relieve=self._relieve,
+            near=self._ground.hot.near(stage, self._at, cluster.size),
+            near_in=self._ground.hot.near(stage, self._at, cluster.size, received=True),
+            relieve=self._relief(stage),
         )
 
-    def _near(self, stage: Stage) -> Callable[[int], FloatArray] | None:
-        ends = self._hot.get(stage.key)
-        if not ends:
-            return None
-        size, rate = self._cluster.size, stage.batches_per_second or 1.0
-        placed = [
-            (units, others if key is None else self._at[key][others], volumes / rate)
-            for units, others, key, volumes in ends
-        ]
-        rows: dict[int, FloatArray] = {}
-
-        def near(unit: int) -> FloatArray:
-            if unit not in rows:
-                row = np.zeros(size)
-                for units, executors, volumes in placed:
-                    mine = np.flatnonzero((units == unit) & (executors >= 0))
-                    row += np.bincount(executors[mine], volumes[mine], size)
-                rows[unit] = row
-            return rows[unit]
-
-        return near
+    def _relief(self, stage: Stage) -> int:
+        """Partitions of a stage that may leave executors that have no room."""
+        most = self._parameters.max_moves
+        return 1 << 60 if most is None else max(most - self.own_moves() + self._moved(stage.key), 0)
 
     def _left(self, stage: Stage) -> FloatArray:
         """What the other queries leave of each executor, (E,)."""
@@ -417,6 +413,7 @@ class _Search:
         return bool(full[self._at[stage.key]].any())
 
     def _take(self, stage: Stage, assignment: IntArray) -> None:
+        self._cost = None
         before = self._load[self._query[stage.query]].copy()
         self._add(stage, self._at[stage.key], -1.0)
         self._add(stage, assignment, 1.0)
@@ -429,25 +426,6 @@ class _Search:
         work = np.bincount(assignment[placed], stage.busy[placed], size)
         self._load[self._query[stage.query]] += sign * stage.batches_per_second * work
         self._held += sign * np.bincount(assignment[placed], stage.state_bytes[placed], size)
-
-
-_Ends = tuple[IntArray, IntArray, str | None, FloatArray]
-
-
-def _hot_ends(workload: Workload) -> dict[str, list[_Ends]]:
-    """For each placeable stage its hot streams: own units, other ends (executors where no stage is named), bytes."""
-    ends: dict[str, list[_Ends]] = {}
-    placeable = {stage.key for stage in workload.placeable}
-    for stream, (ups, downs, volumes) in zip(workload.streams, high_edges(workload), strict=True):
-        if not len(volumes):
-            continue
-        for own, key, units, others in (
-            (stream.upstream, stream.downstream, ups, downs),
-            (stream.downstream, stream.upstream, downs, ups),
-        ):
-            if own in placeable:
-                ends.setdefault(own, []).append((units, others, key if key in placeable else None, volumes))
-    return ends
 
 
 def _fetched(workload: Workload) -> dict[str, FloatArray]:
@@ -469,10 +447,18 @@ def _better(after: tuple[float, ...], before: tuple[float, ...], step: float) ->
     return after[2] < before[2] * (1 - max(step, _SAME))
 
 
+def _objective(
+    cluster: Cluster, workload: Workload, placement: Placement, parameters: AdaptiveParameters | None = None
+) -> Objective:
+    """:func:`placement_cost` under the limit of the parameters."""
+    return placement_cost(cluster, workload, placement, (parameters or AdaptiveParameters()).limit)
+
+
 ADAPTIVE = PolicyEntry(
     name="adaptive",
     function=adaptive,
-    objective=placement_cost,
+    objective=_objective,
+    parametrized=True,
     parameters=AdaptiveParameters,
     summary="The shortest batches under memory and saturation limits, with few moves.",
     source="Rechannel's own",

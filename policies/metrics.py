@@ -146,11 +146,13 @@ def critical_path(cluster: Cluster, workload: Workload, placement: Placement) ->
     return seconds
 
 
-def placement_cost(cluster: Cluster, workload: Workload, placement: Placement) -> tuple[float, float, float]:
+def placement_cost(
+    cluster: Cluster, workload: Workload, placement: Placement, limit: float = SATURATED
+) -> tuple[float, float, float]:
     """The objective of ``adaptive``, smaller is better, compared entry by entry.
 
     1. bytes of state that executors hold beyond their memory
-    2. cores that executors are short of: what lifts their utilization above 95 %
+    2. cores that executors are short of: what lifts their utilization above ``limit``
     3. stage time in seconds per second: the critical paths of all queries, weighted by their batches per second
     """
     rates = np.array([stage.batches_per_second for stage in workload.stages])
@@ -161,7 +163,7 @@ def placement_cost(cluster: Cluster, workload: Workload, placement: Placement) -
         held += _sums(cluster, stage.state_bytes, placement[stage.key])
     over = np.maximum(held - cluster.memory_bytes, 0.0)
     over = np.where(over > _ROUNDING * cluster.memory_bytes, over, 0.0)
-    short = np.maximum(busy - SATURATED * cluster.cores, 0.0)
+    short = np.maximum(busy - limit * cluster.cores, 0.0)
     return float(over.sum()), float(np.where(short > _ROUNDING, short, 0.0).sum()), path
 
 

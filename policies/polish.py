@@ -8,7 +8,7 @@ random (iterated local search, Lourenço, Martin and Stützle 2003), as long as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -27,12 +27,22 @@ _PATIENCE = 10  # kicks in a row that may lead nowhere
 _SWAPS = 8  # partners on one executor, those of about the same size
 
 
-def polished(cluster: Cluster, workload: Workload, placement: Placement, least: float, budget: int) -> Placement:
+def polished(
+    cluster: Cluster,
+    workload: Workload,
+    placement: Placement,
+    least: float,
+    budget: int,
+    limit: float,
+    home: Mapping[str, IntArray],
+    price: Mapping[str, FloatArray],
+) -> Placement:
     """The placement with every change that lowers :func:`placement_cost` by more than the share ``least``.
 
-    At most ``budget`` changes are priced. Every partition must be on an available executor.
+    At most ``budget`` changes are priced. Every partition must be on an available executor. ``price``: what it costs
+    for each partition of a stage, in seconds per second, not to be on its ``home`` (negative: it has none).
     """
-    books = _Whole(cluster, workload, placement)
+    books = _Whole(cluster, workload, placement, limit, home, price)
     best, budget = _descended(books, least, budget)
     random = np.random.default_rng(0)  # a fixed seed: the same question has the same answer
     patience = _PATIENCE
@@ -71,9 +81,22 @@ def _descended(books: _Whole, least: float, budget: int) -> tuple[Cost, int]:
 class _Whole:
     """The objective of a placement, kept while it changes. S placeable stages, Q queries, E executors."""
 
-    def __init__(self, cluster: Cluster, workload: Workload, placement: Placement) -> None:
-        self._cluster, self._workload = cluster, workload
+    def __init__(
+        self,
+        cluster: Cluster,
+        workload: Workload,
+        placement: Placement,
+        limit: float,
+        home: Mapping[str, IntArray],
+        price: Mapping[str, FloatArray],
+    ) -> None:
+        self._cluster, self._workload, self._limit = cluster, workload, limit
         self._stages = workload.placeable
+        self._home, self._price = home, price
+        self._paid = sum(
+            float(price[stage.key][(home[stage.key] >= 0) & (placement[stage.key] != home[stage.key])].sum())
+            for stage in self._stages
+        )
         self._at = {stage.key: placement[stage.key].copy() for stage in self._stages}
         self._slots, self._capacity = task_slots(cluster), cluster.cores * cluster.speed
         queries = {query: index for index, query in enumerate(workload.queries)}
@@ -108,13 +131,17 @@ class _Whole:
         return Placement(self._at)
 
     def cost(self) -> Cost:
-        """The same as :func:`placement_cost`."""
+        """The same as :func:`placement_cost`, with the price of the moves on top of the stage time."""
         cluster = self._cluster
         load = self._load.sum(axis=0)
         over = np.maximum(self._held - cluster.memory_bytes, 0.0)
-        short = np.maximum(load / cluster.speed - SATURATED * cluster.cores, 0.0)
+        short = np.maximum(load / cluster.speed - self._limit * cluster.cores, 0.0)
         path = self._fixed + float(self._rate @ self._seconds().max(axis=1))
-        return float(over[over > _SAME * cluster.memory_bytes].sum()), float(short[short > _SAME].sum()), path
+        return (
+            float(over[over > _SAME * cluster.memory_bytes].sum()),
+            float(short[short > _SAME].sum()),
+            path + self._paid,
+        )
 
     def make(self, changes: _Changes) -> _Changes:
         """Make the changes; returns those that undo them."""
@@ -123,6 +150,9 @@ class _Whole:
         for (index, unit, executor), (_, _, old) in zip(changes, undo, strict=True):
             stage = self._stages[index]
             self._at[stage.key][unit] = executor
+            home = int(self._home[stage.key][unit])
+            if home >= 0:
+                self._paid += float(self._price[stage.key][unit]) * (int(executor != home) - int(old != home))
             for where, sign in ((old, -1.0), (executor, 1.0)):
                 self._load[self._query[index], where] += sign * stage.batches_per_second * stage.busy[unit]
                 self._held[where] += sign * stage.state_bytes[unit]

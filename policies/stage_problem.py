@@ -20,7 +20,7 @@ import numpy as np
 from rechannel.policies.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.pairs import divide, finish
 
-__all__ = ["Option", "Problem", "limited", "lower_bound", "pruned", "solve"]
+__all__ = ["Option", "Problem", "limited", "pruned", "solve"]
 
 _SAME = 1e-9  # relative: smaller differences are none
 _NEAR = 0.01  # relative: finishing times that near to each other are equal where locality differs
@@ -41,8 +41,8 @@ class Problem:
     (E,) its cores, ``available`` (E,). ``room_busy`` and ``room_bytes`` (E,): what it may hold of this stage in all.
     ``use`` (E,): utilization by everything else. ``fetch`` (n,): bytes per batch that a unit fetches if nothing is
     local, ``bandwidth`` (E,) bytes per second; ``near`` gives for a unit the bytes per batch of its hot streams that
-    would be local on each executor, (E,), and is None where nothing is hot. ``relieve``: whether units leave executors
-    that have no room for them.
+    would be local on each executor, (E,), and is None where nothing is hot. ``near_in`` is
+    the part of it that the unit receives. ``relieve``: how many units may leave executors that have no room for them.
     """
 
     busy: FloatArray
@@ -57,7 +57,8 @@ class Problem:
     fetch: FloatArray
     bandwidth: FloatArray
     near: Callable[[int], FloatArray] | None
-    relieve: bool = True
+    near_in: Callable[[int], FloatArray] | None = None
+    relieve: int = 1 << 60
 
     @cached_property
     def bounded(self) -> bool:
@@ -78,30 +79,6 @@ class Option:
     seconds: float
     moves: int
     moved_bytes: float
-
-
-def lower_bound(
-    busy: FloatArray, speed: FloatArray, slots: IntArray, available: BoolArray, capacity: float | None = None
-) -> float:
-    """Seconds that no placement of the units on the available executors can go below.
-
-    The largest of: all work spread evenly over ``capacity`` (slots times speed of all unless given), the largest unit
-    on the fastest core, and, with m cores, the k + 1 smallest of the k m + 1 largest units on one core (they cannot all
-    be on different ones; k up to 4).
-    """
-    if not available.any() or not len(busy):
-        return 0.0
-    fastest = float(speed[available].max())
-    cores = int(slots[available].sum())
-    bound = float(busy.sum()) / (capacity or float((slots * speed)[available].sum()))
-    if len(busy) <= cores:
-        return max(bound, float(busy.max()) / fastest)
-    ordered = np.sort(busy)[::-1]
-    bound = max(bound, float(ordered[0]) / fastest)
-    for k in range(1, 5):
-        if k * cores < len(ordered):
-            bound = max(bound, float(ordered[k * cores - k : k * cores + 1].sum()) / fastest)
-    return bound
 
 
 def solve(problem: Problem, bound: float, *, levels: Sequence[float] = (), thorough: bool = True) -> list[Option]:
@@ -161,13 +138,17 @@ class _Books:
     def __init__(self, problem: Problem, assignment: IntArray) -> None:
         self.problem = problem
         self.assignment = assignment.copy()
+        self.simple = int(problem.slots.max(initial=1)) == 1
+        self.recount()
+
+    def recount(self) -> None:
+        """Add everything up anew."""
+        problem, assignment = self.problem, self.assignment
         size = len(problem.speed)
         placed = assignment >= 0
         self.work = _sums(assignment[placed], problem.busy[placed], size)
         self.bytes = _sums(assignment[placed], problem.state_bytes[placed], size)
         self.fetched = np.zeros(size)
-        self.simple = int(problem.slots.max(initial=1)) == 1
-        self._cores: dict[int, list[float]] = {}
         if problem.fetching:
             units = np.flatnonzero(placed)
             self.fetched = _sums(assignment[units], self._fetch_of(units, assignment[units]), size)
@@ -229,9 +210,9 @@ class _Books:
     def _fetch_of(self, units: IntArray, executors: IntArray) -> FloatArray:
         problem = self.problem
         remote = problem.fetch[units]
-        if problem.near is not None:
+        if problem.near_in is not None:
             pairs = zip(units.tolist(), executors.tolist(), strict=True)
-            local = np.array([problem.near(unit)[executor] for unit, executor in pairs])
+            local = np.array([problem.near_in(unit)[executor] for unit, executor in pairs])
             remote = np.maximum(remote - local, 0.0)
         return np.asarray(remote / problem.bandwidth[executors])
 
@@ -248,7 +229,7 @@ def _relocated(problem: Problem, limit: float) -> Option:
 
 def _shed(problem: Problem, books: _Books, limit: float) -> None:
     over = (books.work > problem.room_busy * (1 + _SAME)) | (books.bytes > problem.room_bytes * (1 + _SAME))
-    over &= problem.relieve
+    allowance = problem.relieve
     late = books.seconds > limit * (1 + _SAME)
     for executor in np.flatnonzero(over | late).tolist():
         units = books.units(executor)
@@ -261,7 +242,7 @@ def _shed(problem: Problem, books: _Books, limit: float) -> None:
                 most = max(limit - books.fetched[executor], 0.0) * speed
                 surplus = books.busy[executor] - most
             heavy = 0.0
-            if problem.relieve:
+            if allowance > 0:
                 surplus = max(surplus, float(books.work[executor] - problem.room_busy[executor]))
                 heavy = float(books.bytes[executor] - problem.room_bytes[executor])
             if surplus <= _SAME * books.work[executor] and heavy <= _SAME * max(books.bytes[executor], 1.0):
@@ -272,6 +253,7 @@ def _shed(problem: Problem, books: _Books, limit: float) -> None:
             index = int(np.argmax(enough)) if enough.any() else len(units) - 1
             if heavy > 0 and not enough.any():
                 index = int(np.argmax(problem.state_bytes[units]))
+            allowance -= 1
             books.put(int(units[index]), -1)
             units = np.delete(units, index)
 
@@ -301,14 +283,14 @@ def _fill(problem: Problem, books: _Books, limit: float) -> None:
         done = (first + busy[unit]) * inverse
         if problem.fetching:
             remote = problem.fetch[unit]
-            if problem.near is not None:
-                remote = np.maximum(remote - problem.near(unit), 0.0)
+            if problem.near_in is not None:
+                remote = np.maximum(remote - problem.near_in(unit), 0.0)
             done = done + fetched + remote / problem.bandwidth
         full = blocked
         if problem.bounded:
             full = blocked | (work + busy[unit] > problem.room_busy)
             full |= held + problem.state_bytes[unit] > problem.room_bytes
-        best = _choice(problem, unit, done, full, work, count, limit, relaxed=bool(relaxed))
+        best = _choice(problem, unit, done, full, books, count, limit, relaxed=bool(relaxed))
         count[best] += 1
         if problem.fetching:
             fetched[best] += float(np.broadcast_to(remote, size)[best]) / problem.bandwidth[best]
@@ -318,7 +300,7 @@ def _fill(problem: Problem, books: _Books, limit: float) -> None:
         books.assignment[unit] = best
         work[best] += busy[unit]
         held[best] += problem.state_bytes[unit]
-    books.__init__(problem, books.assignment)  # type: ignore[misc]  # the exact times of what the cores only estimated
+    books.recount()  # the exact times of what the cores only estimated
 
 
 def _choice(
@@ -326,30 +308,32 @@ def _choice(
     unit: int,
     done: FloatArray,
     full: BoolArray,
-    work: FloatArray,
+    books: _Books,
     count: IntArray,
     limit: float,
     *,
     relaxed: bool,
 ) -> int:
     home = int(problem.home[unit])
-    if full.all() or (full & problem.available).sum() == problem.available.sum():
-        # Nobody has room: it stays if it may, else the least used takes it.
-        if home >= 0 and problem.available[home]:
-            return home
-        use = problem.use + work / (problem.slots * problem.speed)
-        return int(np.where(problem.available, use, np.inf).argmin())
+    if (full | ~problem.available).all():
+        # Nobody has room: where it lacks least, memory before cores; it stays if it is no better elsewhere.
+        missing = _added(books.bytes - problem.room_bytes, float(problem.state_bytes[unit]))
+        short = _added(books.work - problem.room_busy, float(problem.busy[unit]))
+        use = problem.use + books.work / (problem.slots * problem.speed)
+        moved = np.arange(len(use)) != home
+        order = np.lexsort((use, moved, np.round(short, 9), np.round(missing, 3), ~problem.available))
+        return int(order[0])
     free = np.where(full, np.inf, done)
     best = int(free.argmin())
     ties = np.flatnonzero(free <= free[best] * (1 + _SAME))
     if len(ties) > 1:  # the least used of them, then the one with fewest
-        use = problem.use[ties] + work[ties] / (problem.slots * problem.speed)[ties]
+        use = problem.use[ties] + books.work[ties] / (problem.slots * problem.speed)[ties]
         best = int(ties[np.lexsort((count[ties] / problem.slots[ties], np.round(use, 12)))[0]])
     most = max(float(free[best]), limit) if np.isfinite(limit) else float(free[best])
     if home >= 0 and free[home] <= most and np.isfinite(limit):
         return home
     if relaxed and free[best] <= limit:
-        use = problem.use + work / (problem.slots * problem.speed)
+        use = problem.use + books.work / (problem.slots * problem.speed)
         best = int(np.where(free <= limit, use, np.inf).argmin())
     if problem.near is not None:
         near = np.where(free <= free[best] * (1 + _NEAR), problem.near(unit), -1.0)
@@ -357,6 +341,11 @@ def _choice(
         if near[local] > max(near[best], 0.0):
             return local
     return best
+
+
+def _added(beyond: FloatArray, more: float) -> FloatArray:
+    """How much further beyond its room each executor is with so much more."""
+    return np.asarray(np.maximum(beyond + more, 0.0) - np.maximum(beyond, 0.0))
 
 
 def _relabeled(problem: Problem, option: Option) -> Option:
@@ -391,9 +380,9 @@ def _refined(problem: Problem, option: Option, bound: float) -> Option:
     books = _Books(problem, option.assignment)
     random = np.random.default_rng(0)  # a fixed seed: the same question has the same answer
     kept, kept_seconds = books.assignment.copy(), float(books.seconds.max())
-    kicks = _KICKS if len(problem.busy) <= _KICKED else 0
-    if not books.simple or problem.fetching:
-        kicks //= 10  # pairs are not divided exactly there, and each try is dear
+    exact = books.simple and not problem.fetching
+    # Else pairs are not divided exactly, and each try is dear.
+    kicks = _KICKS if exact and len(problem.busy) <= _KICKED else 0
     for _ in range(4 * len(problem.busy) + kicks):
         seconds = np.where(problem.available, books.seconds, -np.inf)
         slowest = int(seconds.argmax())
@@ -402,7 +391,8 @@ def _refined(problem: Problem, option: Option, bound: float) -> Option:
         if seconds[slowest] <= bound * (1 + _TIGHT / 10):
             break
         order = np.argsort(seconds, kind="stable")
-        partners = order[(seconds[order] > -np.inf) & (order != slowest)][:_PARTNERS].tolist()
+        partners = order[(seconds[order] > -np.inf) & (order != slowest)]
+        partners = partners[: _PARTNERS if exact else 2].tolist()
         if any(_shared(problem, books, slowest, partner) for partner in partners):
             continue
         if kicks <= 0 or len(partners) < 2:

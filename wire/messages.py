@@ -256,6 +256,7 @@ class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     step: int
+    bytes: float = 0.0  # of its state, as far as known: what the target has to load
 
 
 class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True):

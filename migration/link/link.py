@@ -140,8 +140,8 @@ class Link:
         self._drifted = self._garbage = self._rejected = 0
         self._attached, self._next_refresh, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
-        deadlines = settings.link.deadline_batches, settings.link.deadline_seconds
-        self._reconciler = Reconciler(Limits(*deadlines, 2 * maintenance))
+        deadlines, pace = (settings.link.deadline_batches, settings.link.deadline_seconds), settings.migration
+        self._reconciler = Reconciler(Limits(*deadlines, 2 * maintenance, pace.moves_per_batch, pace.bytes_per_batch))
         public_key = settings.signing.public_key_file
         verifier = Verifier.from_file(public_key) if public_key else None
         if verifier is None:
@@ -244,8 +244,8 @@ class Link:
                     self._relocated(notice)
                 case tasks.BatchDone():
                     self._courier.post_batch(notice.report, notice.run)
-                    report = notice.report
-                    self._write(self._reconciler.batch_done(report.query, report.batch, self._observed(), now))
+                    report, observed, took = notice.report, self._observed(), notice.report.end - notice.report.start
+                    self._write(self._reconciler.batch_done(report.query, report.batch, observed, now, took))
                     self._remember(report.query, report.batch)
                 case tasks.QueryBusy():
                     known = self._queries.get(notice.query)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from rechannel.migration.link.pace import Pace
 from rechannel.migration.moves import Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
 
@@ -18,11 +19,13 @@ _IDLE = 10.0  # seconds without a batch after which a steered move counts as rel
 
 @dataclass(frozen=True)
 class Limits:
-    """When to give up. ``presume`` is two of Spark's maintenance intervals, in seconds."""
+    """When to give up. ``presume`` is two of Spark's maintenance intervals, in seconds; the rest bounds the pace."""
 
     deadline_batches: int
     deadline_seconds: float
     presume: float
+    moves_per_batch: int = 32
+    bytes_per_batch: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Reconciler:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self._pace = Pace(limits.moves_per_batch, limits.bytes_per_batch)
         self.epoch = 0
         self.decision = ""
         self.hold = False  # said by the desired placement
@@ -182,7 +186,8 @@ class Reconciler:
             elif current and (query, wanted.stage) in observed.stores:
                 due.append(move)
             # Else its first batch, or the reading of its plan, is still to come; the deadline bounds the wait.
-        return lines, due
+        under_way = sum(move not in due for move in self.steered_now(query))
+        return lines, self._pace.allowed(query, due, under_way)
 
     def steer(self, move: Move, observed: Observed, now: float) -> list[MoveTransition]:
         """Take the step of a move that is due; journal the lines, then tell Spark, or `take_back` if that failed."""
@@ -236,9 +241,12 @@ class Reconciler:
         """Return the moves of a query that Spark has been told of and that wait for their batch."""
         return [move for move in self._moves.values() if move.state is MoveState.STEERED and move.wanted.query == query]
 
-    def batch_done(self, query: str, batch: int, observed: Observed, now: float) -> list[MoveTransition]:
-        """A batch of the query is committed: moves whose partition ran on its target are drained."""
+    def batch_done(
+        self, query: str, batch: int, observed: Observed, now: float, seconds: float = 0.0
+    ) -> list[MoveTransition]:
+        """A batch of ``seconds`` (0: unknown) is committed: moves whose partition ran on its target are drained."""
         lines = []
+        landed = self.landed
         for move in self._moves.values():
             wanted = move.wanted
             if wanted.query != query or move.state not in (MoveState.STEERED, MoveState.RELEASED_IDLE):
@@ -258,6 +266,8 @@ class Reconciler:
             ):
                 evidence = f"batch {batch} ran it on executor {current or '?'}"
                 lines.append(self._abandon(move, Reason.DEADLINE, now, batch=batch, evidence=evidence))
+        if seconds > 0:
+            self._pace.batch(query, seconds, self.landed - landed)
         return lines
 
     def closed(
@@ -300,6 +310,7 @@ class Reconciler:
     def run_ended(self, query: str, run: str, now: float) -> list[MoveTransition]:
         """A run of a query is over: Spark unloads all its stores, nothing of it can be moved any more."""
         lines = []
+        self._pace.forget(query)
         for move in self._moves.values():
             if move.wanted.query != query or move.run != run:
                 continue

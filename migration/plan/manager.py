@@ -84,7 +84,13 @@ def dispose(wanted: Placement, facts: Facts, settings: Settings, *, decision: st
     moves = _permitted(proposed, facts, refusals)
     moves = _capped(moves, facts, settings.migration.max_moves, refusals)
     placement = _applied(facts.current, moves)
-    steps = order_steps(moves, _weights(moves, facts.workload), settings.migration.moves_per_executor)
+    steps = order_steps(
+        moves,
+        _weights(moves, facts.workload),
+        settings.migration.moves_per_executor,
+        sizes=_state_bytes(moves, facts.workload),
+        queries=[facts.workload.stage(move.stage).query for move in moves],
+    )
     before, after = (executor_utilization(facts.cluster, facts.workload, at) for at in (facts.current, placement))
     path_before = critical_path(facts.cluster, facts.workload, _homeless_filled(facts.current, placement))
     path_after = critical_path(facts.cluster, facts.workload, placement)
@@ -198,6 +204,11 @@ def _weights(moves: list[Move], workload: Workload) -> np.ndarray[tuple[int], np
     return np.array([_busy(move, workload) for move in moves], dtype=np.float64)
 
 
+def _state_bytes(moves: list[Move], workload: Workload) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What each move has to load: the steps last as long as their largest."""
+    return np.array([workload.stage(move.stage).state_bytes[move.partition] for move in moves], dtype=np.float64)
+
+
 def _applied(current: Placement, moves: list[Move]) -> Placement:
     changed = {key: array.copy() for key, array in current.assignments.items()}
     for move in moves:
@@ -297,6 +308,7 @@ def _desired(moves: list[Move], steps: list[int], facts: Facts, decision: str) -
                 source=facts.cluster.executors[move.source] if move.source != UNPLACED else "",
                 target=facts.cluster.executors[move.target],
                 step=steps[index],
+                bytes=float(facts.workload.stage(move.stage).state_bytes[move.partition]),
             )
         )
     return tuple(wanted)

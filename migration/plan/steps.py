@@ -2,41 +2,76 @@
 
 The moves are the edges of a bipartite graph, from the executors that give to the executors that take, and a step is a
 color: an edge coloring in which every executor gives at most ``per_executor`` partitions and takes at most as many in
-one step. Greedy, heaviest move first. With d the largest number of moves that any one executor gives or takes, no
-schedule has fewer than ceil(d / per_executor) steps and this one has at most 2 * floor((d - 1) / per_executor) + 1.
+one step. Two ways are tried. König's coloring has the fewest steps there can be, ceil(d / per_executor) for d moves
+that one executor gives or takes. The greedy one, heaviest move first, may have up to twice as many but groups moves
+of like weight; a step lasts as long as its heaviest move, so the one whose steps last less in all is taken.
 
-It does not look at how long a step lasts, nor at which nodes share a disk or a network card.
+Steps stand in the order of what they relieve, and moves that a step has no room for (``per_step``) make further steps,
+dealt out over the queries in turn so that none waits for another's last.
+
+It does not look at which nodes share a disk or a network card.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rechannel.migration.plan.redistribution import color_edges
 from rechannel.policies.model import UNPLACED, FloatArray, IntArray, Move
 
 
-def order_steps(moves: Sequence[Move], weights: FloatArray, per_executor: int = 1) -> IntArray:
+def order_steps(
+    moves: Sequence[Move],
+    weights: FloatArray,
+    per_executor: int = 1,
+    *,
+    sizes: FloatArray | None = None,
+    queries: Sequence[str] | None = None,
+    per_step: int | None = None,
+    bytes_per_step: float = float("inf"),
+) -> IntArray:
     """Return the step of each move, counted from 0 without a gap.
 
-    ``weights`` has one number for each move (bytes of state, say): the heaviest gets the earliest step it can have,
-    ties go by the moves' order. A move whose source is unknown loads nobody but its target.
+    ``weights`` has one number for each move, what it relieves: the heaviest gets an early step, ties go by the moves'
+    order. ``sizes`` (bytes of state) is what a move costs, the weights unless given. ``queries`` names each move's
+    query. At most ``per_step`` moves and ``bytes_per_step`` share a step; one move alone may be larger. A move whose
+    source is unknown loads nobody but its target.
 
-    Raises ValueError where ``per_executor`` is below 1, a target is unknown, or the lengths differ.
+    Raises ValueError where a bound is below 1, a target is unknown, or the lengths differ.
     """
     if per_executor < 1:
         raise ValueError(f"per_executor: must be at least 1, got {per_executor}")
+    if per_step is not None and per_step < 1:
+        raise ValueError(f"per_step: must be at least 1, got {per_step}")
+    if not bytes_per_step > 0:
+        raise ValueError(f"bytes_per_step: must be greater than 0, got {bytes_per_step}")
     weights = np.asarray(weights, dtype=np.float64)
-    if weights.shape != (len(moves),):
-        raise ValueError(f"weights: expected {len(moves)} numbers, got shape {weights.shape}")
+    sizes = weights if sizes is None else np.asarray(sizes, dtype=np.float64)
+    for name, values in (("weights", weights), ("sizes", sizes)):
+        if values.shape != (len(moves),):
+            raise ValueError(f"{name}: expected {len(moves)} numbers, got shape {values.shape}")
     if any(move.target == UNPLACED for move in moves):
         raise ValueError("moves: a move needs a target")
-    return _color(moves, np.argsort(-weights, kind="stable"), per_executor)
+    if not len(moves):
+        return np.zeros(0, dtype=np.int64)
+    order = np.argsort(-weights, kind="stable")
+    steps = min((_greedy(moves, order, per_executor), _koenig(moves, weights, per_executor)), key=_cost(sizes))
+    return _parted(_relief_first(steps, weights), order, sizes, queries or [""] * len(moves), per_step, bytes_per_step)
 
 
-def _color(moves: Sequence[Move], order: IntArray, per_executor: int) -> IntArray:
+def _cost(sizes: FloatArray) -> Callable[[IntArray], tuple[float, int]]:
+    def cost(steps: IntArray) -> tuple[float, int]:
+        largest = np.zeros(int(steps.max()) + 1)
+        np.maximum.at(largest, steps, sizes)
+        return float(largest.sum()), len(largest)
+
+    return cost
+
+
+def _greedy(moves: Sequence[Move], order: IntArray, per_executor: int) -> IntArray:
     # An executor's full steps are the set bits of one integer, so the first step free at both ends is one operation.
     full: dict[tuple[str, int], int] = defaultdict(int)
     used: dict[tuple[str, int, int], int] = defaultdict(int)
@@ -56,3 +91,55 @@ def _color(moves: Sequence[Move], order: IntArray, per_executor: int) -> IntArra
             if used[*end, step] == per_executor:
                 full[end] |= 1 << step
     return steps
+
+
+def _koenig(moves: Sequence[Move], weights: FloatArray, per_executor: int) -> IntArray:
+    """Color the moves; an executor that may give several at once counts as so many, its moves dealt out among them."""
+    ends: list[list[int]] = [[], []]
+    known: list[dict[tuple[int, int], int]] = [{}, {}]
+    seen: list[dict[int, int]] = [defaultdict(int), defaultdict(int)]
+    for number, move in enumerate(moves):
+        for side, executor in enumerate((move.source, move.target)):
+            if executor == UNPLACED:
+                part = (UNPLACED - number, 0)  # one of its own: it holds nobody up
+            else:
+                part = (executor, seen[side][executor] % per_executor)
+                seen[side][executor] += 1
+            ends[side].append(known[side].setdefault(part, len(known[side])))
+    return color_edges(np.array(ends[0]), np.array(ends[1]), weights)
+
+
+def _relief_first(steps: IntArray, weights: FloatArray) -> IntArray:
+    """Number the steps anew, without a gap, the one that relieves most first; equal ones keep their order."""
+    relief = np.bincount(steps, weights)
+    used = np.flatnonzero(np.bincount(steps))
+    rank = np.zeros(len(relief), dtype=np.int64)
+    rank[used[np.argsort(-relief[used], kind="stable")]] = np.arange(len(used))
+    return rank[steps]
+
+
+def _parted(
+    steps: IntArray,
+    order: IntArray,
+    sizes: FloatArray,
+    queries: Sequence[str],
+    per_step: int | None,
+    bytes_per_step: float,
+) -> IntArray:
+    """Split the steps that are too large; within one, the queries take turns."""
+    result = np.zeros(len(steps), dtype=np.int64)
+    now = -1
+    for step in range(int(steps.max()) + 1):
+        inside = [index for index in order.tolist() if steps[index] == step]
+        turn: dict[str, int] = defaultdict(int)
+        place: dict[int, int] = {}
+        for index in inside:
+            place[index] = turn[queries[index]]
+            turn[queries[index]] += 1
+        count, size = 0, float("inf")
+        for index in sorted(inside, key=lambda index: place[index]):
+            if size + sizes[index] > bytes_per_step or count == per_step or not count:
+                now, count, size = now + 1, 0, 0.0
+            result[index] = now
+            count, size = count + 1, size + float(sizes[index])
+    return result

@@ -173,6 +173,21 @@ def test_plan_and_rebalance(led: None, world: World, store: Store, settings: Set
     assert "127.0.0.2" in text
 
 
+def test_a_policy_is_asked_for_by_name(led: None, world: World, store: Store) -> None:
+    planned = run_json("plan", "--policy", "round-robin")
+    assert (planned["decision"]["policy"], planned["decision"]["outcome"]) == ("round-robin", "planned")
+    assert run_json("plan")["decision"]["policy"] == "adaptive"
+    done = run_json("rebalance", "--policy", "round-robin", "--apply", "--force", "--reason", "a test")
+    assert [load["partitions_after"] for load in done["decision"]["executors"]] == [3, 3, 3, 3]
+    for words in (("plan",), ("rebalance", "--apply")):
+        refused = run_json(*words, "--policy", "magic", code=1)
+        assert refused["error"].startswith("no policy is called 'magic'; known are adaptive, aniello-online, ")
+    entries = run_json("history")["entries"]
+    assert [entry["policy"] for entry in entries] == ["round-robin", "adaptive", "round-robin"]
+    assert "applied (operator by " in run("history").stdout
+    assert ", round-robin): moving " in run("history").stdout
+
+
 def test_pause_and_resume(led: None, world: World, store: Store) -> None:
     assert run_json("pause") == {"code": 0, "sentence": "paused", "paused": True}
     assert store.paused()
@@ -202,6 +217,7 @@ def test_status(world: World, led: None, store: Store) -> None:
         "3": [10, 11],
     }
     text = run("status").stdout
+    assert application["streams"] == {}
     for words in ("leads in epoch 1", "mode observe", "127.0.0.5", "name-of-q1", "ready: 12 partitions"):
         assert words in text
 

@@ -12,6 +12,8 @@ def test_promised_defaults():
     assert (settings.agent.window, settings.reschedule.windows) == (5.0, 3)
     assert settings.reschedule.timeout == 300.0
     assert settings.reschedule.mode == "observe"
+    assert (settings.reschedule.policy, settings.reschedule.drain_policy) == ("adaptive", "fair-redistribution")
+    assert settings.policies == {}
     assert settings.gate.min_gain == 0.10
     assert settings.migration.moves_per_executor == 1
 
@@ -113,3 +115,64 @@ def test_an_infinite_number_is_a_mistake_like_any_other(tmp_path):
     with pytest.raises(SettingsError) as caught:
         load(path, {})
     assert len(caught.value.mistakes) == 2
+
+
+def test_policies_have_a_table_each_and_the_environment_wins(tmp_path):
+    path = tmp_path / "rechannel.toml"
+    path.write_text(
+        """
+        [policies.adaptive]
+        mode = "light"
+        limit = 0.8
+        [policies.fair-redistribution]
+        sub_clusters = false
+        [policies.data-locality]
+        data_nodes = ["a", "b"]
+        [policies.even]
+        """
+    )
+    assert load(path, {}).policies == {
+        "adaptive": {"mode": "light", "limit": 0.8},
+        "fair-redistribution": {"sub_clusters": False},
+        "data-locality": {"data_nodes": ["a", "b"]},
+        "even": {},
+    }
+    given = {
+        "RECHANNEL_POLICIES__ADAPTIVE__LIMIT": "0.7",
+        "RECHANNEL_POLICIES__ADAPTIVE__MAX_MOVES": "9",
+        "RECHANNEL_POLICIES__FAIR_REDISTRIBUTION__WEIGHT": "inverse-distance",
+        "RECHANNEL_POLICIES__FAIR_REDISTRIBUTION__SUB_CLUSTERS": "true",
+    }
+    found = load(path, given).policies
+    assert found["adaptive"] == {"mode": "light", "limit": 0.7, "max_moves": 9}
+    assert found["fair-redistribution"] == {"weight": "inverse-distance", "sub_clusters": True}
+
+
+@pytest.mark.parametrize("text", ["light", "none", "a b", "", "light # not", "1\nother = 2", "1,2"])
+def test_what_is_no_value_of_toml_is_text(text):
+    found = load(None, {"RECHANNEL_POLICIES__ADAPTIVE__MODE": text}).policies
+    assert found == {"adaptive": {"mode": text}}
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "where"),
+    [
+        ("[policies]\nadaptive = 3\n", {}, "policies.adaptive: names no parameter"),
+        ("policies = 3\n", {}, "policies: stands outside a section"),
+        ("[policies.adaptive]\nlimit = inf\n", {}, "policies.adaptive.limit: inf is neither"),
+        ("[policies.adaptive]\nlimit = [nan]\n", {}, "policies.adaptive.limit: [nan] is neither"),
+        ("[policies.adaptive.mode]\na = 1\n", {}, "policies.adaptive.mode: {'a': 1} is neither"),
+        ("[policies.adaptive]\nmode = [[1]]\n", {}, "policies.adaptive.mode: [[1]] is neither"),
+        ("[policies.adaptive]\nmode = 2024-01-01\n", {}, "policies.adaptive.mode: datetime.date"),
+        (f"[policies.adaptive]\nmax_moves = {10**400}\n", {}, "policies.adaptive.max_moves: 1000"),
+        ("", {"RECHANNEL_POLICIES__ADAPTIVE": "light"}, "policies.adaptive: names no parameter"),
+        ("", {"RECHANNEL_POLICIES__ADAPTIVE__LIMIT": "inf"}, "policies.adaptive.limit: inf is neither"),
+    ],
+)
+def test_what_is_no_parameter_of_a_policy_is_a_mistake(tmp_path, text, environment, where):
+    path = tmp_path / "rechannel.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(path, environment)
+    (found,) = caught.value.mistakes
+    assert found.startswith(where)

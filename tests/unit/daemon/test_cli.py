@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import rechannel.daemon.cli as cli_module
 from rechannel.conf.settings import Settings, SettingsError, describe, load
-from rechannel.daemon import exits
+from rechannel.daemon import cli_request, exits
 from rechannel.daemon.cli import main
 from rechannel.daemon.service import signer_of
 
@@ -100,6 +100,53 @@ def test_config_check_looks_at_what_the_settings_point_at(tmp_path: Path) -> Non
     assert "known are adaptive" in done.stderr
     fine = CliRunner().invoke(main, ["config", "check", "--json"])
     assert (fine.exit_code, json.loads(fine.stdout)) == (0, {"ok": True})
+
+
+def test_config_looks_at_the_parameters_of_policies(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[policies.adaptive]\nmode = "light"\nhorizn = 3\n')
+    done = CliRunner().invoke(main, ["config", "check", "--config", str(path), "--json"])
+    assert done.exit_code == 7
+    assert json.loads(done.stdout)["error"] == (
+        "configuration: policies.adaptive.horizn: no such parameter; known are "
+        "mode, limit, min_step, max_moves, move_seconds, load_rate, horizon"
+    )
+    shown = CliRunner().invoke(main, ["config", "show", "--config", str(path)]).stdout
+    assert "policies.adaptive.mode" in shown
+    shown = CliRunner().invoke(main, ["config", "show", "--config", str(path), "--json"]).stdout
+    assert json.loads(shown)["settings"]["policies"] == {"adaptive": {"mode": "light", "horizn": 3}}
+
+
+def test_the_examples_of_policies_can_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    examples = re.findall(r"^# (\[policies\..*|\w+ = \".*)$", EXAMPLE, flags=re.MULTILINE)
+    path.write_text("\n".join(examples))
+    assert load(path, {}).policies == {
+        "adaptive": {"mode": "light"},
+        "fair-redistribution": {"weight": "inverse-distance"},
+    }
+    assert CliRunner().invoke(main, ["config", "check", "--config", str(path)]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "policy"),
+    [
+        (["plan"], "plan", ""),
+        (["plan", "--policy", "even"], "plan", "even"),
+        (["rebalance", "--policy", "even"], "plan", "even"),
+        (["rebalance", "--policy", "even", "--apply"], "rebalance", "even"),
+    ],
+)
+def test_a_policy_is_asked_for(monkeypatch: pytest.MonkeyPatch, words: list[str], verb: str, policy: str) -> None:
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    def decide(_: Settings, verb: str, arguments: dict[str, str], **__: object) -> int:
+        asked.append((verb, arguments))
+        return 0
+
+    monkeypatch.setattr(cli_request, "decide", decide)
+    assert CliRunner().invoke(main, words).exit_code == 0
+    assert asked == [(verb, {"application": "", "policy": policy, "force": ""})]
 
 
 def test_a_controller_without_a_key_does_not_start_and_says_what_to_do() -> None:

@@ -478,6 +478,23 @@ def test_pause_holds_a_running_migration_and_resume_lets_it_go_on(
     assert not wanted(store).hold
 
 
+def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    (decision,) = leader.decide_all()
+    world.obey("steered", only=1)
+    sentence = leader.stop("", user="ann", reason="enough")
+    assert decision.decision in sentence
+    assert (wanted(store).decision, wanted(store).moves) == (f"{decision.decision}-stop", [])
+    leader.follow()
+    assert APP in leader.migrations, "the link has not said yet that it knows"
+    world.obey()
+    leader.follow()
+    assert APP not in leader.migrations
+    with pytest.raises(ValueError, match="no migration"):
+        leader.stop("", user="ann", reason="again")
+
+
 def test_nothing_is_applied_while_paused(leader: Controller, store: FakeStore) -> None:
     leader.pause(True)
     assert leader.decide_all()[0].outcome == "planned"
@@ -569,7 +586,7 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
 @pytest.mark.parametrize(
     ("verb", "arguments", "code", "words"),
     [
-        ("fly", {}, Exit.REFUSED, "unknown verb 'fly'; known are drain, pause, plan, rebalance, resume, undrain"),
+        ("fly", {}, Exit.REFUSED, "unknown verb 'fly'; known are drain, pause, plan, rebalance, resume, stop, undrain"),
         ("plan", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
         ("pause", {}, Exit.DONE, "paused"),
         ("resume", {}, Exit.DONE, "resumed"),

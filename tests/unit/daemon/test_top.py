@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console, Group
 
-from rechannel.daemon import cli_status, cli_top
+from rechannel.daemon import cli_status, cli_tables, cli_top
 from rechannel.wire import keys
 from rechannel.wire.messages import MoveView, StreamRow
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, World, query, settings, window
@@ -99,3 +99,22 @@ def test_the_share_of_shuffles_seen_is_said(world: World) -> None:
     (row,) = _collected(world)["applications"]
     assert row["shuffles_seen"] == 0.5
     assert "50% of shuffle outputs seen" in _drawn(world)
+    assert sum(row["streams"].values()) == 24
+    assert list(row["streams"]) == ["high", "mid", "low"]
+    line = f"streams: {row['streams']['high']} high, {row['streams']['mid']} mid, {row['streams']['low']} low"
+    assert line in _drawn(world)
+
+
+def test_status_says_how_many_streams_are_of_each_class(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.ready()
+    document = _collected(world)
+    assert document["applications"][0]["streams"] == {}, "nobody told of streams"
+    cli_tables.status(document, NOW)
+    assert "streams:" not in capsys.readouterr().out
+    row = document["applications"][0]
+    row["streams"] = {"high": 12, "mid": 40, "low": 8}
+    cli_tables.status(document, NOW)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert "streams: 12 high, 40 mid, 8 low" in lines
+    (first,) = [line for line in lines if line.startswith("127.0.0.2 ")]
+    assert f"{row['executors'][0]['utilization']:.0%}" in first

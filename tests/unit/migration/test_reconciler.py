@@ -124,6 +124,20 @@ def test_a_later_step_waits_for_the_earlier_one():
     assert driver.boundary(reconciler, 2.1) == []
 
 
+def test_one_batch_takes_over_no_more_than_its_pace_allows():
+    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2))
+    driver = Driver(["0"] * 5)
+    reconciler.accept(desired(*(move(partition, "0", "1") for partition in range(5))), driver.observed(), 0.0)
+    taken = []
+    for now in range(1, 4):
+        driver.boundary(reconciler, now)
+        driver.boundary(reconciler, now)  # looked at again within the same quiet moment
+        driver.run_batch()
+        reconciler.batch_done("q", driver.batch, driver.observed(), now)
+        taken.append(driver.placement.count("1"))
+    assert taken == [2, 4, 5]
+
+
 def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     driver.drift = {0}

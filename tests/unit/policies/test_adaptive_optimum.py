@@ -8,6 +8,7 @@ import highspy
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rechannel.policies.adaptive import AdaptiveParameters, adaptive, certified_bound
 from rechannel.policies.generators import GENERATORS, generate
@@ -101,18 +102,69 @@ def test_never_worse_than_the_best_of_the_other_policies(name: str, seed: int) -
 
 
 @settings(max_examples=50, deadline=None)
-@given(situation=situations())
-def test_light_mode_moves_what_must_and_relieves_what_is_too_full(situation: Situation) -> None:
+@given(situation=situations(all_available=True))
+def test_light_mode_moves_only_where_a_limit_is_broken_by_less_then(situation: Situation) -> None:
     cluster, workload, current = situation
-    found = adaptive(cluster, workload, current, AdaptiveParameters(mode="light")).placement
-    before = executor_busy(cluster, workload, current) / cluster.cores
-    for key, array in current.assignments.items():
-        fits = (array >= 0) & cluster.available[array]
-        moved = fits & (found[key] != array)
-        held = sum(np.bincount(current[s.key][current[s.key] >= 0], minlength=cluster.size) for s in workload.placeable)
-        for executor in set(array[moved].tolist()):
-            full = before[executor] > SATURATED or not np.isinf(cluster.memory_bytes[executor])
-            assert full, f"{held[executor]} partitions on executor {executor}, and one left it"
+    proposal = propose("adaptive", cluster, workload, current, {"mode": "light"})
+    assert not proposal.moves or is_worse(proposal.objective_before[:2], proposal.objective_after[:2])
+
+
+def test_the_limit_of_the_parameters_is_the_one_that_counts() -> None:
+    cluster, workload = cluster_of(3), workload_of({"a": [0.4, 0.4, 0.85]}, rate=1.0)
+    current = Placement({"a": np.array([0, 0, 1])})
+    assert not propose("adaptive", cluster, workload, current, {"mode": "light"}).moves
+    assert len(propose("adaptive", cluster, workload, current, {"mode": "light", "limit": 0.7}).moves) == 1
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+@pytest.mark.parametrize("mode", ["full", "light"])
+def test_no_more_than_max_moves_though_an_executor_is_overloaded(mode: str, most: int) -> None:
+    cluster, workload = cluster_of(3), workload_of({"a": [0.2] * 8}, rate=1.0)
+    current = Placement({"a": np.zeros(8, dtype=np.int64)})
+    found = adaptive(cluster, workload, current, AdaptiveParameters(mode=mode, max_moves=most))
+    assert len(found.placement.moves_from(current)) == most
+
+
+@settings(max_examples=40, deadline=None)
+@given(situation=situations(), most=st.integers(0, 3))
+def test_max_moves_bounds_what_nothing_forces(situation: Situation, most: int) -> None:
+    cluster, workload, current = situation
+    found = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=most)).placement
+    own = [move for move in found.moves_from(current) if move.source >= 0 and cluster.available[move.source]]
+    assert len(own) <= most
+
+
+@settings(max_examples=40, deadline=None)
+@given(situation=situations())
+def test_moves_that_never_pay_are_made_for_a_broken_limit_alone(situation: Situation) -> None:
+    cluster, workload, current = situation
+    found = adaptive(cluster, workload, current, AdaptiveParameters(move_seconds=1e9)).placement
+    own = [move for move in found.moves_from(current) if move.source >= 0 and cluster.available[move.source]]
+    if own and all((array >= 0).all() and cluster.available[array].all() for array in current.assignments.values()):
+        assert is_worse(placement_cost(cluster, workload, current)[:2], placement_cost(cluster, workload, found)[:2])
+
+
+def test_what_has_to_go_somewhere_goes_where_its_state_fits() -> None:
+    base = cluster_of(3, unavailable=[2])
+    memory = np.array([1e6, np.inf, np.inf])
+    cluster = Cluster(base.executors, base.nodes, base.cores, memory, base.speed, base.available)
+    stages = (
+        Stage("a", "q", True, 1.0, np.array([0.1, 0.96]), np.ones(2), np.array([0.9e6, 0.0])),
+        Stage("b", "q", True, 1.0, np.array([0.3]), np.ones(1), np.array([0.5e6])),
+    )
+    current = Placement({"a": np.array([0, 1]), "b": np.array([2])})
+    for parameters in (AdaptiveParameters(), AdaptiveParameters(mode="light"), AdaptiveParameters(max_moves=0)):
+        found = adaptive(cluster, Workload(stages), current, parameters).placement
+        assert placement_cost(cluster, Workload(stages), found)[0] == 0.0
+
+
+def test_the_bound_holds_where_others_use_a_part_of_a_core() -> None:
+    base = cluster_of(2)
+    cluster = Cluster(base.executors, base.nodes, np.array([1.0, 1.9]), base.memory_bytes, base.speed, base.available)
+    other = Stage("x", "p", False, 1.0, np.array([0.0, 1.8]), np.ones(2), np.zeros(2))
+    workload = Workload((other, Stage("a", "q", True, 0.9, np.array([0.5, 0.5]), np.ones(2), np.zeros(2))))
+    cost = placement_cost(cluster, workload, Placement({"a": np.array([0, 0])}))[2]
+    assert certified_bound(cluster, workload) <= cost
 
 
 def test_moves_that_cost_more_than_they_gain_are_not_made() -> None:

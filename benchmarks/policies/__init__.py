@@ -1,0 +1,1 @@
+"""What the placement policies make of generated situations, and how long they take; writes ``docs/policies.md``."""

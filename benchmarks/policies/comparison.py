@@ -1,0 +1,111 @@
+"""Every policy on every generator: what its placements cost, beside what no placement can beat."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from benchmarks.policies.machine import machine, say
+from rechannel.daemon.simulate import Row, compare, figures
+from rechannel.policies.adaptive import certified_bound
+from rechannel.policies.generators import GENERATORS, generate
+from rechannel.policies.registry import POLICIES
+
+__all__ = ["CURRENT", "EAGER", "describe", "measure"]
+
+CURRENT = "current"
+"""Stands for the placement that the generator starts from."""
+
+EAGER = "adaptive, min_step=0"
+"""``adaptive`` as it is where moves need save nothing but some time."""
+
+_DEVIATES = re.compile(r"(?i)deviation|choice|paper|storm|twister2")
+
+
+def describe() -> list[dict[str, Any]]:
+    """What the registry and the modules say of each policy, and every default parameter."""
+    policies = []
+    for entry in POLICIES.values():
+        defaults = entry.parameters()
+        module = _paragraphs(sys.modules[entry.function.__module__].__doc__)
+        function = _paragraphs(entry.function.__doc__)
+        deviations = [text for text in module[1:] if text.startswith("Deviation")]
+        if entry.source != POLICIES["adaptive"].source:
+            deviations += [text for text in function[1:] if _DEVIATES.search(text) and not text.startswith("Raises")]
+        policies.append(
+            {
+                "name": entry.name,
+                "summary": entry.summary,
+                "source": entry.source,
+                "parameters": {field.name: _plain(getattr(defaults, field.name)) for field in fields(defaults)},
+                "meaning": _meaning(entry.parameters.__doc__),
+                "deviations": deviations,
+            }
+        )
+    return policies
+
+
+def measure(seeds: Sequence[int], names: Sequence[str] = ()) -> dict[str, Any]:
+    """Rows of generator, seed and policy; ``names``: only these generators."""
+    began, rows = machine(), []
+    for name in names or GENERATORS:
+        for seed in seeds:
+            say(f"compare: {name}, seed {seed}")
+            rows += _rows(name, seed)
+    return {
+        "machine": began,
+        "seeds": list(seeds),
+        "generators": {
+            name: {"summary": one.summary, "parameters": {each.name: each.default for each in one.parameters}}
+            for name, one in GENERATORS.items()
+            if not names or name in names
+        },
+        "rows": rows,
+    }
+
+
+def _rows(name: str, seed: int) -> list[dict[str, Any]]:
+    scenario = generate(f"{name}:seed={seed}")
+    bound = certified_bound(scenario.cluster, scenario.workload)
+    same = {"generator": name, "seed": seed, "bound": bound}
+    now = asdict(figures(scenario, scenario.current))
+    rows = [{**same, "policy": CURRENT, "figures": now, "moves": 0, "bytes_moved": 0.0, "seconds": 0.0, "error": ""}]
+    asked = [(row.policy, row) for row in compare(scenario, list(POLICIES), {}, time.process_time)]
+    eager = compare(scenario, ["adaptive"], {"adaptive": {"min_step": 0.0}}, time.process_time)
+    asked.insert(1, (EAGER, eager[0]))
+    return rows + [{**same, **_row(label, row)} for label, row in asked]
+
+
+def _row(label: str, row: Row) -> dict[str, Any]:
+    return {
+        "policy": label,
+        "figures": asdict(row.figures) if row.figures else None,
+        "moves": row.moves,
+        "bytes_moved": row.bytes_moved,
+        "seconds": row.decision_seconds,
+        "error": row.error,
+    }
+
+
+def _plain(value: object) -> object:
+    return "unlimited" if isinstance(value, float) and math.isinf(value) else value
+
+
+def _meaning(text: str | None) -> list[str]:
+    """What a class of parameters says of them, without saying whose they are."""
+    first, *rest = _paragraphs(text)
+    first = re.sub(r"^Settings of `[\w-]+`[.:;]? ?", "", first)
+    return [part for part in (first[:1].upper() + first[1:], *rest) if part]
+
+
+def _paragraphs(text: str | None) -> list[str]:
+    """Paragraphs on one line each, in Markdown instead of reStructuredText."""
+    found = [" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n")]
+    found = [re.sub(r":[a-z]+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", part) for part in found if part]
+    return [part.replace("``", "`") for part in found]

@@ -1,0 +1,165 @@
+"""How far ``adaptive`` is from the exact optimum of small stages, and its cut beside a graph partitioner's.
+
+The optimum is HiGHS': the least T so that every unit is on one executor and none works for longer than T, a mixed
+integer program for each stage. Stages of one query on one-core executors that nobody else uses do not touch each other,
+so the sum over the stages is the optimum of all.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.policies.machine import machine, say
+from rechannel.daemon.simulate import figures
+from rechannel.policies.adaptive import certified_bound
+from rechannel.policies.arrays import FloatArray
+from rechannel.policies.generators import generate
+from rechannel.policies.metrics import placement_cost
+from rechannel.policies.model import Cluster, Placement, Stage, Workload
+from rechannel.policies.published.units import flatten
+from rechannel.policies.registry import propose
+from rechannel.policies.scenario import Scenario
+
+__all__ = ["instance", "measure", "metis", "optimal_seconds"]
+
+RATE = 0.01  # batches per second: with some seconds of work a batch no executor is near saturation
+PATIENCE = 20.0  # seconds for one program
+_LABELS: tuple[tuple[str, str, dict[str, object]], ...] = (
+    ("adaptive", "adaptive", {}),
+    ("adaptive, min_step=0", "adaptive", {"min_step": 0.0}),
+    ("stream-classification", "stream-classification", {}),
+    ("even", "even", {}),
+)
+
+
+def instance(seed: int) -> Scenario:
+    """One query of one or two stages on 2 to 6 one-core executors of unequal speed, placed at random."""
+    random = np.random.default_rng(seed)
+    size = int(random.integers(2, 7))
+    ones = np.ones(size)
+    names = tuple(f"e{i}" for i in range(size)), tuple(f"n{i}" for i in range(size))
+    speed = random.choice([0.5, 0.75, 1.0, 1.5, 2.0], size)
+    cluster = Cluster(*names, ones, ones * np.inf, speed, ones > 0)
+    stages = []
+    for index in range(int(random.integers(1, 3))):
+        count = int(random.integers(2, 18))
+        busy = random.lognormal(0.0, random.choice([0.2, 0.7, 1.2]), count)
+        stages.append(Stage(f"q/{index}", "q", True, RATE, busy, busy, np.zeros(count)))
+    current = {stage.key: random.integers(size, size=stage.n) for stage in stages}
+    return Scenario(f"small {seed}", cluster, Workload(tuple(stages)), Placement(current))
+
+
+def optimal_seconds(busy: FloatArray, speed: FloatArray, patience: float = PATIENCE) -> tuple[float, bool]:
+    """Seconds per batch of the best placement of a stage on one-core executors, and whether that is proved."""
+    import highspy  # the benchmark's and the tests' own dependency
+
+    highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs.silent()
+    for option, value in (("time_limit", patience), ("mip_rel_gap", 1e-7), ("threads", 1)):
+        highs.setOptionValue(option, value)
+    least = max(float(busy.sum() / speed.sum()), float(busy.max() / speed.max()))
+    slowest = highs.addVariable(lb=least)
+    taken = [[highs.addBinary() for _ in speed] for _ in busy]
+    for row in taken:
+        highs.addConstr(sum(row) == 1)
+    for executor, rate in enumerate(speed.tolist()):
+        highs.addConstr(
+            sum(need * row[executor] for need, row in zip(busy.tolist(), taken, strict=True)) <= rate * slowest
+        )
+    highs.minimize(slowest)
+    values = np.array([[highs.variableValue(one) for one in row] for row in taken])
+    work = np.bincount(values.argmax(axis=1), weights=busy, minlength=len(speed))  # exact, the program rounds
+    proved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    return float((work / speed).max()), bool(proved)
+
+
+def measure(instances: int, seeds: int) -> dict[str, Any]:
+    """Both comparisons: ``instances`` small stages, and so many seeds of the sparse graphs."""
+    began, rows = machine(), []
+    for seed in range(instances):
+        if seed % 10 == 0:
+            say(f"optimum: instance {seed} of {instances}")
+        rows.append(_against_optimum(seed))
+    graphs = [row for name in ("sparse", "chains") for seed in range(seeds) for row in _graphs(name, seed)]
+    return {"machine": began, "rate": RATE, "instances": rows, "graphs": graphs}
+
+
+def _against_optimum(seed: int) -> dict[str, Any]:
+    scenario = instance(seed)
+    cluster, workload = scenario.cluster, scenario.workload
+    began = time.process_time()
+    found = [optimal_seconds(stage.busy, cluster.speed) for stage in workload.stages]
+    row: dict[str, Any] = {
+        "seed": seed,
+        "executors": cluster.size,
+        "partitions": [stage.n for stage in workload.stages],
+        "optimum": RATE * sum(seconds for seconds, _ in found),
+        "proved": all(proved for _, proved in found),
+        "bound": certified_bound(cluster, workload),
+        "highs_seconds": time.process_time() - began,
+        "policies": {},
+    }
+    for label, policy, parameters in _LABELS:
+        if policy != "stream-classification":  # which has no streams to go by here
+            answer = propose(policy, cluster, workload, scenario.current, parameters)
+            row["policies"][label] = placement_cost(cluster, workload, answer.placement)[2]
+    return row
+
+
+def metis(scenario: Scenario) -> Placement:
+    """METIS' partition of the units into as many parts as there are executors, by bytes and busy time.
+
+    Only for clusters of equal executors and workloads without floating stages, whose parts are interchangeable.
+    """
+    import pymetis  # the benchmark's own dependency
+
+    units = flatten(scenario.cluster, scenario.workload, scenario.current)
+    low, high, volume = units.pairs()
+    ends, others = np.concatenate((low, high)), np.concatenate((high, low))
+    order = np.argsort(ends, kind="stable")
+    edges = np.maximum(np.rint(np.tile(volume, 2)[order] / volume.sum() * 1e8), 1).astype(np.int64)
+    starts = np.concatenate(([0], np.cumsum(np.bincount(ends, minlength=units.size))))
+    loads = np.maximum(np.rint(units.load / units.load.sum() * 1e7), 1).astype(np.int64)
+    parts = pymetis.part_graph(
+        scenario.cluster.size,
+        xadj=starts.tolist(),
+        adjncy=others[order].tolist(),
+        vweights=loads.tolist(),
+        eweights=edges.tolist(),
+        options=pymetis.Options(seed=0),
+    ).vertex_part
+    return units.placement(np.asarray(parts, dtype=np.int64))
+
+
+def _graphs(name: str, seed: int) -> list[dict[str, Any]]:
+    say(f"optimum: METIS and {name}, seed {seed}")
+    scenario = generate(f"{name}:seed={seed}")
+    cluster, workload = scenario.cluster, scenario.workload
+    began = time.process_time()
+    answers = [("METIS", metis(scenario), time.process_time() - began)]
+    for label, policy, parameters in _LABELS:
+        if parameters:
+            continue  # the defaults are enough here
+        began = time.process_time()
+        proposal = propose(policy, cluster, workload, scenario.current, parameters)
+        answers.append((label, proposal.placement, time.process_time() - began))
+    total = sum(stream.summary()[1] for stream in workload.streams)
+    rows = []
+    for label, placement, seconds in answers:
+        found = figures(scenario, placement)
+        rows.append(
+            {
+                "generator": name,
+                "seed": seed,
+                "policy": label,
+                "cut": found.inter_executor_bytes_per_second / total,
+                "path": found.seconds_per_second / certified_bound(cluster, workload),
+                "highest_utilization": found.highest_utilization,
+                "load_spread": found.load_spread,
+                "seconds": seconds,
+            }
+        )
+    return rows

@@ -1,0 +1,143 @@
+"""How long decisions take: the default policy at a thousand executors, and the growth of all others."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from benchmarks.policies import literal
+from benchmarks.policies.machine import machine, say
+from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
+from benchmarks.policies.situations import KINDS, situation
+from rechannel.migration.plan.redistribution import BlockCyclic, color_edges, schedule
+from rechannel.policies.published.closeness import operator_edges
+from rechannel.policies.published.locality_fairness import pipelines
+from rechannel.policies.published.stream_classification import stream_classification
+from rechannel.policies.published.units import flatten
+from rechannel.policies.registry import POLICIES
+from rechannel.policies.scenario import Scenario
+
+__all__ = ["check_pipelines", "check_redistribution", "check_stream_classification", "growth", "large"]
+
+LARGE = 100_000
+SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+LAYOUTS = ((5, 5, 4, 6), (16, 16, 3, 5), (40, 48, 6, 5), (100, 100, 100, 101), (200, 240, 24, 20))
+_SMALL = {"dense": (800,), "sparse": (500, 2000)}
+
+
+def large(tasks: int, limit: float) -> dict[str, Any]:
+    """``adaptive`` with so many tasks: from Spark's placement, and from its own after every busy time changed."""
+    began, rows = machine(), []
+    for kind, cores in (("dense", 1), ("dense", 4), ("sparse", 4)):
+        say(f"scale: {kind}, {cores} cores an executor, {tasks:,} tasks")
+        found = run(ADAPTIVE, kind, tasks, limit, cores=cores, seed=0)
+        rows.append({"kind": kind, "cores": cores, "tasks": tasks, **found})
+    return {"machine": began, "limit": limit, "seed": 0, "rows": rows}
+
+
+def growth(sizes: Sequence[int], limit: float) -> dict[str, Any]:
+    """Every policy and the literal readings at growing sizes, each until it takes longer than the limit."""
+    began, rows = machine(), []
+    for what in (*POLICIES, LITERAL, PIPELINES, LITERAL_PIPELINES):
+        for kind in KINDS:
+            if kind == "dense" or what not in (PIPELINES, LITERAL_PIPELINES):
+                rows += _grown(what, kind, sizes, limit)
+    checks = {kind: _checks(kind) for kind in KINDS}
+    return {"machine": began, "limit": limit, "rows": rows, "checks": checks, "redistribution": _redistribution()}
+
+
+def _grown(what: str, kind: str, sizes: Sequence[int], limit: float) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for size in sizes:
+        if size == LARGE and _predicted(rows, size) > limit:
+            rows.append({"what": what, "kind": kind, "size": size, "predicted": _predicted(rows, size)})
+            break
+        found = run(what, kind, size, limit)
+        told = f"{found['seconds']:.3g} s" if "seconds" in found else f"ended, {found}"
+        say(f"growth: {what}, {kind}, {size:,} tasks: {told}")
+        rows.append({"what": what, "kind": kind, "size": size, **found})
+        if "seconds" not in found and what != "adaptive":  # which looks at large situations less often, not longer
+            break
+    return rows
+
+
+def _predicted(rows: Sequence[dict[str, Any]], size: int) -> float:
+    """Seconds at a size if they go on growing as they did at last, at least in proportion."""
+    if not rows or "seconds" not in rows[-1]:
+        return 0.0
+    exponent = 1.0
+    for one, two in pairwise(row for row in rows[-2:] if "seconds" in row):
+        exponent = max(
+            1.0, math.log(max(two["seconds"], 1e-3) / max(one["seconds"], 1e-3)) / math.log(two["size"] / one["size"])
+        )
+    return float(rows[-1]["seconds"] * (size / rows[-1]["size"]) ** exponent)
+
+
+def _checks(kind: str) -> dict[str, bool]:
+    scenarios = [situation(kind, tasks) for tasks in _SMALL[kind]]
+    return {
+        LITERAL: all(check_stream_classification(one) for one in scenarios),
+        LITERAL_PIPELINES: all(check_pipelines(one) for one in scenarios),
+    }
+
+
+def check_stream_classification(scenario: Scenario) -> bool:
+    """Whether the literal reading places everything as the policy does."""
+    cluster, workload, current = scenario.cluster, scenario.workload, scenario.current
+    units = flatten(cluster, workload, current)
+    found = units.placement(np.array(literal.stream_classification(units), dtype=np.int64))
+    return found == stream_classification(cluster, workload, current).placement
+
+
+def check_pipelines(scenario: Scenario) -> bool:
+    """Whether the literal reading finds the same pipelines in the same order."""
+    workload = scenario.workload
+    keys = [stage.key for stage in workload.placeable]
+    found = literal.pipelines([stage.n for stage in workload.placeable], operator_edges(workload))
+    return [{keys[operator]: index for operator, index in one.items()} for one in found] == pipelines(workload)
+
+
+def check_redistribution(layout: BlockCyclic) -> bool:
+    """Whether counting every task finds the same classes, costs and steps as the closed forms."""
+    counted = literal.classes(layout.sources, layout.targets, layout.before, layout.after)
+    closed = [
+        literal.PairClass(one.key, one.cost, dict(zip(one.pairs, one.steps, strict=True))) for one in layout.classes()
+    ]
+    return counted == closed
+
+
+def _redistribution() -> list[dict[str, Any]]:
+    rows = []
+    for numbers in LAYOUTS:
+        say(f"growth: redistribution {numbers}")
+        layout = BlockCyclic(*numbers)
+        times = {}
+        for name, call in (
+            ("literal", lambda numbers=numbers: literal.classes(*numbers)),
+            ("classes", lambda layout=layout: layout.classes()),
+        ):
+            began = time.process_time()
+            call()
+            times[name] = time.process_time() - began
+        sources, targets, sizes = layout.messages()
+        began = time.process_time()
+        color_edges(sources, targets, sizes)
+        times["koenig"] = time.process_time() - began
+        class_wise = schedule(sources, targets, sizes, method="class", layout=layout)
+        koenig = schedule(sources, targets, sizes, method="koenig")
+        rows.append(
+            {
+                "layout": numbers,
+                "messages": len(sizes),
+                "same": check_redistribution(layout),
+                "seconds": times,
+                "steps": {"class": class_wise.length, "koenig": koenig.length},
+                "cost": {"class": class_wise.cost, "koenig": koenig.cost},
+            }
+        )
+    return rows
