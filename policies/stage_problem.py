@@ -154,8 +154,11 @@ class _Books:
             self.fetched = _sums(assignment[units], self._fetch_of(units, assignment[units]), size)
         self.busy = self.work.copy()  # seconds on the last core to be done, at speed 1
         if not self.simple:
+            # As long as every task has a core of its own, the longest is what counts.
             held = np.bincount(assignment[placed], minlength=size)
-            for executor in np.flatnonzero(held > 1).tolist():
+            self.busy = np.zeros(size)
+            np.maximum.at(self.busy, assignment[placed], problem.busy[placed])
+            for executor in np.flatnonzero(held > problem.slots).tolist():
                 self.busy[executor] = self._finish(self.units(executor), executor)
 
     @property
@@ -265,16 +268,21 @@ def _fill(problem: Problem, books: _Books, limit: float) -> None:
         return
     busy, inverse = problem.busy, 1.0 / problem.speed
     size = len(problem.speed)
+    count = np.bincount(books.assignment[books.assignment >= 0], minlength=size)
     cores = np.where(np.arange(problem.slots.max()) < problem.slots[:, None], 0.0, np.inf)
     if books.simple:
         cores[:, 0] = books.work
     else:
-        for executor in np.flatnonzero(np.bincount(books.assignment[books.assignment >= 0], minlength=size)).tolist():
-            for unit in books.units(executor).tolist():
-                cores[executor, cores[executor].argmin()] += busy[unit]
+        placed = np.flatnonzero(books.assignment >= 0)
+        placed = placed[np.argsort(books.assignment[placed], kind="stable")]
+        on = books.assignment[placed]
+        rank = np.arange(len(placed)) - (np.cumsum(count) - count)[on]
+        alone = rank < problem.slots[on]
+        cores[on[alone], rank[alone]] = busy[placed[alone]]
+        for unit, executor in zip(placed[~alone].tolist(), on[~alone].tolist(), strict=True):
+            cores[executor, cores[executor].argmin()] += busy[unit]
     first = cores.min(axis=1)  # when the first core is free, at speed 1
     blocked = ~problem.available
-    count = np.bincount(books.assignment[books.assignment >= 0], minlength=size)
     work, held, fetched = books.work, books.bytes, books.fetched
     capacity = problem.slots * problem.speed
     # Where one large unit sets the time, the others need not be spread by it: they go where least is done in all.
