@@ -118,6 +118,8 @@ def adaptive(
     ground = _Ground(cluster, workload, current, parameters)
     base = _Search(ground)
     base.sweep(thorough=False)
+    if not homeless and base.own_moves() and not _relieved(base.cost(), (as_is := _Search(ground)).cost()):
+        base = as_is  # what left one full executor only filled another
     best = base
     if parameters.mode == "full" and parameters.max_moves != 0:
         best = base.climbed()
@@ -437,6 +439,11 @@ def _fetched(workload: Workload) -> dict[str, FloatArray]:
             had = fetched.get(stage.key, np.zeros(stage.n))
             fetched[stage.key] = had + stream.received() / stage.batches_per_second
     return fetched
+
+
+def _relieved(after: tuple[float, ...], before: tuple[float, ...]) -> bool:
+    """Whether a limit is broken by less."""
+    return _better((*after[:2], 0.0), (*before[:2], 0.0), 0.0)
 
 
 def _better(after: tuple[float, ...], before: tuple[float, ...], step: float) -> bool:
