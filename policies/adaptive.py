@@ -19,7 +19,7 @@ import numpy as np
 from rechannel.policies.bounds import certified_bound, lower_bound
 from rechannel.policies.entry import Objective, PolicyEntry
 from rechannel.policies.hot_streams import HotStreams
-from rechannel.policies.metrics import SATURATED, placement_cost, task_slots
+from rechannel.policies.metrics import SATURATED, improves, placement_cost, task_slots
 from rechannel.policies.model import (
     UNPLACED,
     Cluster,
@@ -125,7 +125,7 @@ def adaptive(
         best = base.climbed()
         if base.small:
             best = _elsewhere(ground, best)
-        if not _better(best.score(), base.score(), parameters.min_step):
+        if not improves(best.score(), base.score(), parameters.min_step):
             best = base
     before = base.cost()[2] if homeless or not base.own_moves() else _Search(ground).cost()[2]
     what = f"{best.own_moves()} moves: stage time {before:.4g} to {best.cost()[2]:.4g} s/s"
@@ -162,14 +162,14 @@ def _elsewhere(ground: _Ground, best: _Search) -> _Search:
             start = heuristic(cluster, workload, current).placement
             found.append(_Search(ground, start))
         nearest = min(found[1:], key=_Search.score)
-        if _better(nearest.score(), best.score(), 0.0):
+        if improves(nearest.score(), best.score(), 0.0):
             found.append(nearest.climbed())
     for other in found:
-        if other.own_moves() <= most and _better(other.score(), best.score(), parameters.min_step):
+        if other.own_moves() <= most and improves(other.score(), best.score(), parameters.min_step):
             best = other
     if best.entangled:
         polished = best.polished()
-        if polished.own_moves() <= most and _better(polished.score(), best.score(), 0.0):
+        if polished.own_moves() <= most and improves(polished.score(), best.score(), 0.0):
             return polished
     return best
 
@@ -221,8 +221,8 @@ class _Search:
         for _ in range(_SWEEPS if self.small else 1):
             search = _Search(self._ground, best.placement())
             search.sweep(thorough=True)
-            gains = _better(search.score(), best.score(), _LEAST)
-            if _better(search.score(), best.score(), 0.0):
+            gains = improves(search.score(), best.score(), _LEAST)
+            if improves(search.score(), best.score(), 0.0):
                 best = search
             if not gains:
                 break
@@ -443,15 +443,7 @@ def _fetched(workload: Workload) -> dict[str, FloatArray]:
 
 def _relieved(after: tuple[float, ...], before: tuple[float, ...]) -> bool:
     """Whether a limit is broken by less."""
-    return _better((*after[:2], 0.0), (*before[:2], 0.0), 0.0)
-
-
-def _better(after: tuple[float, ...], before: tuple[float, ...], step: float) -> bool:
-    """Whether a limit is broken by less, or the stage time falls by more than the least step."""
-    for new, old in zip(after[:2], before[:2], strict=True):
-        if abs(new - old) > _SAME * max(new, old):
-            return new < old
-    return after[2] < before[2] * (1 - max(step, _SAME))
+    return improves((*after[:2], 0.0), (*before[:2], 0.0), 0.0)
 
 
 def _objective(

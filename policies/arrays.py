@@ -18,6 +18,7 @@ __all__ = [
     "frozen",
     "lexicographic_best",
     "same_length",
+    "summed",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -73,3 +74,8 @@ def lexicographic_best(chosen: IntArray, keys: Sequence[FloatArray]) -> int:
         if len(chosen) == 1:
             break
     return int(chosen[0])
+
+
+def summed(index: IntArray, values: FloatArray, size: int) -> FloatArray:
+    """The sum of the values of each index, shape (size,); floats also where there is nothing to sum."""
+    return np.asarray(np.bincount(index, values, size), dtype=np.float64)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rechannel.policies.arrays import summed
 from rechannel.policies.model import (
     Cluster,
     FloatArray,
@@ -198,11 +199,7 @@ def _zipf(count: int, exponent: float = 1.0) -> FloatArray:
 
 def _hashed(random: np.random.Generator, weights: Sequence[float] | FloatArray, parts: int) -> FloatArray:
     """Share of each partition if every key goes to one by its hash."""
-    return _summed(random.integers(parts, size=len(weights)), np.asarray(weights), parts)
-
-
-def _summed(index: IntArray, values: FloatArray, size: int) -> FloatArray:
-    return np.asarray(np.bincount(index, values, size), dtype=np.float64)
+    return summed(random.integers(parts, size=len(weights)), np.asarray(weights), parts)
 
 
 def _operator_graph(counts: Sequence[int]) -> Callable[..., Scenario]:
@@ -221,7 +218,7 @@ def _operator_graph(counts: Sequence[int]) -> Callable[..., Scenario]:
 def _page_view(*, seed: int, utilization: float, unique: bool = False) -> Scenario:
     job = _Job(_equal(8, 1), seed, utilization, (0.9, 1.1))
     pages = job.random.integers(4, size=len(_PAGES))  # by hash
-    keyed, here = _summed(pages, np.array(_PAGES), 4), _summed(pages, np.ones(len(_PAGES)), 4)
+    keyed, here = summed(pages, np.array(_PAGES), 4), summed(pages, np.ones(len(_PAGES)), 4)
     source, view = (job.stage(key, np.full(4, 1000.0), np.zeros(4)) for key in ("source", "view"))
     count = job.stage("unique" if unique else "count", 4000.0 * keyed, here * (_USERS if unique else 1))
     out = here / 3 if unique else count.rows  # a unique count is told every three seconds
@@ -317,7 +314,7 @@ def _chains(*, seed: int, executors: int, chains: int, length: int, partitions: 
             targets = (random.permutation(partitions)[:, None] + offsets) % partitions
             parts = np.array([0.9, 0.07, 0.03])[:width]
             sent = up.rows[:, None] * parts / parts.sum()
-            down = job.stage(f"{query}/{i}", _summed(targets.ravel(), sent.ravel(), partitions), rate=rate, query=query)
+            down = job.stage(f"{query}/{i}", summed(targets.ravel(), sent.ravel(), partitions), rate=rate, query=query)
             ends = np.repeat(np.arange(partitions), width), targets.ravel()
             volumes = (sent * rate * _ROW_BYTES).ravel()
             job.streams.append(SparseStream(up.key, down.key, (partitions, partitions), *ends, volumes))
@@ -359,9 +356,9 @@ def _sparse(*, seed: int, executors: int, tasks: int, edges: int, utilization: f
         sources, offset = np.divmod(chosen, run)
         targets = random.permutation(sizes[down])[(sources * sizes[down] // sizes[up] + offset) % sizes[down]]
         sent = 10.0 * (1.0 + random.pareto(2.0, count))
-        rows[down] += _summed(targets, sent, sizes[down])
+        rows[down] += summed(targets, sent, sizes[down])
         if up % length == 0:
-            rows[up] += _summed(sources, sent, sizes[up])
+            rows[up] += summed(sources, sent, sizes[up])
         shape, volumes = (sizes[up], sizes[down]), sent * rate * _ROW_BYTES
         job.streams.append(SparseStream(keys[up], keys[down], shape, sources, targets, volumes))
     for key, counted in zip(keys, rows, strict=True):

@@ -18,6 +18,7 @@ __all__ = [
     "critical_path",
     "executor_busy",
     "fetch_seconds",
+    "improves",
     "inter_executor_volume",
     "inter_node_volume",
     "placement_cost",
@@ -165,6 +166,14 @@ def placement_cost(
     over = np.where(over > _ROUNDING * cluster.memory_bytes, over, 0.0)
     short = np.maximum(busy - limit * cluster.cores, 0.0)
     return float(over.sum()), float(np.where(short > _ROUNDING, short, 0.0).sum()), path
+
+
+def improves(after: tuple[float, ...], before: tuple[float, ...], least: float) -> bool:
+    """Whether a cost breaks a limit by less than another; if neither, is its stage time less by the share ``least``."""
+    for new, old in zip(after[:2], before[:2], strict=True):
+        if abs(new - old) > _ROUNDING * max(new, old):
+            return new < old
+    return after[2] < before[2] * (1 - max(least, _ROUNDING))
 
 
 def inter_executor_volume(cluster: Cluster, workload: Workload, placement: Placement) -> float:

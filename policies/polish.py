@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from rechannel.policies.arrays import FloatArray, IntArray
-from rechannel.policies.metrics import SATURATED, fetch_seconds, scheduled, task_slots, unit_executors
+from rechannel.policies.metrics import SATURATED, fetch_seconds, improves, scheduled, task_slots, unit_executors
 from rechannel.policies.model import Cluster, Placement, Workload
 from rechannel.policies.pairs import finish
 
@@ -51,7 +51,7 @@ def polished(
         budget -= _KICK
         books.make(books.kick(random))
         found, budget = _descended(books, least, budget)
-        if _better(found, best, least):
+        if improves(found, best, least):
             best, patience = found, _PATIENCE
         else:
             patience -= 1
@@ -71,7 +71,7 @@ def _descended(books: _Whole, least: float, budget: int) -> tuple[Cost, int]:
             budget -= 1
             undo = books.make(changes)
             cost = books.cost()
-            if _better(cost, best, least):
+            if improves(cost, best, least):
                 best, improved = cost, True
                 break
             books.make(undo)
@@ -221,10 +221,3 @@ def _alike(busy: FloatArray, partners: IntArray, unit: int) -> list[int]:
     smaller = partners[busy[partners] < busy[unit]]
     near: list[int] = smaller[np.argsort(busy[unit] - busy[smaller], kind="stable")][:_SWAPS].tolist()
     return near
-
-
-def _better(after: Cost, before: Cost, least: float) -> bool:
-    for new, old in zip(after[:2], before[:2], strict=True):
-        if abs(new - old) > _SAME * max(new, old):
-            return new < old
-    return after[2] < before[2] * (1 - max(least, _SAME))

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rechannel.policies.arrays import BoolArray, FloatArray, IntArray
+from rechannel.policies.arrays import BoolArray, FloatArray, IntArray, summed
 from rechannel.policies.pairs import divide, finish
 
 __all__ = ["Option", "Problem", "limited", "pruned", "solve"]
@@ -87,7 +87,7 @@ def solve(problem: Problem, bound: float, *, levels: Sequence[float] = (), thoro
     ``bound``: seconds that no placement beats. ``levels``: shares of the way from the first option to the best one that
     are tried too, for whoever pays per move. Not ``thorough``: the first option alone.
     """
-    first = _relocated(problem, np.inf)
+    first = limited(problem, np.inf)
     options = [first]
     if not thorough or first.seconds <= bound * (1 + _SAME):
         return options
@@ -95,7 +95,7 @@ def solve(problem: Problem, bound: float, *, levels: Sequence[float] = (), thoro
     low, best = bound, first
     for step in range(8 if small else 2):
         limit = low * (1 + _TIGHT / 2) if step == 0 else (low + best.seconds) / 2
-        found = _relocated(problem, limit)
+        found = limited(problem, limit)
         options.append(found)
         if found.seconds < best.seconds * (1 - _SAME):
             best = found
@@ -105,18 +105,13 @@ def solve(problem: Problem, bound: float, *, levels: Sequence[float] = (), thoro
             break
     if best.seconds > bound * (1 + _TIGHT):
         if small:
-            options.append(_relabeled(problem, _relocated(problem, 0.0)))
+            options.append(_relabeled(problem, limited(problem, 0.0)))
         starts = sorted(options, key=lambda option: (option.seconds, option.moves))[: 2 if small else 1]
         options += [_refined(problem, start, bound) for start in starts]
     best = min(options, key=lambda option: option.seconds)
     for share in levels:
-        options.append(_relocated(problem, first.seconds - share * (first.seconds - best.seconds)))
+        options.append(limited(problem, first.seconds - share * (first.seconds - best.seconds)))
     return options
-
-
-def limited(problem: Problem, limit: float) -> Option:
-    """Move what keeps an executor busy for longer than ``limit`` seconds."""
-    return _relocated(problem, limit)
 
 
 def pruned(problem: Problem, option: Option) -> Option:
@@ -146,12 +141,12 @@ class _Books:
         problem, assignment = self.problem, self.assignment
         size = len(problem.speed)
         placed = assignment >= 0
-        self.work = _sums(assignment[placed], problem.busy[placed], size)
-        self.bytes = _sums(assignment[placed], problem.state_bytes[placed], size)
+        self.work = summed(assignment[placed], problem.busy[placed], size)
+        self.bytes = summed(assignment[placed], problem.state_bytes[placed], size)
         self.fetched = np.zeros(size)
         if problem.fetching:
             units = np.flatnonzero(placed)
-            self.fetched = _sums(assignment[units], self._fetch_of(units, assignment[units]), size)
+            self.fetched = summed(assignment[units], self._fetch_of(units, assignment[units]), size)
         self.busy = self.work.copy()  # seconds on the last core to be done, at speed 1
         if not self.simple:
             # As long as every task has a core of its own, the longest is what counts.
@@ -220,7 +215,7 @@ class _Books:
         return np.asarray(remote / problem.bandwidth[executors])
 
 
-def _relocated(problem: Problem, limit: float) -> Option:
+def limited(problem: Problem, limit: float) -> Option:
     """Take off what keeps an executor busy for longer than the limit, or has no room there, and place it anew."""
     kept = problem.home.copy()
     kept[(kept >= 0) & ~problem.available[kept]] = -1
@@ -364,8 +359,8 @@ def _relabeled(problem: Problem, option: Option) -> Option:
     kept = home >= 0
     stays = np.zeros((size, size))
     np.add.at(stays, (option.assignment[kept], home[kept]), problem.state_bytes[kept] + 1.0)
-    work = _sums(option.assignment, problem.busy, size)
-    held = _sums(option.assignment, problem.state_bytes, size)
+    work = summed(option.assignment, problem.busy, size)
+    held = summed(option.assignment, problem.state_bytes, size)
     name = np.full(size, -1)
     taken = np.zeros(size, dtype=np.bool_)
     for flat in np.argsort(-stays, axis=None, kind="stable").tolist():
@@ -467,7 +462,3 @@ def _kick(problem: Problem, books: _Books, random: np.random.Generator) -> None:
     for unit in units[np.argsort(-noise, kind="stable")].tolist():
         fits = [executor for executor in chosen if books.fits(unit, executor)] or chosen
         books.put(unit, min(fits, key=lambda executor: books.seconds_with(executor, unit)))
-
-
-def _sums(index: IntArray, values: FloatArray, size: int) -> FloatArray:
-    return np.asarray(np.bincount(index, values, size), dtype=np.float64)

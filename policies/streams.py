@@ -13,7 +13,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rechannel.policies.arrays import BoolArray, FloatArray, IntArray, ModelError, checked_floats, frozen, same_length
+from rechannel.policies.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    ModelError,
+    checked_floats,
+    frozen,
+    same_length,
+    summed,
+)
 
 __all__ = ["Edges", "SparseStream", "Stream", "StreamLike"]
 
@@ -183,27 +192,27 @@ class SparseStream:
 
     def sent(self) -> FloatArray:
         """See :class:`StreamLike`."""
-        return _summed(self.sources, self.bytes_per_second, self.shape[0])
+        return summed(self.sources, self.bytes_per_second, self.shape[0])
 
     def received(self) -> FloatArray:
         """See :class:`StreamLike`."""
-        return _summed(self.targets, self.bytes_per_second, self.shape[1])
+        return summed(self.targets, self.bytes_per_second, self.shape[1])
 
     def forward(self, per_byte: FloatArray) -> FloatArray:
         """See :class:`StreamLike`."""
-        return _summed(self.targets, self.bytes_per_second * per_byte[self.sources], self.shape[1])
+        return summed(self.targets, self.bytes_per_second * per_byte[self.sources], self.shape[1])
 
     def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
         """See :class:`StreamLike`."""
         up, down = upstream[self.sources], downstream[self.targets]
         known = (up >= 0) & (down >= 0)
-        flat = _summed(up[known] * groups + down[known], self.bytes_per_second[known], groups * groups)
+        flat = summed(up[known] * groups + down[known], self.bytes_per_second[known], groups * groups)
         return flat.reshape(groups, groups)
 
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
         """See :class:`StreamLike`."""
         same = _same_group(upstream[self.sources], downstream[self.targets])
-        return _summed(self.targets[same], self.bytes_per_second[same], self.shape[1])
+        return summed(self.targets[same], self.bytes_per_second[same], self.shape[1])
 
     @cached_property
     def volume(self) -> FloatArray:
@@ -211,10 +220,6 @@ class SparseStream:
         block = np.zeros(self.shape)
         block[self.sources, self.targets] = self.bytes_per_second
         return frozen(block)
-
-
-def _summed(index: IntArray, values: FloatArray, size: int) -> FloatArray:
-    return np.asarray(np.bincount(index, values, size), dtype=np.float64)
 
 
 def _same_group(upstream: IntArray, downstream: IntArray) -> BoolArray:

@@ -73,8 +73,10 @@ def bottleneck(
     if not units.size:
         return Outcome(current, ("no stage has partitions to place",))
     program = _Program(units, units.size if parameters.memory is None else parameters.memory)
-    assignment, least = program.run()
-    return Outcome(units.placement(assignment), (f"the slowest part needs {least:.3g} s per second",))
+    placement = units.placement(program.run()[0])
+    # Measured anew: what the program carried along has the rounding of all its steps in it.
+    least = bottleneck_time(cluster, workload, placement)
+    return Outcome(placement, (f"the slowest part needs {least:.3g} s per second",))
 
 
 class _Program:
