@@ -225,6 +225,18 @@ class MigrationSettings:
     bytes_per_batch: float = _setting(
         4e9, "The same in bytes of state; one partition alone may be larger.", unit="bytes", low=1e3, high=1e12
     )
+    max_replay: int = _setting(
+        30,
+        "A partition is moved when its newest snapshot lies no further behind: its target loads that and replays the "
+        "rest. Waited for no longer than two of Spark's maintenance intervals.",
+        unit="batches",
+        low=0,
+        high=1_000_000,
+    )
+    overlap: bool = _setting(
+        True,
+        "Begin a step before the old copies of the one before are closed. Without: slower, and fewer copies at a time.",
+    )
 
 
 @dataclass(frozen=True)

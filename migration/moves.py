@@ -9,7 +9,9 @@
     abandoned <───────────────┘ <──────────┘
 
 * *planned*: accepted from the controller's desired placement, or the link's own (a new query, a lost executor).
-* *prepared*: the partition is committed in the checkpoint, its stores are known and its target lives.
+* *prepared*: the partition is committed in the checkpoint, its stores are known, its target lives, and its newest
+  snapshot lies few enough batches behind (``migration.max_replay``), which bounds what the target must replay; or that
+  was waited for long enough. The next step is prepared while the current one is steered.
 * *steered*: Spark was told the new executor, between two batches; told again (↺) after each batch that missed it.
 * *drained*: a batch that ran the partition on its target is committed; the old copy has nothing left to give.
 * *killed*: the old executor let go of its copy, by evidence or presumed after two maintenance intervals.
@@ -42,6 +44,7 @@ class Reason(StrEnum):
 
     ACCEPTED = "accepted"
     READY = "ready"
+    SNAPSHOT_LATE = "snapshot-late"
     SAID = "said"
     SAID_AGAIN = "said-again"
     LANDED = "landed"
@@ -78,6 +81,7 @@ class IllegalTransitionError(RuntimeError):
 class Move:
     """A move and its story so far.
 
+    ``missed_in``: the last batch that was counted as a miss; ``before_steer``: what `Reconciler.take_back` restores.
     ``holder`` is the executor that really held the partition when it was steered (it may have drifted off the planned
     source); ``steered_batch`` is the last batch begun before it was steered. ``until``: when a move of the link's own
     expires; those of a desired placement expire with it (0).
@@ -96,6 +100,8 @@ class Move:
     current_since: float = -1.0  # when its step became the current one; -1 before
     drained_at: float = 0.0
     until: float = 0.0
+    missed_in: int = -1
+    before_steer: tuple[MoveState, Reason, int, float, str] | None = None
 
     @property
     def unit(self) -> tuple[str, int, int]:

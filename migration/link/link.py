@@ -140,8 +140,7 @@ class Link:
         self._drifted = self._garbage = self._rejected = 0
         self._attached, self._next_refresh, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
-        deadlines, pace = (settings.link.deadline_batches, settings.link.deadline_seconds), settings.migration
-        self._reconciler = Reconciler(Limits(*deadlines, 2 * maintenance, pace.moves_per_batch, pace.bytes_per_batch))
+        self._reconciler = Reconciler(Limits.of(settings, maintenance))
         public_key = settings.signing.public_key_file
         verifier = Verifier.from_file(public_key) if public_key else None
         if verifier is None:
@@ -207,8 +206,7 @@ class Link:
             self._write(self._reconciler.tick(self._observed(), now))
         if (self._drains or self._releases.under_way) and not self._reconciler.paused:
             self._releases.turn(scene(self._table, self._queries, self._drains, self._reconciler.moves), now)
-        if not self._reconciler.waiting:
-            self._snapshots.turn(self._stages, now)
+        self._snapshots.turn(self._stages, now, self._reconciler.unsteered)
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
             nodes = {item.host for item in self._table.executors.values()}
@@ -362,6 +360,7 @@ class Link:
             batches=self._table.last_batch,
             quiet={query for query in runs if self._table.quiet(query)},
             closed=self._table.executors.keys() - self._may_hold().keys(),
+            replay=self._snapshots.replay(self._stages, runs),
         )
 
     def _at_boundary(self, query: str) -> None:

@@ -7,8 +7,9 @@ an order to be carried out once: whatever is lost or repeated, the next batch bo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rechannel.conf.settings import Settings
 from rechannel.migration.link.pace import Pace
 from rechannel.migration.moves import Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
@@ -19,13 +20,39 @@ _IDLE = 10.0  # seconds without a batch after which a steered move counts as rel
 
 @dataclass(frozen=True)
 class Limits:
-    """When to give up. ``presume`` is two of Spark's maintenance intervals, in seconds; the rest bounds the pace."""
+    """When to give up, and how fast to go.
+
+    ``presume`` is two of Spark's maintenance intervals, in seconds. ``max_replay``: batches that a move's newest
+    snapshot may lie behind; it is waited for no longer than ``snapshot_patience`` seconds. ``overlap``: whether a step
+    may begin before the old copies of the one before it are closed.
+    """
 
     deadline_batches: int
     deadline_seconds: float
     presume: float
     moves_per_batch: int = 32
     bytes_per_batch: float = float("inf")
+    max_replay: int = 1_000_000
+    overlap: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings, maintenance: float) -> Limits:
+        """Return those of the settings, where Spark keeps house every ``maintenance`` seconds."""
+        link, pace = settings.link, settings.migration
+        return cls(
+            link.deadline_batches,
+            link.deadline_seconds,
+            2 * maintenance,
+            pace.moves_per_batch,
+            pace.bytes_per_batch,
+            pace.max_replay,
+            pace.overlap,
+        )
+
+    @property
+    def snapshot_patience(self) -> float:
+        """Seconds: within ``presume`` Spark makes a snapshot if it makes one at all."""
+        return min(self.presume, self.deadline_seconds / 2)
 
 
 @dataclass(frozen=True)
@@ -34,7 +61,8 @@ class Observed:
 
     ``placement``: (query, stage) -> executor per partition; ``ran``: the batch in which that was; ``runs``: query ->
     current run; ``stores``: (query, stage) whose state stores are known; ``batches``: query -> last batch begun;
-    ``quiet``: queries that run no job now; ``closed``: executors that may be given nothing, since they are to leave.
+    ``quiet``: queries that run no job now; ``closed``: executors that may be given nothing, since they are to leave;
+    ``replay``: (query, stage) -> batches that each partition's newest snapshot lies behind, -1 where it is not known.
     """
 
     executors: Collection[str]
@@ -45,6 +73,7 @@ class Observed:
     batches: Mapping[str, int]
     quiet: Collection[str] = ()
     closed: Collection[str] = ()
+    replay: Mapping[tuple[str, int], list[int]] = field(default_factory=dict)
 
     def executor_of(self, query: str, stage: int, partition: int) -> str:
         """Return where a partition last ran, "" if unknown."""
@@ -55,6 +84,11 @@ class Observed:
         """Return the batch in which a partition last ran, -1 if unknown."""
         ran = self.ran.get((query, stage), [])
         return ran[partition] if 0 <= partition < len(ran) else -1
+
+    def replay_of(self, query: str, stage: int, partition: int) -> int:
+        """Return how many batches a partition's newest snapshot lies behind, -1 if unknown."""
+        lags = self.replay.get((query, stage), [])
+        return lags[partition] if 0 <= partition < len(lags) else -1
 
 
 class Reconciler:
@@ -142,6 +176,21 @@ class Reconciler:
         return {move.unit for move in self._moves.values() if move.open}
 
     @property
+    def unsteered(self) -> list[tuple[str, int, int]]:
+        """The (run, stage, partition) of the moves to be prepared or steered next: their snapshots' age counts."""
+        steps: dict[str, int] = {}
+        for move in self._moves.values():
+            if move.unsettled:
+                steps[move.decision] = min(steps.get(move.decision, move.wanted.step), move.wanted.step)
+        return [
+            (move.run, move.wanted.stage, move.wanted.partition)
+            for move in self._moves.values()
+            if move.state in (MoveState.PLANNED, MoveState.PREPARED)
+            and move.wanted.step <= steps[move.decision] + 1
+            and not self._held(move)
+        ]
+
+    @property
     def waiting(self) -> bool:
         """Whether a batch boundary is looked for now: something is to be steered and nothing holds it."""
         return any(move.unsettled and not self._held(move) for move in self._moves.values())
@@ -177,17 +226,35 @@ class Reconciler:
                 lines += given_up
                 if not given_up:
                     due.append(move)
-            elif wanted.step != steps[move.decision]:
                 continue
-            elif wanted.target not in observed.executors or wanted.target in observed.closed:
+            ahead = wanted.step - steps[move.decision]
+            if ahead > int(self.limits.overlap):
+                continue
+            if wanted.target not in observed.executors or wanted.target in observed.closed:
                 lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
             elif current == wanted.target:
                 lines.append(self._abandon(move, Reason.ALREADY_THERE, now, batch=last_batch))
-            elif current and (query, wanted.stage) in observed.stores:
-                due.append(move)
-            # Else its first batch, or the reading of its plan, is still to come; the deadline bounds the wait.
+            elif current and (query, wanted.stage) in observed.stores and (ready := self._ready(move, observed, now)):
+                if move.state is MoveState.PLANNED:
+                    evidence = f"committed on executor {current}, {ready[1]}"
+                    lines.append(move.to(MoveState.PREPARED, ready[0], at=now, batch=last_batch, evidence=evidence))
+                if not ahead:
+                    due.append(move)
+            # Else its first batch, the reading of its plan or a snapshot is still to come; the deadline bounds the wait.
         under_way = sum(move not in due for move in self.steered_now(query))
         return lines, self._pace.allowed(query, due, under_way)
+
+    def _ready(self, move: Move, observed: Observed, now: float) -> tuple[Reason, str] | None:
+        """Say why a move's state may be loaded now: there is little to replay, or it was waited for long enough."""
+        lag = observed.replay_of(*move.unit)
+        if lag < 0:
+            return Reason.READY, "its snapshot's age is not known"
+        if lag <= self.limits.max_replay:
+            return Reason.READY, f"its snapshot lies {lag} batches behind"
+        waited = now - move.current_since
+        if move.current_since < 0 or waited < self.limits.snapshot_patience:
+            return None
+        return Reason.SNAPSHOT_LATE, f"its snapshot lies {lag} batches behind after {waited:.0f} s of waiting"
 
     def steer(self, move: Move, observed: Observed, now: float) -> list[MoveTransition]:
         """Take the step of a move that is due; journal the lines, then tell Spark, or `take_back` if that failed."""
@@ -195,12 +262,11 @@ class Reconciler:
         last_batch = observed.batches.get(wanted.query, -1)
         current = observed.executor_of(wanted.query, wanted.stage, wanted.partition)
         lines = []
+        move.before_steer = move.state, move.reason, move.steered_batch, move.steered_at, move.holder
         if move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE):
             evidence = f"it ran on executor {current or '?'}"
             lines.append(move.to(MoveState.STEERED, Reason.SAID_AGAIN, at=now, batch=last_batch, evidence=evidence))
         else:
-            evidence = f"committed on executor {current}"
-            lines.append(move.to(MoveState.PREPARED, Reason.READY, at=now, batch=last_batch, evidence=evidence))
             lines.append(move.to(MoveState.STEERED, Reason.SAID, at=now, batch=last_batch))
         if current != move.holder:
             self._released.pop(wanted.move, None)
@@ -209,20 +275,21 @@ class Reconciler:
 
     def take_back(self, move: Move) -> None:
         """Undo `steer` where its lines could not be journaled: Spark was told nothing, the next boundary is a try."""
-        move.state, move.reason, move.steered_batch = MoveState.PLANNED, Reason.ACCEPTED, -1
+        if move.before_steer is not None:
+            move.state, move.reason, move.steered_batch, move.steered_at, move.holder = move.before_steer
 
     def _current_steps(self, query: str, now: float) -> dict[str, int]:
         """Return the step that each decision's moves may take, and note since when a query's have their turn.
 
-        It is the lowest of all unsettled moves of its decision. A move of a query that runs no batch holds nobody back:
-        it counts as released after some seconds (`tick`).
+        It is the lowest of all unsettled moves of its decision; without overlap, of those that await their kill too. A
+        move of a query that runs no batch holds nobody back: it counts as released after some seconds (`tick`).
         """
         steps: dict[str, int] = {}
         for move in self._moves.values():
-            if move.unsettled:
+            if move.unsettled or (move.state is MoveState.DRAINED and not self.limits.overlap):
                 steps[move.decision] = min(steps.get(move.decision, move.wanted.step), move.wanted.step)
         for move in self._moves.values():
-            turn = move.state is MoveState.PLANNED and move.wanted.step == steps[move.decision]
+            turn = move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.wanted.step == steps[move.decision]
             if turn and move.wanted.query == query and move.current_since < 0:
                 move.current_since = now
         return steps
@@ -355,8 +422,10 @@ class Reconciler:
         return lines
 
     def _miss(self, move: Move, batch: int, current: str, now: float) -> list[MoveTransition]:
-        self.missed += 1
-        move.misses += 1
+        if batch > move.missed_in:  # else it is told again because it could not be journaled, not because it missed
+            self.missed += 1
+            move.misses += 1
+            move.missed_in = batch
         if move.misses < self.limits.deadline_batches:
             return []
         evidence = f"ran on executor {current or '?'} in {move.misses} batches"

@@ -2,12 +2,12 @@
 
 Spark's coordinator is told of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
 Spark's providers). One store is asked for at a time, so that no turn of the link takes longer than a call, and a round
-over all of them takes a second for each but no longer than `ROUND`.
+over all of them takes a second for each but no longer than `ROUND`. Partitions that are about to move come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rechannel.migration.link.report import KnownStage
 from rechannel.migration.link.spark_adapter import StoreId, UnsupportedSparkError
@@ -15,12 +15,13 @@ from rechannel.migration.link.spark_adapter import StoreId, UnsupportedSparkErro
 ROUND = 60.0  # seconds in which every store is asked for once
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two calls
 UNKNOWN = -1
+NOT_ASKED = 2**31  # batches: further than any bound, so that what is to move waits for the answer
 
 Unit = tuple[str, int]  # run, stage
 
 
 class Snapshots:
-    """How many batches each partition's newest snapshot lay behind; of its operators' stores the oldest counts.
+    """How many batches each partition's newest snapshot lies behind; of its operators' stores the oldest counts.
 
     ``ask`` returns the state version of a store's newest snapshot, -1 if none is known; ``committed`` is run
     -> last committed batch. Batch b leaves version b + 1.
@@ -30,40 +31,75 @@ class Snapshots:
         self._ask = ask
         self._committed = committed
         self._next = 0.0
-        self._round: Iterator[tuple[Unit, int, list[StoreId]]] = iter(())
-        self._found: dict[Unit, dict[int, int]] = {}
+        self._round: Iterator[tuple[Unit, int]] = iter(())
+        self._versions: dict[Unit, dict[int, int]] = {}
+        self._turn_of = 0  # among the partitions that are about to move
         self.supported = True
 
     def of(self, run: str, stage: int, partitions: int) -> list[int]:
         """Return the lag of each partition, `UNKNOWN` where it was not asked for yet; [] if nothing is known."""
-        found = self._found.get((run, stage))
-        return [found.get(partition, UNKNOWN) for partition in range(partitions)] if found else []
+        found = self._versions.get((run, stage))
+        return [self._lag(run, found.get(partition, -1)) for partition in range(partitions)] if found else []
 
-    def turn(self, stages: Mapping[Unit, KnownStage], now: float) -> None:
-        """Ask for the next partition, if it is time. Raises what the call raises, after stepping on."""
+    def replay(self, stages: Mapping[Unit, KnownStage], runs: Mapping[str, str]) -> dict[tuple[str, int], list[int]]:
+        """Return (query, stage) -> lag of each partition, `NOT_ASKED` where an answer is still to come.
+
+        ``runs``: query -> its run. Nothing is returned where this Spark does not tell.
+        """
+        if not self.supported:
+            return {}
+        lags = {}
+        for (run, stage), known in list(stages.items()):
+            query = next((name for name, own in runs.items() if own == run), None)
+            if query is not None:
+                found = self._versions.get((run, stage), {})
+                lags[query, stage] = [
+                    self._lag(run, found[partition]) if partition in found else NOT_ASKED
+                    for partition in range(known.size)
+                ]
+        return lags
+
+    def turn(self, stages: Mapping[Unit, KnownStage], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:
+        """Ask for the next partition, if it is time. Raises what the call raises, after stepping on.
+
+        ``first``: (run, stage, partition) of those that are asked for, by turns, before all others.
+        """
         if not self.supported or now < self._next:
+            return
+        wanted = [((run, stage), partition) for run, stage, partition in first if (run, stage) in stages]
+        if wanted:
+            self._turn_of = (self._turn_of + 1) % len(wanted)
+            self._next = now + SHORTEST
+            self._look(stages, *wanted[self._turn_of])
             return
         unit = next(self._round, None)
         if unit is None:
-            self._found = {key: found for key, found in self._found.items() if key in stages}
+            self._versions = {key: found for key, found in self._versions.items() if key in stages}
             self._round = _partitions(stages)
             self._next = now + SHORTEST if stages else now + 1.0
             return
-        (key, partition, stores), count = unit, sum(stage.size for stage in stages.values())
+        count = sum(stage.size for stage in stages.values())
         self._next = now + max(SHORTEST, min(LONGEST, ROUND / max(count, 1)))
-        if key not in stages:
+        self._look(stages, *unit)
+
+    def _look(self, stages: Mapping[Unit, KnownStage], key: Unit, partition: int) -> None:
+        """One store of each operator stands for all: its stores are committed, and their snapshots made, together."""
+        known = stages.get(key)
+        if known is None or not known.operators:
             return
+        stores = [
+            StoreId(item.checkpoint, item.run, item.operator, partition, names[0]) for item, names in known.operators
+        ]
         try:
-            version = min(self._ask(store) for store in stores)
-            lag = max(0, self._committed.get(key[0], -1) + 1 - version) if version >= 0 else UNKNOWN
-            self._found.setdefault(key, {})[partition] = lag
+            self._versions.setdefault(key, {})[partition] = min(self._ask(store) for store in stores)
         except UnsupportedSparkError:
             self.supported = False
 
+    def _lag(self, run: str, version: int) -> int:
+        return max(0, self._committed.get(run, -1) + 1 - version) if version >= 0 else UNKNOWN
 
-def _partitions(stages: Mapping[Unit, KnownStage]) -> Iterator[tuple[Unit, int, list[StoreId]]]:
-    """One store of each operator stands for all: its stores are committed, and their snapshots made, together."""
+
+def _partitions(stages: Mapping[Unit, KnownStage]) -> Iterator[tuple[Unit, int]]:
     for key, stage in list(stages.items()):
         for partition in range(stage.size if stage.operators else 0):
-            first = [(item, names[0]) for item, names in stage.operators]
-            yield key, partition, [StoreId(it.checkpoint, it.run, it.operator, partition, name) for it, name in first]
+            yield key, partition

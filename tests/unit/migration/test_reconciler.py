@@ -29,6 +29,7 @@ class Driver:
         self.batch = 0
         self.ran = [0] * len(placement)
         self.drift: set[int] = set()
+        self.replay: list[int] = []
 
     def observed(self) -> Observed:
         key = ("q", 0)
@@ -39,6 +40,7 @@ class Driver:
             {"q": "run"},
             {key},
             {"q": self.batch},
+            replay={key: self.replay},
         )
 
     def run_batch(self) -> None:
@@ -120,8 +122,56 @@ def test_a_move_is_killed_only_when_all_its_stores_are_closed():
 def test_a_later_step_waits_for_the_earlier_one():
     driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
     reconciler.accept(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
-    assert {line.move for line in driver.boundary(reconciler, 2.0)} == {"m0"}
+    lines = driver.boundary(reconciler, 2.0)
+    assert [(line.move, line.after) for line in lines] == [
+        ("m0", "prepared"),
+        ("m1", "prepared"),
+        ("m0", "steered"),
+    ], "the next step is prepared while this one is steered"
     assert driver.boundary(reconciler, 2.1) == []
+
+
+def test_without_overlap_a_step_waits_until_the_old_copies_are_closed():
+    driver, reconciler = Driver(["0", "0"]), Reconciler(dataclasses.replace(LIMITS, overlap=False))
+    reconciler.accept(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    lines = driver.step(reconciler, 2.0)
+    assert steps(lines, "m0") == ["prepared", "steered", "drained"]
+    assert driver.step(reconciler, 3.0) == [], "its old copy may still be there"
+    closed = ClosedStore(
+        application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="closed"
+    )
+    assert steps(reconciler.closed(closed, STORES, 0, "q", 4.0), "m0") == ["killed"]
+    assert steps(driver.step(reconciler, 5.0), "m1") == ["prepared", "steered", "drained"]
+
+
+def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
+    reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "1")), driver.observed(), 1.0)
+    driver.replay = [6, 6]
+    assert driver.step(reconciler, 2.0) == []
+    assert sorted(reconciler.unsteered) == [("run", 0, 0), ("run", 0, 1)]
+    driver.replay = [6, 5]
+    lines = driver.step(reconciler, 3.0)
+    assert steps(lines, "m1") == ["prepared", "steered", "drained"]
+    assert steps(lines, "m0") == []
+    late = driver.step(reconciler, 2.0 + reconciler.limits.snapshot_patience)
+    assert steps(late, "m0") == ["prepared", "steered", "drained"]
+    assert next(line.reason for line in late if line.move == "m0") == "snapshot-late"
+    assert "6 batches behind after 50 s" in late[0].evidence
+
+
+def test_a_prepared_move_waits_again_when_its_snapshot_aged_meanwhile():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
+    driver.replay = [0, 5]
+    wanted = desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1))
+    reconciler.accept(wanted, driver.observed(), 1.0)
+    assert steps(driver.step(reconciler, 2.0), "m1") == ["prepared"]
+    driver.replay = [0, 6]
+    assert driver.step(reconciler, 3.0) == []
+    driver.replay = [0, 1]
+    assert steps(driver.step(reconciler, 4.0), "m1") == ["steered", "drained"]
 
 
 def test_one_batch_takes_over_no_more_than_its_pace_allows():
@@ -354,7 +404,7 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
     reconciler.accept(Author("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
     (waiting,) = reconciler.due("idle", observed, 2.0)[1]
     reconciler.steer(waiting, observed, 2.0)
-    assert reconciler.due("q", observed, 3.0) == ([], [])
+    assert reconciler.due("q", observed, 3.0)[1] == [], "prepared beside it, not steered"
     assert reconciler.tick(observed, 3.0) == []
     assert [line.after for line in reconciler.tick(observed, 13.0)] == ["released_idle"]
     assert [item.wanted.move for item in reconciler.due("q", observed, 13.0)[1]] == ["m0"]
@@ -381,7 +431,7 @@ def test_a_step_that_could_not_be_journaled_is_taken_back():
     reconciler.steer(due, driver.observed(), 2.0)
     reconciler.take_back(due)
     assert reconciler.due("q", driver.observed(), 3.0)[1] == [due]
-    assert steps(driver.step(reconciler, 4.0), "m0") == ["prepared", "steered", "drained"]
+    assert steps(driver.step(reconciler, 4.0), "m0") == ["steered", "drained"]
 
 
 def test_an_illegal_step_raises():

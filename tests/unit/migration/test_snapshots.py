@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rechannel.migration.link.report import KnownStage
-from rechannel.migration.link.snapshots import UNKNOWN, Snapshots
+from rechannel.migration.link.snapshots import NOT_ASKED, UNKNOWN, Snapshots
 from rechannel.migration.link.spark_adapter import PlannedOperator, SparkCallError, StoreId, UnsupportedSparkError
 
 
@@ -71,6 +71,22 @@ def test_a_spark_without_the_method_is_asked_once() -> None:
         snapshots.turn(STAGES, turn * 100.0)
     assert len(spark.asked) == 1
     assert snapshots.of("run", 0, 3) == []
+    assert snapshots.replay(STAGES, {"query": "run"}) == {}, "nothing to wait for"
+
+
+def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() -> None:
+    spark = _Spark()
+    spark.versions = {(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8}
+    committed = dict(DONE)
+    snapshots = Snapshots(spark, committed)
+    runs = {"query": "run", "other": "none"}
+    assert snapshots.replay(STAGES, runs) == {("query", 0): [NOT_ASKED] * 3}
+    for tenth in range(4):
+        snapshots.turn(STAGES, tenth / 10, [("run", 0, 1), ("run", 0, 2), ("gone", 0, 0)])
+    assert {store.partition for store in spark.asked} == {1, 2}
+    assert snapshots.replay(STAGES, runs) == {("query", 0): [NOT_ASKED, 3, UNKNOWN]}
+    committed["run"] += 4
+    assert snapshots.replay(STAGES, runs) == {("query", 0): [NOT_ASKED, 7, UNKNOWN]}
 
 
 def test_a_query_that_ended_is_forgotten() -> None:
