@@ -237,6 +237,19 @@ class MigrationSettings:
         True,
         "Begin a step before the old copies of the one before are closed. Without: slower, and fewer copies at a time.",
     )
+    settle_batches: int = _setting(
+        5, "Batches after the last one moved that say what a migration brought.", unit="batches", low=1, high=1000
+    )
+    rollback: bool = _setting(
+        True, "Move the partitions back where it made the batches longer. Never what an operator forced."
+    )
+    rollback_limit: float = _setting(
+        0.25,
+        "So much longer than predicted, and longer than before, a settled batch must be to count as a mistake.",
+        unit="share",
+        low=0.05,
+        high=10,
+    )
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,8 @@
 Each public method is one cycle: it reads once, walks its guards and returns a sentence or a decision. Methods may raise
 StoreError (nothing is decided on stale data; the next cycle tries again) and are safe to call from several threads.
 
-One migration at a time per application. A desired placement is renewed as long as one of its moves is not settled,
-under the same decision id; a new leader finds it in Redis and goes on with it under its own epoch.
-
-It decides by time, on request, when an application's executors changed and stayed so for a while, and as long as a
-drained node holds state. A migration whose desired placement expired while nobody led is not taken up again: the links
-let such moves go, and the next decision starts afresh.
+One migration at a time per application. It decides by time, on request, when an application's executors changed and
+stayed so for a while, as long as a drained node holds state, and when a migration made things worse.
 """
 
 from __future__ import annotations
@@ -17,35 +13,44 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import deciding, requests
+from rechannel.daemon.aftermath import Aftermath
 from rechannel.daemon.choosing import DRAIN, policy_for
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.deciding import Ask
-from rechannel.daemon.following import Migration, in_flight
+from rechannel.daemon.following import in_flight
 from rechannel.daemon.lead import Lead, Turn
+from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.orders import Orders, left_on
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
+from rechannel.daemon.wishes import Wish, back
 from rechannel.wire import keys
-from rechannel.wire.messages import (
-    ControllerState,
-    Decision,
-    DesiredPlacement,
-    Drain,
-    LinkReport,
-    MessageError,
-    Refusal,
-    body_of,
-)
-from rechannel.wire.signing import SignatureError, Signer
+from rechannel.wire.messages import ControllerState, Decision, Drain, LinkReport, Refusal
+from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store, StoreError
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
 _RETRY_EVERY = 10.0  # seconds between two decisions on the same drain, or the same change of executors
+_UNDO_PATIENCE = 600.0  # seconds in which a rollback has to become possible
+ROLLBACK = "rollback"  # the trigger that stands for a migration that goes back
+
+Asked = Callable[[Snapshot], Wish | Refusal]
+
+
+@dataclass
+class _Undo:
+    """A decision whose moves are to go back, who asks for that and why, and until when it is tried."""
+
+    decision: Decision
+    user: str
+    reason: str
+    until: float
+    next_try: float = 0.0
 
 
 class Controller:
@@ -62,24 +67,23 @@ class Controller:
     ) -> None:
         self.settings = settings
         self.lead = Lead(settings, store, clock, name)
-        self.rejected = 0  # desired placements found in Redis that we did not sign
         self.next_decision = clock() + settings.reschedule.timeout
-        self.migrations: dict[str, Migration] = {}
-        self.ended: dict[str, float] = {}  # application -> end of its last migration
         self._store = store
         self._signer = signer
         self._clock = clock
         self._author = Author(settings.cluster.name, self.lead.name, clock)
         self._collector = Collector(store, settings, clock)
         self.orders = Orders(store, signer, self._author, clock)
+        self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
+        self._aftermath = Aftermath(settings, store, self._author, clock)
+        self._undoing: dict[str, _Undo] = {}
         self._executors: dict[str, tuple[frozenset[str], float]] = {}  # application -> its executors, and since when
         # application -> the executors last decided for, at first those it had when it was ready for the first time
         self._decided_for: dict[str, frozenset[str]] = {}
         self._retry_at: dict[str, float] = {}
-        self._drain_said: dict[str, str] = {}  # application -> the last sentence of a drain's decision
+        self._said: dict[str, str] = {}  # application -> the last sentence of a drain's or a rollback's decision
         self._lock = threading.RLock()
         self._log = structlog.get_logger("rechannel.controller")
-        self._examined: set[str] = set()  # applications whose desired placement this leader has looked at
         self._complained: dict[str, float] = {}
         self._words: dict[str, str] = {}
         self._words_at = 0.0
@@ -93,19 +97,19 @@ class Controller:
             reports = self._collector.refresh()
             turn = self.lead.renew(max((report.accepted_epoch for report in reports.values()), default=0))
             if turn is Turn.WAITING:
-                if self._examined or self.migrations:
+                if not self.migrations.idle:
                     self._log.warning("lead-lost", leader=self.lead.holder, epoch=self.lead.epoch)
                 self._forget()
                 return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
             if turn is not Turn.KEPT:
-                self._examined.clear()
                 self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
-            unseen = sorted(set(reports) - self._examined)
+            unseen = self.migrations.unexamined(set(reports), anew=turn is not Turn.KEPT)
             if unseen or turn is not Turn.KEPT:
                 paused = self.orders.adopt({name: reports[name] for name in unseen})
                 if paused and not self.lead.paused:
                     self.lead.pause(True)
-            self._each(unseen, lambda name: self._adopt(name, reports[name]))
+            self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
+            self._each(unseen, self._aftermath.adopt)
             self.orders.publish(self.lead.paused, self.lead.epoch)
             if self._clock() >= self._words_at + self.settings.agent.window:
                 self._words_at = self._clock()
@@ -138,11 +142,12 @@ class Controller:
         apply: bool = False,
         force: bool = False,
         policy: str = "",
+        asked: Asked | None = None,
     ) -> Decision:
         """Decide on one application, publish the decision, and with ``apply`` begin the migration.
 
         ``force`` skips the gate and the cool-down, never a hard law, a pause or a running migration. ``policy`` is
-        asked for this decision alone; else the one of the settings.
+        asked for this decision alone; else the one of the settings. ``asked`` says what is wanted instead of a policy.
         """
         with self._lock:
             now = self._clock()
@@ -152,10 +157,10 @@ class Controller:
             why = NotReady("not-leading", "this controller does not lead", transient=True)
             if not self.lead.holds():
                 return deciding.not_ready(ask, why)
-            decision, runs = self._decided(ask, application)
+            decision = self._decided(ask, application, asked)
             if not self.lead.holds():  # planning took long, or the process was held up meanwhile
                 return deciding.not_ready(ask, why)
-            self._publish(decision, application, runs)
+            self._publish(decision, application)
             return decision
 
     def follow(self) -> str:
@@ -163,19 +168,20 @@ class Controller:
         with self._lock:
             if not self.lead.holds():
                 return "not leading"
-            if self.migrations:
+            if self.migrations.running or self._undoing:
                 self._collector.refresh()
             now = self._clock()
             # While Redis was away nobody could be heard: that silence is not the links'.
             silence = now - self._followed_at
             self._followed_at = now
             if silence > 3 * self.settings.controller.observe:
-                for migration in self.migrations.values():
-                    migration.last_sign = min(now, migration.last_sign + silence)
-            self._each(sorted(self.migrations), self._follow)
+                self.migrations.excuse(silence)
+            self._each(sorted(self.migrations.running), self._follow)
+            self._each([name for name in self._collector.reports if self._aftermath.awaits(name)], self._look)
             if not self.lead.paused:
+                self._each(sorted(self._undoing), self._undo)
                 self._each(self._collector.reports, self._act_on_changes)
-            running = [migration.sentence() for migration in self.migrations.values()]
+            running = [migration.sentence() for migration in self.migrations.running.values()]
             return "; ".join(running) or "no migration runs"
 
     def answer_requests(self) -> int:
@@ -189,7 +195,7 @@ class Controller:
             self.lead.pause(paused)
             self.orders.publish(paused, self.lead.epoch)
             self.follow()
-            running = len(self.migrations)
+            running = len(self.migrations.running)
             held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
             self._last_sentence = f"{'paused' if paused else 'resumed'}{held if running else ''}"
             self._log.info("paused" if paused else "resumed", migrations=running)
@@ -232,14 +238,33 @@ class Controller:
         """End the running migration of an application, or of all (""), at the next boundary; ValueError without one."""
         with self._lock:
             self.follow()
-            running = {name: found for name, found in self.migrations.items() if application in ("", name)}
+            running = {name: found for name, found in self.migrations.running.items() if application in ("", name)}
             if not running:
                 raise ValueError(f"no migration of {application or 'any application'} is running")
-            for name in running:
-                self.migrations[name] = running[name].stopped(self._clock())
-                self._renew(self.migrations[name])
-            self._last_sentence = "; ".join(f"{found.sentence()}, and ends" for found in running.values())
+            self._last_sentence = "; ".join(f"{self.migrations.stop(name)}, and ends" for name in running)
             self._log.info("stop", applications=sorted(running), user=user, reason=reason)
+            self._publish_state()
+            return self._last_sentence
+
+    def rollback(self, application: str, decision: str, *, user: str, reason: str) -> str:
+        """Move back what a decision moved ("": the last one that moved something); ValueError where there is none.
+
+        A running migration is ended first, at the next boundary.
+        """
+        with self._lock:
+            self.follow()
+            found = self._aftermath.last_applied(application, decision)
+            if found is None:
+                raise ValueError(f"no decision {decision or 'of the last days'} moved anything in {application}")
+            self._undoing[application] = _Undo(found, user, reason, self._clock() + _UNDO_PATIENCE)
+            said = f"{self.migrations.stop(application)}, and ends; then " if application in self.migrations.running else ""
+            self._log.info("rollback", application=application, decision=found.decision, user=user, reason=reason)
+            if not said and not self.lead.paused:
+                self._undo(application)
+                return self._last_sentence
+            self._last_sentence = f"{said}what {found.decision} moved goes back" + (
+                "; paused: `rechannel resume` first" if self.lead.paused else ""
+            )
             self._publish_state()
             return self._last_sentence
 
@@ -265,19 +290,18 @@ class Controller:
         with self._lock:
             self.lead.release()
 
-    def _decided(self, ask: Ask, application: str) -> tuple[Decision, dict[str, str]]:
-        """Return the decision and the query runs it was made for."""
+    def _decided(self, ask: Ask, application: str, asked: Asked | None) -> Decision:
         if ask.apply and self.lead.paused:
             detail = "Rechannel is paused: `rechannel resume` first"
-            return deciding.refused(ask, Refusal(law="paused", reach="plan", detail=detail)), {}
+            return deciding.refused(ask, Refusal(law="paused", reach="plan", detail=detail))
         self._collector.refresh()
         facts = self._collector.gather(application)
         if facts is None:
             why = NotReady("no-report", f"no link reports for application {application}", transient=True)
-            return deciding.not_ready(ask, why), {}
-        busy = self._migration_runs(application, facts.report, ask.at)
+            return deciding.not_ready(ask, why)
+        busy = self.migrations.busy(application, facts.report, ask.at)
         if busy:
-            return deciding.not_ready(ask, NotReady("migration-running", busy, transient=True)), {}
+            return deciding.not_ready(ask, NotReady("migration-running", busy, transient=True))
         arguments = (application, facts.report, facts.batches, facts.windows, self.settings, ask.at, self.orders.nodes)
         snapshot: Snapshot | NotReady
         if ask.trigger == DRAIN:
@@ -286,37 +310,22 @@ class Controller:
         else:
             snapshot = take_snapshot(*arguments)
         if isinstance(snapshot, NotReady):
-            return deciding.not_ready(ask, snapshot), {}
-        resting = self._resting(application, ask.at)
-        decision = deciding.decide(
+            return deciding.not_ready(ask, snapshot)
+        wish = asked(snapshot) if asked is not None else None
+        if isinstance(wish, Refusal):
+            return deciding.refused(ask, wish)
+        return deciding.decide(
             ask,
             snapshot,
             self.settings,
             in_flight=in_flight(facts.report),
-            resting=resting,
+            resting=self.migrations.resting(application, ask.at),
             notes=[f"the link says: {problem}" for problem in facts.report.problems],
+            rates=self._aftermath.rates(),
+            wish=wish,
         )
-        moving = {move.query for move in decision.moves}
-        return decision, {name: query.run for name, query in snapshot.queries.items() if name in moving}
 
-    def _migration_runs(self, application: str, report: LinkReport, now: float) -> str:
-        if application not in self._examined:
-            self._adopt(application, report)
-        migration = self.migrations.get(application)
-        if migration is not None:
-            migration.update(report, now)
-            if not migration.over(now):
-                return f"{migration.sentence()}; one at a time"
-            self._finish(migration, now)
-        flying = len(in_flight(report))
-        return f"the link still works on {flying} moves of decision {report.decision or '?'}" if flying else ""
-
-    def _resting(self, application: str, now: float) -> float:
-        if application not in self.ended:
-            return 0.0
-        return max(0.0, self.ended[application] + self.settings.gate.cooldown - now)
-
-    def _publish(self, decision: Decision, application: str, runs: dict[str, str]) -> None:
+    def _publish(self, decision: Decision, application: str) -> None:
         self._last_sentence = f"{application}: {decision.sentence}"
         self._log.info(
             "decision",
@@ -326,24 +335,19 @@ class Controller:
             reason=decision.reason,
             sentence=decision.sentence,
         )
-        if decision.trigger == DRAIN:
-            repeated = self._drain_said.get(application) == decision.sentence and decision.outcome != "applied"
-            self._drain_said[application] = decision.sentence
+        if decision.trigger in (DRAIN, ROLLBACK):
+            repeated = self._said.get(application) == decision.sentence and decision.outcome != "applied"
+            self._said[application] = decision.sentence
             if repeated:
-                return  # a drain that cannot go on is tried again and again; it is told once
+                return  # what cannot be done yet is tried again and again; it is told once
         envelope = self._author.envelope(
             decision, ttl=keys.DECISIONS.ttl, application=application, epoch=self.lead.epoch
         )
         self._store.append(keys.DECISIONS, "", envelope)
         if decision.outcome == "applied":
-            desired = DesiredPlacement(decision=decision.decision, runs=runs, moves=decision.moves)
-            patience = self.settings.controller.placement_ttl
-            self.migrations[application] = Migration(application, desired, self._clock(), patience)
             self._words.pop(application, None)
-            try:
-                self._renew(self.migrations[application])
-            except StoreError as error:  # the decision stands; `follow` says it again while its figures are fresh
-                self._log.warning("desired-not-sent", application=application, sentence=str(error))
+            self.migrations.begin(application, decision)
+            self._aftermath.begun(application, decision)
 
     def _act_on_changes(self, application: str) -> None:
         """Empty drained nodes, and give executors that joined their share, without waiting for the timeout."""
@@ -351,7 +355,7 @@ class Controller:
         here = self._usable(report)
         if self._executors.get(application, (None, 0.0))[0] != here:
             self._executors[application] = (here, now)
-        busy = application in self.migrations or in_flight(report) or now < self._retry_at.get(application, 0.0)
+        busy = application in self.migrations.running or in_flight(report) or now < self._retry_at.get(application, 0.0)
         if busy:
             return
         if any(left_on(report, self.orders.nodes).values()):
@@ -360,7 +364,7 @@ class Controller:
                 return
         decided_for = self._decided_for.get(application, here)
         stable = now - self._executors[application][1] >= self.settings.reschedule.settle
-        if here != decided_for and stable and not self._resting(application, now):
+        if here != decided_for and stable and not self.migrations.resting(application, now):
             self._retry_at[application] = now + _RETRY_EVERY
             apply = self.settings.reschedule.mode == "apply"
             decision = self.decide("executors", application=application, apply=apply)
@@ -372,80 +376,42 @@ class Controller:
         return frozenset(info.executor for info in usable) - frozenset(report.releasing)
 
     def _follow(self, application: str) -> None:
-        migration = self.migrations[application]
-        now = self._clock()
-        migration.update(self._collector.reports.get(application), now)
-        if migration.over(now):
-            self._finish(migration, now)
-        else:
-            self._renew(migration)
+        ended = self.migrations.follow(application, self._collector.reports.get(application))
+        if ended:
+            self._last_sentence = ended
+            self._words.pop(application, None)
 
-    def _finish(self, migration: Migration, now: float) -> None:
-        why = migration.over(now)
-        self._last_sentence = migration.sentence(why)
-        self._log.info("migration-over", application=migration.application, why=why, sentence=self._last_sentence)
-        if why != "not-taken-up":
-            self.ended[migration.application] = now
-        del self.migrations[migration.application]
-        self._words.pop(migration.application, None)
+    def _look(self, application: str) -> None:
+        """Measure what a migration that is over has brought; what made things worse goes back."""
+        if application in self.migrations.running or in_flight(self._collector.reports[application]):
+            return
+        facts = self._collector.gather(application)
+        undo = self._aftermath.look(application, facts, self.lead.epoch) if facts is not None else None
+        if undo is not None:
+            why = "its batches are longer than predicted and than before"
+            self._undoing[application] = _Undo(undo, "", why, self._clock() + _UNDO_PATIENCE)
 
-    def _renew(self, migration: Migration) -> None:
-        """Put the desired placement where its link looks, unless what stands there still does."""
-        now, ttl = self._clock(), self.settings.controller.placement_ttl
-        migration.desired = msgspec.structs.replace(migration.desired, hold=self.lead.paused)
-        found = self._store.get(keys.DESIRED, migration.application)
-        ours = found is not None and self._signer.made(found)
-        if found is not None and ours and found.epoch > self.lead.epoch:
-            self._log.warning("epoch-behind", application=migration.application, found=found.epoch)
-            self.lead.learn(found.epoch)
-            return  # another leader's, or Redis went back in time; the next renewal of the lease tells
-        if (
-            found is not None
-            and ours
-            and found.body == migration.desired
-            and found.epoch == self.lead.epoch
-            and found.expires - now > ttl * 2 / 3
-        ):
+    def _undo(self, application: str) -> None:
+        """Move back what a decision moved, once nothing else is under way."""
+        report, now, undo = self._collector.reports.get(application), self._clock(), self._undoing[application]
+        if application in self.migrations.running or report is None or in_flight(report) or now < undo.next_try:
             return
-        if not self.lead.holds():
-            return
-        envelope = self._author.envelope(
-            migration.desired, ttl=ttl, application=migration.application, epoch=self.lead.epoch
+        undo.next_try = now + _RETRY_EVERY
+        decision = self.decide(
+            ROLLBACK,
+            application=application,
+            user=undo.user,
+            reason=undo.reason,
+            apply=True,
+            asked=lambda snapshot: back(undo.decision, snapshot),
         )
-        self._store.put(keys.DESIRED, migration.application, self._signer.sign(envelope))
-        migration.epoch = self.lead.epoch
-
-    def _adopt(self, application: str, report: LinkReport) -> None:
-        """Go on with the migration that a leader before us began, or learn when the last one was."""
-        found = self._store.get(keys.DESIRED, application)
-        self._examined.add(application)
-        if found is None:
-            return
-        try:
-            desired = body_of(found, DesiredPlacement)
-            if found.application != application or not self._signer.made(found):
-                raise SignatureError(f"desired placement of {application} was not signed by this cluster's key")
-        except MessageError as error:
-            self.rejected += 1
-            self._log.warning("desired-rejected", application=application, sentence=str(error))
-            return
-        mine = self.migrations.get(application)
-        if mine is not None:
-            if desired.decision == mine.desired.decision or found.epoch <= mine.epoch:
-                return
-            del self.migrations[application]  # somebody led while we could not, and decided anew
-        now = self._clock()
-        migration = Migration(application, desired, found.time, self.settings.controller.placement_ttl)
-        migration.update(report, now)
-        if found.expires <= now or migration.over(now):
-            self.ended[application] = max(self.ended.get(application, 0.0), found.time)
-            return
-        self.migrations[application] = migration
-        self._log.info("migration-adopted", application=application, decision=desired.decision, epoch=self.lead.epoch)
+        if decision.outcome != "not-ready" or now >= undo.until:
+            del self._undoing[application]
 
     def _forget(self) -> None:
-        self.migrations.clear()
-        self._examined.clear()
+        self.migrations.forget()
+        self._aftermath.forget()
+        self._undoing.clear()
         self._words.clear()
         self._words_at = 0.0
         self._executors.clear()
@@ -454,7 +420,7 @@ class Controller:
         self._desk.forget()
 
     def _say_readiness(self, application: str) -> None:
-        migration = self.migrations.get(application)
+        migration = self.migrations.running.get(application)
         if migration is not None:
             self._words[application] = migration.sentence()
             return
@@ -467,7 +433,7 @@ class Controller:
             self._words[application] = f"not ready: {found.sentence}"
             return
         self._decided_for.setdefault(application, self._usable(facts.report))
-        resting = self._resting(application, self._clock())
+        resting = self.migrations.resting(application, self._clock())
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = sum(stage.n for stage in found.workload.placeable)
         self._words[application] = f"ready: {placed} partitions on {found.cluster.size} executors{rest}"

@@ -15,11 +15,13 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.choosing import DRAIN, parameters_for
 from rechannel.daemon.exits import Exit
 from rechannel.daemon.snapshot import NotReady, Snapshot
+from rechannel.daemon.wishes import Wish
 from rechannel.migration.plan.manager import Disposition, Facts, dispose
+from rechannel.migration.plan.price import Rates
 from rechannel.policies.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model import UNPLACED, ModelError, Placement, ScaleOutError
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
-from rechannel.wire.messages import Decision, ExecutorLoad, Refusal
+from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
 
 _HOT_STREAMS = 10
 _EXITS = {
@@ -70,15 +72,20 @@ def decide(
     in_flight: frozenset[tuple[str, int, int]] = frozenset(),
     resting: float = 0.0,
     notes: Sequence[str] = (),
+    rates: Rates | None = None,
+    wish: Wish | None = None,
 ) -> Decision:
-    """Decide on one application. ``resting``: seconds of its cool-down that are left."""
+    """Decide on one application.
+
+    ``resting``: seconds of its cool-down that are left; ``rates``: what loading costs, by the settings where None;
+    ``wish``: a placement that is asked for instead of what the policy would propose.
+    """
     try:
-        proposal, said = _proposed(ask, snapshot, settings)
+        policy, wanted, said = _wanted(ask, snapshot, settings, wish)
     except ScaleOutError as error:
         return refused(ask, Refusal(law="scale-out", reach="plan", detail=str(error)))
     except (ModelError, PolicyLawError) as error:
         return refused(ask, Refusal(law="policy", reach="plan", detail=str(error)))
-    wanted = _only_leaving(snapshot, proposal.placement) if ask.trigger == DRAIN else proposal.placement
     facts = Facts(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
@@ -87,15 +94,21 @@ def decide(
         queries=snapshot.queries,
         in_flight=in_flight,
         resting=resting,
+        replay=snapshot.replay,
+        batch_seconds=snapshot.batch_seconds,
+        batch_period=snapshot.batch_period,
+        rates=rates,
     )
-    disposed = dispose(wanted, facts, settings, decision=ask.decision, force=ask.force)
+    undoes = wish.undoes if wish is not None else ""
+    disposed = dispose(wanted, facts, settings, decision=ask.decision, force=ask.force, back=bool(undoes))
+    moving = {move.query for move in disposed.moves}
     asked = [f"asked by {ask.user}: {ask.reason}"] if ask.reason else []
     return Decision(
         decision=ask.decision,
         at=ask.at,
         trigger=ask.trigger,
         user=ask.user,
-        policy=proposal.policy,
+        policy=policy,
         outcome=_outcome(ask, disposed),
         reason=disposed.code,
         sentence=_sentence(ask, disposed),
@@ -108,29 +121,62 @@ def decide(
         cost=disposed.verdict.cost if disposed.verdict else 0.0,
         streams=stream_classes(snapshot),
         hot_streams=_hot(snapshot),
-        notes=[*asked, *said, *notes, *snapshot.notes, *proposal.notes],
+        notes=[*asked, *notes, *snapshot.notes, *said],
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
+        price=_price(disposed, snapshot),
+        forced=ask.force,
+        undoes=undoes,
+        runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
     )
 
 
-def _proposed(ask: Ask, snapshot: Snapshot, settings: Settings) -> tuple[Proposal, list[str]]:
-    """What a policy proposes, and what is to be said about which one.
+def _price(disposed: Disposition, snapshot: Snapshot) -> MigrationPrice | None:
+    price, rates = disposed.price, disposed.rates
+    if price is None:
+        return None
+    before = {query: snapshot.batch_seconds.get(query, 0.0) for query in price.peak}
+    saved = {query: disposed.batch_time_before[query] - disposed.batch_time_after[query] for query in before}
+    return MigrationPrice(
+        steps=len(price.added),
+        bytes=price.bytes,
+        pause=price.pause,
+        seconds=price.seconds,
+        total=price.total,
+        batch_before=before,
+        peak=price.peak,
+        batch_after={query: max(0.0, seconds - saved[query]) for query, seconds in before.items()},
+        overhead=rates.overhead,
+        load_rate=rates.load_rate,
+        moves=rates.moves,
+    )
+
+
+def _wanted(
+    ask: Ask, snapshot: Snapshot, settings: Settings, wish: Wish | None
+) -> tuple[str, Placement, tuple[str, ...]]:
+    """Whose placement is wanted, which one, and what is to be said about it.
 
     A drain's policy may find no room where another one does: what has to leave is not left for that.
     """
+    if wish is not None:
+        return "rollback" if wish.undoes else "saved plan", wish.placement, wish.notes
     drain = ask.trigger == DRAIN
+    said: list[str] = []
 
     def proposed(policy: str) -> Proposal:
         parameters = parameters_for(policy, settings, drain=drain)
         return propose(policy, snapshot.cluster, snapshot.workload, snapshot.placement, parameters)
 
     try:
-        return proposed(ask.policy), []
+        proposal = proposed(ask.policy)
     except ScaleOutError as error:
         other = settings.reschedule.policy
         if not drain or other == ask.policy:
             raise
-        return proposed(other), [f"{other} decides instead of {ask.policy}, which finds no room: {error}"]
+        proposal = proposed(other)
+        said.append(f"{other} decides instead of {ask.policy}, which finds no room: {error}")
+    wanted = _only_leaving(snapshot, proposal.placement) if drain else proposal.placement
+    return proposal.policy, wanted, (*said, *proposal.notes)
 
 
 def _only_leaving(snapshot: Snapshot, wanted: Placement) -> Placement:

@@ -162,6 +162,26 @@ class _Totals:
             self.state = state
 
 
+def replay_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport]) -> FloatArray:
+    """Bytes that each partition's changes since its newest snapshot make up, shape (partitions,); 0 where not known.
+
+    A batch changes no more rows of the state than it brings, nor more than there are.
+    """
+    changed, seen = np.zeros(stage.partitions), np.zeros(stage.partitions)
+    for run in (
+        run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage
+    ):
+        for task in _latest(run):
+            if 0 <= task.partition < stage.partitions and task.state_rows > 0:
+                rows = min(max(0, task.rows_in), task.state_rows)
+                changed[task.partition] += rows * max(0, task.state_bytes) / task.state_rows
+                seen[task.partition] += 1
+    lags = np.zeros(stage.partitions)
+    known = [max(0, lag) for lag in stage.snapshot_lag[: stage.partitions]]
+    lags[: len(known)] = known
+    return lags * changed / np.maximum(seen, 1)
+
+
 def busy_seconds(task: TaskRow) -> float:
     """Time a task was at work: not waiting for the network."""
     return max(0.0, task.run - task.fetch_wait)

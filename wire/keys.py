@@ -70,6 +70,9 @@ DESIRED = KeyRule(
 DECISIONS = KeyRule(
     "decisions", "stream", "leading controller", "CLI", 1000, 14 * 86_400, "every decision with its numbers"
 )
+OUTCOMES = KeyRule(
+    "outcomes", "stream", "leading controller", "controllers, CLI", 500, 14 * 86_400, "what became of each migration"
+)
 LEASE = KeyRule("controller:lease", "string", "controllers", "controllers", 1, 600, "who leads, and its epoch")
 EPOCH = KeyRule("controller:epoch", "string", "controllers", "controllers", 1, 0, "highest epoch given out")
 STATE = KeyRule("controller:state", "string", "leading controller", "CLI", 1, 60, "what the controller is doing")
@@ -98,6 +101,7 @@ TABLE = (
     JOURNAL,
     DESIRED,
     DECISIONS,
+    OUTCOMES,
     LEASE,
     EPOCH,
     STATE,

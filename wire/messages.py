@@ -256,7 +256,7 @@ class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     step: int
-    bytes: float = 0.0  # of its state, as far as known: what the target has to load
+    bytes: float = 0.0  # what the target has to load, as far as known: its state, and what came after the snapshot
 
 
 class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True):
@@ -312,6 +312,50 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
     utilization_after: float
 
 
+class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan is expected to cost, in seconds and bytes.
+
+    ``pause``: by how much the worst batch is longer; ``seconds``: the same summed over all; ``total``: from the order
+    until the last partition has landed. ``batch_before``, ``peak``, ``batch_after``: query -> how long a batch is, its
+    longest meanwhile, and afterwards. ``overhead`` (s) and ``load_rate`` (bytes/s) of one load, fitted to ``moves``
+    that were made (0: by the settings).
+    """
+
+    steps: int
+    bytes: float
+    pause: float
+    seconds: float
+    total: float
+    batch_before: dict[str, float]
+    peak: dict[str, float]
+    batch_after: dict[str, float]
+    overhead: float
+    load_rate: float
+    moves: int = 0
+
+
+class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):
+    """What became of a migration, beside what was predicted (`Decision.price`).
+
+    ``total``: seconds from the order until the last partition had landed; ``batch_before`` and ``batch_after``: median
+    batch of each query before and once settled; ``peak``: the longest batch in which a partition landed. ``loads``:
+    bytes and added seconds of every move whose first batch was seen. ``verdict``: kept | regressed | not-judged.
+    """
+
+    decision: str
+    at: float
+    landed: int
+    abandoned: int
+    total: float
+    batch_before: dict[str, float]
+    peak: dict[str, float]
+    batch_after: dict[str, float]
+    loads: list[tuple[float, float]]
+    verdict: str
+    sentence: str
+    predicted: MigrationPrice | None = None
+
+
 class Decision(Body, frozen=True, tag="decision", kw_only=True):
     """What was decided, with its numbers; kept whether or not anything was moved."""
 
@@ -334,6 +378,10 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     hot_streams: list[str] = []
     notes: list[str] = []
     names: dict[str, str] = {}  # query -> its name, where it has one
+    price: MigrationPrice | None = None  # of the moves, or of those that the gate refused
+    forced: bool = False
+    undoes: str = ""  # the decision whose moves go back
+    runs: dict[str, str] = {}  # query -> its run, of those that are moved
 
 
 class Request(Body, frozen=True, tag="request", kw_only=True):
@@ -381,6 +429,7 @@ AnyBody: TypeAlias = (
     | ControllerState
     | StandingOrders
     | LastPlacement
+    | MigrationOutcome
 )
 BodyT = TypeVar("BodyT", bound=Body)
 

@@ -240,7 +240,7 @@ class Reconciler:
                     lines.append(move.to(MoveState.PREPARED, ready[0], at=now, batch=last_batch, evidence=evidence))
                 if not ahead:
                     due.append(move)
-            # Else its first batch, the reading of its plan or a snapshot is still to come; the deadline bounds the wait.
+            # Else its first batch, its plan's reading or a snapshot is still to come; the deadline bounds the wait.
         under_way = sum(move not in due for move in self.steered_now(query))
         return lines, self._pace.allowed(query, due, under_way)
 

@@ -1,10 +1,10 @@
 """Whether moving pays: the predicted gain over a horizon against the predicted cost. Never move for noise.
 
 Gain is batch time saved: for each query, its critical path before minus after, times its batches in the horizon (a
-query that gets slower counts against it). Cost is batch time spent: what each step is expected to add, and the loading
-of the moved state. A plan passes where some query gains at least ``gate.min_gain`` of its critical path, and the whole
-gains more than it costs. The share is asked of the query that gains most, not of every query: one that hardly changes
-must not keep another one slow.
+query that gets slower counts against it). Cost is batch time spent: what the loading of the moved state is expected to
+add to the batches of the steps (:mod:`rechannel.migration.plan.price`). A plan passes where some query gains at least
+``gate.min_gain`` of its critical path, and the whole gains more than it costs. The share is asked of the query that
+gains most, not of every query: one that hardly changes must not keep another one slow.
 
 Not priced: what the moves cost other applications, and what a placement saves in network traffic.
 """
@@ -35,14 +35,15 @@ def judge(
     after: Mapping[str, float],
     batches_per_second: Mapping[str, float],
     *,
-    steps: int,
-    state_bytes: float,
+    cost: float,
     settings: GateSettings,
     names: Mapping[str, str] | None = None,
 ) -> Verdict:
-    """Judge a plan. ``before`` and ``after`` are critical paths in seconds per batch by query, ``names`` for people."""
+    """Judge a plan that adds ``cost`` seconds to the batches.
+
+    ``before`` and ``after`` are critical paths in seconds per batch by query, ``names`` for people.
+    """
     gain = sum((before[query] - after[query]) * batches_per_second[query] for query in before) * settings.horizon
-    cost = steps * settings.move_cost + state_bytes / settings.load_rate
     shares = {query: (before[query] - after[query]) / before[query] for query in before if before[query] > 0}
     query = max(shares, key=lambda name: (shares[name], name), default="")
     share = shares.get(query, 0.0)

@@ -18,21 +18,23 @@ plan as a whole. What a law refuses leaves the plan first, and the later laws ju
 
 A partition that is on no known executor loads its state wherever it goes next, so placing it costs nothing and gains
 nothing here: a plan that does only this passes the gate. Partitions that have to leave an executor that is not
-available (a drained node's) go whether it pays or not, and though the others be overloaded by it: that is said.
+available (a drained node's) go whether it pays or not, and though the others be overloaded by it: that is said. What
+goes ``back`` to where it was before is not asked for its utilization: the way there did not keep what it promised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rechannel.conf.settings import Settings
 from rechannel.migration.plan.gate import Verdict, judge
+from rechannel.migration.plan.price import Price, Rates, price
 from rechannel.migration.plan.steps import order_steps
 from rechannel.policies.metrics import critical_path
-from rechannel.policies.model import UNPLACED, Cluster, Move, Placement, Workload
+from rechannel.policies.model import UNPLACED, Cluster, FloatArray, IntArray, Move, Placement, Workload
 from rechannel.policies.queueing import QueueReport, executor_utilization
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
 
@@ -45,6 +47,8 @@ class Facts:
 
     ``stages``: key of a placeable stage -> (query, number of the stage in the link's report).
     ``in_flight``: (query, stage, partition) of moves that are not settled. ``resting``: seconds of cool-down left.
+    ``replay``: key of a stage -> bytes that each partition's target replays on top of its snapshot. ``batch_seconds``
+    and ``batch_period`` by query; ``rates``: what loading costs, by the settings where None.
     """
 
     cluster: Cluster
@@ -54,6 +58,10 @@ class Facts:
     queries: Mapping[str, QueryState]
     in_flight: frozenset[tuple[str, int, int]] = frozenset()
     resting: float = 0.0
+    replay: Mapping[str, FloatArray] = field(default_factory=dict)
+    batch_seconds: Mapping[str, float] = field(default_factory=dict)
+    batch_period: Mapping[str, float] = field(default_factory=dict)
+    rates: Rates | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class Disposition:
 
     ``code``: ok, nothing-to-do, law, cooldown or gate. ``moves`` is empty unless the code is ok; ``placement`` is
     where the permitted moves lead even where a soft law or the utilization then refused them, so that the numbers
-    of a refusal can be shown.
+    of a refusal can be shown. ``price``: what they cost, None where there are none; ``rates``: by which it is known.
     """
 
     code: str
@@ -70,6 +78,8 @@ class Disposition:
     moves: tuple[DesiredMove, ...]
     refusals: tuple[Refusal, ...]
     verdict: Verdict | None
+    price: Price | None
+    rates: Rates
     placement: Placement
     queue_before: QueueReport
     queue_after: QueueReport
@@ -77,35 +87,52 @@ class Disposition:
     batch_time_after: dict[str, float]
 
 
-def dispose(wanted: Placement, facts: Facts, settings: Settings, *, decision: str, force: bool = False) -> Disposition:
-    """Return what of ``wanted`` may be done now. ``decision`` becomes part of each move's id."""
+def dispose(
+    wanted: Placement,
+    facts: Facts,
+    settings: Settings,
+    *,
+    decision: str,
+    force: bool = False,
+    back: bool = False,
+) -> Disposition:
+    """Return what of ``wanted`` may be done now. ``decision`` becomes part of each move's id.
+
+    ``force`` skips the soft laws; ``back`` says that the partitions go where they were before.
+    """
     refusals: list[Refusal] = []
     proposed = wanted.moves_from(facts.current)
     moves = _permitted(proposed, facts, refusals)
     moves = _capped(moves, facts, settings.migration.max_moves, refusals)
     placement = _applied(facts.current, moves)
+    loads = _loads(moves, facts)
     steps = order_steps(
         moves,
         _weights(moves, facts.workload),
         settings.migration.moves_per_executor,
-        sizes=_state_bytes(moves, facts.workload),
+        sizes=loads,
         queries=[facts.workload.stage(move.stage).query for move in moves],
+        per_step=settings.migration.moves_per_batch,
+        bytes_per_step=settings.migration.bytes_per_batch,
     )
     before, after = (executor_utilization(facts.cluster, facts.workload, at) for at in (facts.current, placement))
     path_before = critical_path(facts.cluster, facts.workload, _homeless_filled(facts.current, placement))
     path_after = critical_path(facts.cluster, facts.workload, placement)
     verdict: Verdict | None = None
+    cost: Price | None = None
+    rates = facts.rates or Rates(settings.gate.move_cost, settings.gate.load_rate)
     code, sentence = "ok", ""
     if not proposed:
         code, sentence = "nothing-to-do", "nothing to move: no better placement was found"
     elif not moves:
         code, sentence = "law", f"none of {len(proposed)} moves is permitted: {refusals[0].detail}"
     else:
-        verdict = _verdict(moves, steps.max(initial=-1) + 1, facts, path_before, path_after, settings)
+        cost = _price(moves, steps, loads, facts, rates)
+        verdict = _verdict(facts, path_before, path_after, cost.seconds, settings)
         full = _too_full(facts.cluster, before, after, settings)
         homeless = [move.source == UNPLACED for move in moves]
         must = not all(homeless) and all(_must_leave(move, facts.cluster) for move in moves)
-        refusal = None if must else full or _soft(moves, facts, verdict, settings, force)
+        refusal = None if must else (None if back else full) or _soft(moves, facts, verdict, settings, force or back)
         if must:
             sentence = _leaving(moves, int(steps.max()) + 1, facts, full)
         elif refusal is not None:
@@ -114,13 +141,15 @@ def dispose(wanted: Placement, facts: Facts, settings: Settings, *, decision: st
             sentence = refusal.detail
         else:
             sentence = _summary(moves, int(steps.max()) + 1, facts, verdict, force)
-    accepted = _desired(moves, steps.tolist(), facts, decision) if code == "ok" else ()
+    accepted = _desired(moves, steps.tolist(), loads.tolist(), facts, decision) if code == "ok" else ()
     return Disposition(
         code,
         sentence,
         accepted,
         tuple(refusals),
         verdict,
+        cost,
+        rates,
         placement,
         before,
         after,
@@ -204,9 +233,17 @@ def _weights(moves: list[Move], workload: Workload) -> np.ndarray[tuple[int], np
     return np.array([_busy(move, workload) for move in moves], dtype=np.float64)
 
 
-def _state_bytes(moves: list[Move], workload: Workload) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """What each move has to load: the steps last as long as their largest."""
-    return np.array([workload.stage(move.stage).state_bytes[move.partition] for move in moves], dtype=np.float64)
+def _loads(moves: list[Move], facts: Facts) -> FloatArray:
+    """Bytes each move has to load: its state, and what came after its newest snapshot."""
+    state = (facts.workload.stage(move.stage).state_bytes[move.partition] for move in moves)
+    replay = (facts.replay[move.stage][move.partition] if move.stage in facts.replay else 0.0 for move in moves)
+    return np.array([float(a) + float(b) for a, b in zip(state, replay, strict=True)], dtype=np.float64)
+
+
+def _price(moves: list[Move], steps: IntArray, loads: FloatArray, facts: Facts, rates: Rates) -> Price:
+    known = facts.batch_seconds, facts.batch_period
+    arguments = facts.cluster, facts.workload, facts.current, moves, steps, loads, rates
+    return price(*arguments, batch=known[0], period=known[1])
 
 
 def _applied(current: Placement, moves: list[Move]) -> Placement:
@@ -223,24 +260,16 @@ def _homeless_filled(current: Placement, placement: Placement) -> Placement:
 
 
 def _verdict(
-    moves: list[Move],
-    steps: int,
-    facts: Facts,
-    before: Mapping[str, float],
-    after: Mapping[str, float],
-    settings: Settings,
+    facts: Facts, before: Mapping[str, float], after: Mapping[str, float], cost: float, settings: Settings
 ) -> Verdict:
     rates = dict.fromkeys(before, 0.0)
     for stage in facts.workload.stages:
         rates[stage.query] = max(rates[stage.query], stage.batches_per_second)
-    paid = [move for move in moves if move.source != UNPLACED]
-    state = sum(float(facts.workload.stage(move.stage).state_bytes[move.partition]) for move in paid)
     return judge(
         before,
         after,
         rates,
-        steps=int(steps) if paid else 0,
-        state_bytes=state,
+        cost=cost,
         settings=settings.gate,
         names={query: known.name or query for query, known in facts.queries.items()},
     )
@@ -293,7 +322,9 @@ def _summary(moves: list[Move], steps: int, facts: Facts, verdict: Verdict, forc
     return f"{what}: {forced}{verdict.sentence}" if homeless < len(moves) else what
 
 
-def _desired(moves: list[Move], steps: list[int], facts: Facts, decision: str) -> tuple[DesiredMove, ...]:
+def _desired(
+    moves: list[Move], steps: list[int], loads: list[float], facts: Facts, decision: str
+) -> tuple[DesiredMove, ...]:
     order = sorted(range(len(moves)), key=lambda index: (steps[index], index))
     wanted = []
     for number, index in enumerate(order):
@@ -308,7 +339,7 @@ def _desired(moves: list[Move], steps: list[int], facts: Facts, decision: str) -
                 source=facts.cluster.executors[move.source] if move.source != UNPLACED else "",
                 target=facts.cluster.executors[move.target],
                 step=steps[index],
-                bytes=float(facts.workload.stage(move.stage).state_bytes[move.partition]),
+                bytes=loads[index],
             )
         )
     return tuple(wanted)

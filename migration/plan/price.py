@@ -1,49 +1,52 @@
 """What a migration costs the queries' batches, before it is begun; learned from what earlier ones cost.
 
-A step is taken by one batch, in which every target loads the state it takes over before it can run the partition's
-task. Targets load side by side, so a step adds what its busiest target loads, and an overhead (opening
-stores, scheduling):
+A partition that moves has its state loaded by the first task that runs it on its target, which so lasts longer by
 
-    added[step] = overhead + bytes[step] / load rate
+    load = overhead + bytes / load rate
 
-This is the three-stage pipeline of the migration literature (transfer, processing, packing; see
-:mod:`rechannel.migration.plan.pipeline`) as Spark lets it be: loading is part of the batch, so transfer and processing
-are one stage; the snapshot of a later step before it, and the closing of the old copies after it, go on beside the
-batches. One step after the other, each waiting for its snapshot and its closing, takes :attr:`Price.one_by_one`.
+A step is taken by one batch of each of its queries. What that batch lasts is the critical path of the placement that
+the step leads to, its moved partitions longer by their loads: a target that has time to spare loads for nothing, one
+that had not stretches the batch. This is the three-stage pipeline of the migration literature (transfer, processing,
+packing; see :mod:`rechannel.migration.plan.pipeline`) as Spark lets it be: loading is part of the batch, so transfer
+and processing are one stage; the snapshot of the next step before it, and the closing of the old copies after it, go on
+beside the batches.
 
-Overhead and load rate are those of the settings until steps were measured; from then on both are fitted to the last
-steps by least squares, the settings counting as two steps more. Pure.
+Overhead and load rate are those of the settings until moves were measured; from then on both are fitted to the last
+moves by least squares, the settings counting as two moves more. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.migration.plan.pipeline import finish_times, sequential
-from rechannel.policies.model import FloatArray, IntArray
+from rechannel.migration.plan.pipeline import finish_times
+from rechannel.policies.metrics import critical_path
+from rechannel.policies.model import UNPLACED, Cluster, FloatArray, IntArray, Move, Placement, Workload
 
-__all__ = ["Outcome", "Price", "Rates", "learned", "price", "step_bytes"]
+__all__ = ["Outcome", "Price", "Rates", "learned", "price"]
 
-_PRIOR_STEPS = 1.0  # what the settings count for against measured steps
-_LAST = 50  # steps that are looked at
+_PRIOR_MOVES = 1.0  # what each of the two that stand for the settings counts against a measured one
+_LAST = 200  # moves that are looked at
 _FASTEST = 1e12  # bytes per second: what is fitted above that is no limit
+_LOOKED_AT = 24  # steps whose batches are worked out; those between are taken to be like their neighbor
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds that a step adds whatever it moves, bytes per second that a target loads, and how many steps say so."""
+    """Seconds that a load takes whatever its size, bytes per second of the rest, and how many moves say so."""
 
     overhead: float
     load_rate: float
-    steps: int = 0
+    moves: int = 0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One step that was taken: bytes its busiest target loaded, seconds by which its batch was longer than usual."""
+    """One move that was made: bytes that were loaded, seconds by which its first task lasted longer than usual."""
 
     bytes: float
     added: float
@@ -51,51 +54,104 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Price:
-    """Seconds. ``added`` (S,): what each step adds to its batch.
+    """What a plan is expected to cost, in seconds.
 
-    ``pause``: the longest of them; ``total``: from the first step's batch to the last old copy's closing, the batches
-    themselves included; ``one_by_one``: the same where no step begins before the one before it is closed.
+    ``added`` (S,): by how much each step's batch is longer than it would be after the step, of the query that suffers
+    most; ``seconds``: the same summed over steps and queries; ``bytes``: what is loaded in all; ``peak``: query -> its
+    longest batch meanwhile; ``total``: from the order until the last partition has landed.
     """
 
     added: FloatArray
-    pause: float
+    bytes: float
+    seconds: float
+    peak: dict[str, float]
     total: float
-    one_by_one: float
 
     @property
-    def seconds(self) -> float:
-        """Batch time that the migration adds in all."""
-        return float(self.added.sum())
+    def pause(self) -> float:
+        """What the worst batch is longer."""
+        return float(self.added.max(initial=0.0))
 
 
-def step_bytes(sizes: FloatArray, steps: IntArray, targets: IntArray) -> FloatArray:
-    """Bytes that the busiest target of each step loads, (S,), given each of M moves' size, step and target."""
-    if not len(steps):
-        return np.zeros(0)
-    by_target = np.zeros((int(steps.max()) + 1, int(targets.max()) + 1))
-    np.add.at(by_target, (steps, targets), sizes)
-    return np.asarray(by_target.max(axis=1))
+def price(
+    cluster: Cluster,
+    workload: Workload,
+    current: Placement,
+    moves: Sequence[Move],
+    steps: IntArray,
+    loads: FloatArray,
+    rates: Rates,
+    *,
+    batch: Mapping[str, float],
+    period: Mapping[str, float],
+) -> Price:
+    """Price the moves, each of them of a step (counted from 0) and with so many bytes to load, shape (M,) both.
 
-
-def price(loaded: FloatArray, rates: Rates, *, batch: float, snapshot: float = 0.0, closing: float = 0.0) -> Price:
-    """Price of steps that load so much each, shape (S,), in bytes.
-
-    ``batch``: seconds of a usual batch; ``snapshot`` and ``closing``: seconds from wanting a partition's snapshot to
-    having it, and from a step's commit to its old copies' closing.
+    ``batch``: seconds that a batch of each query lasts now, ``period`` from one's start to the next one's. A partition
+    that is on no known executor loads its state wherever it goes, so that load is nobody's cost.
     """
-    loaded = np.asarray(loaded, dtype=np.float64)
-    added = rates.overhead + loaded / rates.load_rate
-    if not len(added):
-        return Price(added, 0.0, 0.0, 0.0)
-    # Batches follow each other, so the steps arrive one batch apart; closing goes on beside them.
-    total = finish_times(batch + added, 0.0, closing).makespan + snapshot
-    return Price(added, float(added.max()), total, sequential(batch + added, snapshot, closing))
+    count = int(steps.max(initial=-1)) + 1
+    queries = {move.stage: workload.stage(move.stage).query for move in moves}
+    before = critical_path(cluster, workload, _placed(current, moves))
+    looked_at = np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).round().astype(np.int64)).tolist()
+    found = {step: _batches(cluster, workload, current, moves, steps, step, loads, rates) for step in looked_at}
+    added, lasts = np.zeros(count), np.zeros(count)
+    peak: dict[str, float] = {}
+    seconds = 0.0
+    for step in range(count):
+        without, loading = found[min(looked_at, key=lambda near: abs(near - step))]
+        for query in {queries[moves[index].stage] for index in np.flatnonzero(steps == step).tolist()}:
+            more = max(0.0, loading[query] - without[query])
+            long = max(0.0, batch.get(query, before[query]) + loading[query] - before[query])
+            added[step] = max(added[step], more)
+            seconds += more
+            peak[query] = max(peak.get(query, 0.0), long)
+            lasts[step] = max(lasts[step], long if step == count - 1 else max(long, period.get(query, 0.0)))
+    # The order comes in the middle of a batch, on average; what is left of it is waited for.
+    wait = max((period.get(query, 0.0) for query in peak), default=0.0) / 2
+    return Price(
+        added, float(loads.sum()), seconds, peak, wait + finish_times(lasts, 0.0, 0.0).makespan if count else 0.0
+    )
+
+
+def _batches(
+    cluster: Cluster,
+    workload: Workload,
+    current: Placement,
+    moves: Sequence[Move],
+    steps: IntArray,
+    step: int,
+    loads: FloatArray,
+    rates: Rates,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Critical paths with the moves of all steps up to this one made: without and with what this step loads."""
+    placement = {key: array.copy() for key, array in _placed(current, moves).assignments.items()}
+    busy = {stage.key: stage.busy.copy() for stage in workload.placeable}
+    for index in np.flatnonzero(steps <= step).tolist():
+        move = moves[index]
+        placement[move.stage][move.partition] = move.target
+        if steps[index] == step and move.source != UNPLACED:
+            load = rates.overhead + loads[index] / rates.load_rate
+            busy[move.stage][move.partition] += load * cluster.speed[move.target]
+    stages = (dataclasses.replace(stage, busy=busy.get(stage.key, stage.busy)) for stage in workload.stages)
+    at = Placement(placement)
+    loading = Workload(tuple(stages), workload.streams)
+    return critical_path(cluster, workload, at), critical_path(cluster, loading, at)
+
+
+def _placed(current: Placement, moves: Sequence[Move]) -> Placement:
+    """The current placement with what is on no known executor where it is to go."""
+    filled = {key: array.copy() for key, array in current.assignments.items()}
+    for move in moves:
+        if move.source == UNPLACED:
+            filled[move.stage][move.partition] = move.target
+    return Placement(filled)
 
 
 def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:
-    """Overhead and load rate that fit the last steps best, neither below zero.
+    """Overhead and load rate that fit the last moves best, neither below zero.
 
-    ``given``: those of the settings, which count as one step without state and one as large as the middle one.
+    ``given``: those of the settings, which count as one move without state and one as large as the middle one.
     """
     last = outcomes[-_LAST:]
     if not last:
@@ -106,7 +162,7 @@ def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:
     prior = np.array([0.0, middle])
     x = np.concatenate([loaded, prior])
     y = np.concatenate([added, given.overhead + prior / given.load_rate])
-    weight = np.concatenate([np.ones(len(last)), np.full(2, _PRIOR_STEPS)])
+    weight = np.concatenate([np.ones(len(last)), np.full(2, _PRIOR_MOVES)])
     mean_x, mean_y = float(np.average(x, weights=weight)), float(np.average(y, weights=weight))
     spread = float(weight @ (x - mean_x) ** 2)
     slope = float(weight @ ((x - mean_x) * (y - mean_y))) / spread if spread > 0 else 1 / given.load_rate

@@ -257,8 +257,8 @@ def test_a_link_that_never_takes_it_up_is_given_up_on(leader: Controller, store:
         leader.observe()
         leader.follow()
     assert "did not take it up within 120 s" in state_sentence(leader, store)
-    assert leader.migrations == {}
-    assert leader.ended == {}, "nothing moved, so nothing has to rest"
+    assert leader.migrations.running == {}
+    assert leader.migrations.ended == {}, "nothing moved, so nothing has to rest"
 
 
 def state_sentence(leader: Controller, store: FakeStore) -> str:
@@ -274,7 +274,7 @@ def test_a_link_that_vanishes_is_given_up_on(leader: Controller, store: FakeStor
         world.clock.sleep(2)
         leader.observe()
         leader.follow()
-    assert leader.migrations == {}
+    assert leader.migrations.running == {}
     assert "no word from the link for 120 s" in state(store).last_sentence
 
 
@@ -362,7 +362,7 @@ def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
     assert leader.follow() == "not leading"
     assert leader.observe().startswith("standing by")
     assert store.writes == []
-    assert leader.migrations == {}
+    assert leader.migrations.running == {}
     world.obey("drained")
     other.follow()
     go_on(world, 10)
@@ -395,8 +395,8 @@ def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
     world.ready()
     made = controller(store, world.clock)
     made.observe()
-    assert made.rejected == 1
-    assert made.migrations == {}
+    assert made.migrations.rejected == 1
+    assert made.migrations.running == {}
     assert made.decide_all()[0].outcome == "applied"
     assert wanted(store).decision != "evil"
 
@@ -424,7 +424,7 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
     other = controller(store, world.clock, name="b")
     world.ready()
     other.observe()
-    other.migrations.clear()
+    other.migrations.running.clear()
     newer = other.decide("operator", application=APP, apply=True, force=True)
     assert newer.outcome == "applied"
     other.close()
@@ -487,10 +487,10 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
     assert decision.decision in sentence
     assert (wanted(store).decision, wanted(store).moves) == (f"{decision.decision}-stop", [])
     leader.follow()
-    assert APP in leader.migrations, "the link has not said yet that it knows"
+    assert APP in leader.migrations.running, "the link has not said yet that it knows"
     world.obey()
     leader.follow()
-    assert APP not in leader.migrations
+    assert APP not in leader.migrations.running
     with pytest.raises(ValueError, match="no migration"):
         leader.stop("", user="ann", reason="again")
 

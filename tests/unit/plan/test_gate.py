@@ -5,16 +5,16 @@ import pytest
 from rechannel.conf.settings import GateSettings
 from rechannel.migration.plan.gate import Verdict, judge
 
-SETTINGS = GateSettings(min_gain=0.1, horizon=600, move_cost=1.0, load_rate=1e6)
+SETTINGS = GateSettings(min_gain=0.1, horizon=600)
 
 
-def verdict(before: dict[str, float], after: dict[str, float], *, steps: int = 1, state_bytes: float = 0.0) -> Verdict:
+def verdict(before: dict[str, float], after: dict[str, float], cost: float = 1.0) -> Verdict:
     rates = dict.fromkeys(before, 0.1)  # a batch every ten seconds: sixty in the horizon
-    return judge(before, after, rates, steps=steps, state_bytes=state_bytes, settings=SETTINGS)
+    return judge(before, after, rates, cost=cost, settings=SETTINGS)
 
 
 def test_gain_is_what_all_batches_of_the_horizon_save_and_cost_is_steps_and_state() -> None:
-    found = verdict({"q": 4.0}, {"q": 3.0}, steps=3, state_bytes=2e6)
+    found = verdict({"q": 4.0}, {"q": 3.0}, cost=5.0)
     assert (found.passes, found.code) == (True, "ok")
     assert found.gain == pytest.approx(60)
     assert found.cost == pytest.approx(5)
@@ -23,26 +23,26 @@ def test_gain_is_what_all_batches_of_the_horizon_save_and_cost_is_steps_and_stat
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "steps", "state_bytes", "code"),
+    ("before", "after", "cost", "code"),
     [
-        pytest.param({"q": 4.0}, {"q": 3.7}, 1, 0.0, "too-small", id="less than min_gain is noise"),
-        pytest.param({"q": 4.0}, {"q": 4.0}, 0, 0.0, "too-small", id="no gain at all"),
-        pytest.param({"q": 4.0}, {"q": 5.0}, 1, 0.0, "too-small", id="a query gets slower"),
-        pytest.param({"q": 0.0}, {"q": 0.0}, 1, 0.0, "too-small", id="a query that does nothing"),
-        pytest.param({}, {}, 1, 0.0, "too-small", id="no query"),
-        pytest.param({"q": 4.0}, {"q": 3.0}, 100, 0.0, "too-dear", id="too many steps"),
-        pytest.param({"q": 4.0}, {"q": 3.0}, 1, 1e9, "too-dear", id="too much state to load"),
-        pytest.param({"q": 4.0, "r": 4.0}, {"q": 3.0, "r": 5.5}, 1, 0.0, "too-dear", id="another query pays for it"),
-        pytest.param({"q": 4.0, "r": 4.0}, {"q": 3.0, "r": 3.9}, 1, 0.0, "ok", id="one query's gain is enough"),
+        pytest.param({"q": 4.0}, {"q": 3.7}, 1.0, "too-small", id="less than min_gain is noise"),
+        pytest.param({"q": 4.0}, {"q": 4.0}, 0.0, "too-small", id="no gain at all"),
+        pytest.param({"q": 4.0}, {"q": 5.0}, 1.0, "too-small", id="a query gets slower"),
+        pytest.param({"q": 0.0}, {"q": 0.0}, 1.0, "too-small", id="a query that does nothing"),
+        pytest.param({}, {}, 1.0, "too-small", id="no query"),
+        pytest.param({"q": 4.0}, {"q": 3.0}, 60.0, "too-dear", id="as dear as it is good"),
+        pytest.param({"q": 4.0}, {"q": 3.0}, 1000.0, "too-dear", id="much dearer"),
+        pytest.param({"q": 4.0, "r": 4.0}, {"q": 3.0, "r": 5.5}, 1.0, "too-dear", id="another query pays for it"),
+        pytest.param({"q": 4.0, "r": 4.0}, {"q": 3.0, "r": 3.9}, 1.0, "ok", id="one query's gain is enough"),
     ],
 )
-def test_the_gate(before: dict[str, float], after: dict[str, float], steps: int, state_bytes: float, code: str) -> None:
-    found = verdict(before, after, steps=steps, state_bytes=state_bytes)
+def test_the_gate(before: dict[str, float], after: dict[str, float], cost: float, code: str) -> None:
+    found = verdict(before, after, cost=cost)
     assert found.code == code
     assert found.passes == (code == "ok")
     assert found.sentence
 
 
 def test_people_read_the_querys_name() -> None:
-    found = judge({"q": 4.0}, {"q": 3.0}, {"q": 0.1}, steps=1, state_bytes=0, settings=SETTINGS, names={"q": "flights"})
+    found = judge({"q": 4.0}, {"q": 3.0}, {"q": 0.1}, cost=1.0, settings=SETTINGS, names={"q": "flights"})
     assert found.sentence.startswith("critical path of flights 4.00")

@@ -70,7 +70,7 @@ def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
     assert found.refusals == ()
     assert found.sentence == (
         "2 of 4 partitions in 2 steps: critical path of q 8.00 → 4.00 s (-50%), gain 240.0 s over 600 s "
-        "against a cost of 2.0 s"
+        "against a cost of 1.0 s"
     )
 
 

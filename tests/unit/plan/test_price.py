@@ -7,35 +7,94 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.migration.plan.price import Outcome, Rates, learned, price, step_bytes
+from rechannel.migration.plan.price import Outcome, Price, Rates, learned, price
+from rechannel.policies.model import UNPLACED, Cluster, Move, Placement, Stage, Workload
 
 GIVEN = Rates(1.0, 50e6)
+CLUSTER = Cluster(
+    executors=("0", "1", "2"),
+    nodes=("a", "b", "c"),
+    cores=np.ones(3),
+    memory_bytes=np.full(3, np.inf),
+    speed=np.ones(3),
+    available=np.ones(3, dtype=bool),
+)
+ROUNDS = {"q": 4.5}  # seconds from batch to batch
+STAGE = Stage("q/0", "q", True, 1 / 4.5, np.array([1.0, 1.0, 1.0, 1.0]), np.zeros(4), np.zeros(4))
 
 
-def test_a_step_lasts_as_long_as_its_busiest_target_loads() -> None:
-    sizes, steps, targets = np.array([1e6, 2e6, 3e6, 4e6]), np.array([0, 0, 0, 1]), np.array([1, 1, 2, 0])
-    assert step_bytes(sizes, steps, targets).tolist() == [3e6, 4e6]
-    assert step_bytes(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)).tolist() == []
+def priced(moves: list[Move], steps: list[int], loads: list[float], current: list[int], rates: Rates = GIVEN) -> Price:
+    return price(
+        CLUSTER,
+        Workload((STAGE,)),
+        Placement({"q/0": np.array(current)}),
+        moves,
+        np.array(steps, dtype=np.int64),
+        np.array(loads),
+        rates,
+        batch={"q": 4.2},
+        period=ROUNDS,
+    )
 
 
-def test_price_by_hand() -> None:
-    found = price(np.array([50e6, 100e6]), GIVEN, batch=4.0, snapshot=2.0, closing=1.0)
-    assert found.added.tolist() == [2.0, 3.0]
-    assert (found.pause, found.seconds) == (3.0, 5.0)
-    assert found.total == pytest.approx(2.0 + 6.0 + 7.0 + 1.0)
-    assert found.one_by_one == pytest.approx((2 + 6 + 1) + (2 + 7 + 1))
-    assert price(np.zeros(0), GIVEN, batch=4.0).total == 0.0
+def test_a_target_with_time_to_spare_loads_for_nothing() -> None:
+    found = priced([Move("q/0", 0, 0, 1)], [0], [50e6], [0, 0, 0, 0])
+    # Three partitions stay on executor 0: 3 s. The moved one takes 1 + 1 + 1 s.
+    assert found.added.tolist() == [0.0]
+    assert (found.pause, found.seconds) == (0.0, 0.0)
+    assert found.peak == {"q": pytest.approx(4.2 - 1.0)}
 
 
-def test_without_a_measured_step_the_settings_hold() -> None:
+def test_a_target_without_stretches_its_batch_by_hand() -> None:
+    moves = [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]
+    found = priced(moves, [0, 1], [150e6, 50e6], [0, 0, 0, 0])
+    # Paths: 4 s; after one move 3 s, with its load of 4 s 5 s; after two 2 s, with the second load of 2 s 4 s.
+    assert found.added.tolist() == pytest.approx([2.0, 2.0])
+    assert found.seconds == pytest.approx(4.0)
+    assert found.peak == {"q": pytest.approx(4.2 + 5.0 - 4.0)}
+    assert found.total == pytest.approx(4.5 / 2 + 5.2 + 4.2), "half a period, and each step's batch"
+
+
+def test_what_is_on_no_known_executor_loads_its_state_anyway() -> None:
+    found = priced([Move("q/0", 0, UNPLACED, 1)], [0], [500e6], [UNPLACED, 0, 0, 0])
+    assert (found.pause, found.seconds, found.peak) == (0.0, 0.0, {"q": pytest.approx(4.2)})
+
+
+def test_a_plan_without_moves_costs_nothing() -> None:
+    found = priced([], [], [], [0, 0, 0, 0])
+    assert (found.pause, found.seconds, found.peak, found.total) == (0.0, 0.0, {}, 0.0)
+
+
+def test_of_many_steps_some_stand_for_all() -> None:
+    stage = Stage("q/0", "q", True, 0.1, np.ones(200), np.zeros(200), np.zeros(200))
+    moves = [Move("q/0", partition, 0, 1) for partition in range(100)]
+    found = price(
+        CLUSTER,
+        Workload((stage,)),
+        Placement({"q/0": np.zeros(200, dtype=np.int64)}),
+        moves,
+        np.arange(100),
+        np.full(100, 50e6),
+        GIVEN,
+        batch={"q": 200.0},
+        period={"q": 200.0},
+    )
+    assert len(found.added) == 100
+    # The last step's load is the one that counts: before, executor 0 has more to do than executor 1 and the load.
+    assert found.added[-1] == pytest.approx(2.0)
+    assert found.added[:90].max() == 0.0
+    assert found.peak["q"] == pytest.approx(199.0)
+
+
+def test_without_a_measured_move_the_settings_hold() -> None:
     assert learned([], GIVEN) == GIVEN
 
 
-def test_many_steps_outweigh_the_settings() -> None:
+def test_many_moves_outweigh_the_settings() -> None:
     truth = Rates(0.2, 200e6)
     sizes = np.linspace(1e6, 400e6, 40)
     found = learned([Outcome(size, truth.overhead + size / truth.load_rate) for size in sizes], GIVEN)
-    assert found.steps == 40
+    assert found.moves == 40
     assert found.overhead == pytest.approx(truth.overhead, abs=0.25)
     assert found.load_rate == pytest.approx(truth.load_rate, rel=0.25)
 
@@ -45,7 +104,8 @@ def test_whatever_was_measured_a_price_is_sound(measured: list[tuple[float, floa
     found = learned([Outcome(size, added) for size, added in measured], GIVEN)
     assert found.overhead >= 0
     assert 0 < found.load_rate <= 1.1e12
-    cost = price(np.array([0.0, 1e9]), found, batch=1.0)
+    moves = [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]
+    cost = priced(moves, [0, 1], [0.0, 1e9], [0, 0, 0, 0], found)
     assert np.isfinite(cost.added).all()
-    assert cost.pause >= 0
-    assert cost.total <= cost.one_by_one + 1e-6
+    assert 0 <= cost.pause <= cost.seconds
+    assert cost.total > 0

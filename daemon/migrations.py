@@ -1,0 +1,175 @@
+"""The migrations under way, one an application: begun, said again while they run, taken over from a leader before us.
+
+A desired placement is renewed as long as one of its moves is not settled, under the same decision id; a new leader
+finds it in Redis and goes on with it under its own epoch. One that expired while nobody led is not taken up again: the
+links let such moves go, and the next decision starts afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.following import Migration, in_flight
+from rechannel.daemon.lead import Lead
+from rechannel.wire import keys
+from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, MessageError, body_of
+from rechannel.wire.signing import SignatureError, Signer
+from rechannel.wire.store import Author, Store, StoreError
+
+_AFTER_ROLLBACK = 4  # times the usual rest: the same figures would lead to the same mistake
+
+
+class Migrations:
+    """What is wanted of each application's link and not yet reached. ``clock`` in seconds since the epoch."""
+
+    def __init__(
+        self, settings: Settings, store: Store, signer: Signer, author: Author, lead: Lead, clock: Callable[[], float]
+    ) -> None:
+        self.running: dict[str, Migration] = {}
+        self.ended: dict[str, float] = {}  # application -> end of its last migration
+        self.rejected = 0  # desired placements found in Redis that we did not sign
+        self._settings = settings
+        self._store = store
+        self._signer = signer
+        self._author = author
+        self._lead = lead
+        self._clock = clock
+        self._rests: dict[str, float] = {}  # application -> seconds of rest after its last migration
+        self._examined: set[str] = set()  # applications whose desired placement this leader has looked at
+        self._log = structlog.get_logger("rechannel.controller")
+
+    def begin(self, application: str, decision: Decision) -> None:
+        """Publish what a decision wants. When Redis is away just now, `follow` says it later."""
+        desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
+        patience = self._settings.controller.placement_ttl
+        rest = self._settings.gate.cooldown * (_AFTER_ROLLBACK if decision.undoes else 1)
+        self._rests[application] = rest
+        self.running[application] = Migration(application, desired, self._clock(), patience)
+        try:
+            self.renew(application)
+        except StoreError as error:
+            self._log.warning("desired-not-sent", application=application, sentence=str(error))
+
+    def stop(self, application: str) -> str:
+        """Begin no further move; returns how far the migration is."""
+        said = self.running[application].sentence()
+        self.running[application] = self.running[application].stopped(self._clock())
+        self.renew(application)
+        return said
+
+    def busy(self, application: str, report: LinkReport, now: float) -> str:
+        """Say what is still under way in an application, "" if nothing is."""
+        if application not in self._examined:
+            self.adopt(application, report)
+        migration = self.running.get(application)
+        if migration is not None:
+            migration.update(report, now)
+            if not migration.over(now):
+                return f"{migration.sentence()}; one at a time"
+            self._finish(application, now)
+        flying = len(in_flight(report))
+        return f"the link still works on {flying} moves of decision {report.decision or '?'}" if flying else ""
+
+    def follow(self, application: str, report: LinkReport | None) -> str:
+        """Renew a migration that goes on; returns how it ended, if it did."""
+        now = self._clock()
+        self.running[application].update(report, now)
+        if self.running[application].over(now):
+            return self._finish(application, now)
+        self.renew(application)
+        return ""
+
+    def excuse(self, silence: float) -> None:
+        """While Redis was away nobody could be heard: that silence is not the links'."""
+        now = self._clock()
+        for migration in self.running.values():
+            migration.last_sign = min(now, migration.last_sign + silence)
+
+    def resting(self, application: str, now: float) -> float:
+        """Seconds of rest after the last migration that are left."""
+        if application not in self.ended:
+            return 0.0
+        rest = self._rests.get(application, self._settings.gate.cooldown)
+        return max(0.0, self.ended[application] + rest - now)
+
+    def unexamined(self, applications: set[str], *, anew: bool) -> list[str]:
+        """Return the applications whose desired placement is still to be looked at; all of them if ``anew``."""
+        if anew:
+            self._examined.clear()
+        return sorted(applications - self._examined)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was looked at and nothing runs: a stand-by's state."""
+        return not self._examined and not self.running
+
+    def forget(self) -> None:
+        """Another leader has them now."""
+        self.running.clear()
+        self._examined.clear()
+
+    def renew(self, application: str) -> None:
+        """Put the desired placement where its link looks, unless what stands there still does."""
+        migration = self.running[application]
+        now, ttl = self._clock(), self._settings.controller.placement_ttl
+        migration.desired = msgspec.structs.replace(migration.desired, hold=self._lead.paused)
+        found = self._store.get(keys.DESIRED, application)
+        ours = found is not None and self._signer.made(found)
+        if found is not None and ours and found.epoch > self._lead.epoch:
+            self._log.warning("epoch-behind", application=application, found=found.epoch)
+            self._lead.learn(found.epoch)
+            return  # another leader's, or Redis went back in time; the next renewal of the lease tells
+        if (
+            found is not None
+            and ours
+            and found.body == migration.desired
+            and found.epoch == self._lead.epoch
+            and found.expires - now > ttl * 2 / 3
+        ):
+            return
+        if not self._lead.holds():
+            return
+        envelope = self._author.envelope(migration.desired, ttl=ttl, application=application, epoch=self._lead.epoch)
+        self._store.put(keys.DESIRED, application, self._signer.sign(envelope))
+        migration.epoch = self._lead.epoch
+
+    def adopt(self, application: str, report: LinkReport) -> None:
+        """Go on with the migration that a leader before us began, or learn when the last one was."""
+        found = self._store.get(keys.DESIRED, application)
+        self._examined.add(application)
+        if found is None:
+            return
+        try:
+            desired = body_of(found, DesiredPlacement)
+            if found.application != application or not self._signer.made(found):
+                raise SignatureError(f"desired placement of {application} was not signed by this cluster's key")
+        except MessageError as error:
+            self.rejected += 1
+            self._log.warning("desired-rejected", application=application, sentence=str(error))
+            return
+        mine = self.running.get(application)
+        if mine is not None:
+            if desired.decision == mine.desired.decision or found.epoch <= mine.epoch:
+                return
+            del self.running[application]  # somebody led while we could not, and decided anew
+        now = self._clock()
+        migration = Migration(application, desired, found.time, self._settings.controller.placement_ttl)
+        migration.update(report, now)
+        if found.expires <= now or migration.over(now):
+            self.ended[application] = max(self.ended.get(application, 0.0), found.time)
+            return
+        self.running[application] = migration
+        self._log.info("migration-adopted", application=application, decision=desired.decision, epoch=self._lead.epoch)
+
+    def _finish(self, application: str, now: float) -> str:
+        migration = self.running.pop(application)
+        why = migration.over(now)
+        sentence = migration.sentence(why)
+        self._log.info("migration-over", application=application, why=why, sentence=sentence)
+        if why != "not-taken-up":
+            self.ended[application] = now
+        return sentence
