@@ -15,7 +15,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.collect import read_on
 from rechannel.daemon.exits import CommandError, Exit
 from rechannel.wire import keys
-from rechannel.wire.messages import Decision, Envelope, LinkReport, MoveTransition
+from rechannel.wire.messages import Decision, Envelope, LinkReport, MigrationOutcome, MoveTransition
 from rechannel.wire.store import Store
 
 _POLL = 0.5
@@ -67,7 +67,7 @@ class Reader:
         self._clock = clock
         self._only = application
         self._query = ""
-        self._after: dict[str, str] = {}  # application ("" for the decisions) -> last id
+        self._after: dict[tuple[str, str], str] = {}  # stream's pattern and application -> last id
         self._shown: set[tuple[str, ...]] = set()
 
     def only_query(self, query: str) -> None:
@@ -113,10 +113,11 @@ class Reader:
 
     def _new(self, first: int) -> list[Entry]:
         entries: list[Entry] = []
-        for name in ["", *([self._only] if self._only else self._applications())]:
-            rule = keys.JOURNAL if name else keys.DECISIONS
-            after, envelopes = read_on(self._store, rule, name, self._after.get(name, ""), first=first)
-            self._after[name] = after
+        journals = [self._only] if self._only else self._applications()
+        streams = [(keys.DECISIONS, ""), (keys.OUTCOMES, ""), *((keys.JOURNAL, name) for name in journals)]
+        for rule, name in streams:
+            known = self._after.get((rule.pattern, name), "")
+            self._after[rule.pattern, name], envelopes = read_on(self._store, rule, name, known, first=first)
             entries += [entry for envelope in envelopes if (entry := self._entry(envelope)) is not None]
         entries = [entry for entry in entries if self._is_new(entry)]
         return sorted(entries, key=lambda entry: float(entry["at"]))
@@ -136,6 +137,10 @@ class Reader:
             if self._query and self._query not in {*body.batch_time_before, *(move.query for move in body.moves)}:
                 return None
             return {"application": envelope.application, **msgspec.to_builtins(body), "type": "decision"}
+        if isinstance(body, MigrationOutcome):
+            if self._query and self._query not in body.batch_before:
+                return None
+            return {"application": envelope.application, **msgspec.to_builtins(body), "type": "outcome"}
         if isinstance(body, MoveTransition):
             if self._query and body.query != self._query:
                 return None

@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,23 +30,43 @@ def decide(
     verb: str,
     arguments: Mapping[str, str],
     *,
-    reason: str,
+    reason: str = "",
     wait: float | None,
     as_json: bool,
+    save: str | None = None,
 ) -> int:
-    """Ask for a plan or a rebalance and show the decision; returns the exit code."""
+    """Ask for a plan or a rebalance and show the decision; ``save``: a file for the plan. Returns the exit code."""
     reply = ask(settings, verb, arguments, reason=reason, wait=wait)
     if "decision" not in reply.data:
         raise CommandError(Exit(reply.code), reply.sentence)
+    application, decision = str(reply.data["application"]), msgspec.convert(reply.data["decision"], Decision)
     if as_json:
         click.echo(json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}))
     else:
         from rechannel.daemon import cli_tables
 
-        cli_tables.decision(str(reply.data["application"]), msgspec.convert(reply.data["decision"], Decision))
+        cli_tables.decision(application, decision)
+    if save is not None:
+        _save(settings, application, decision, Path(save), quiet=as_json)
     if reply.code:
         click.echo(f"rechannel: {reply.sentence}", err=True)
     return reply.code
+
+
+def _save(settings: Settings, application: str, decision: Decision, path: Path, *, quiet: bool) -> None:
+    from rechannel.daemon.wishes import to_save
+
+    if not decision.moves:
+        if not quiet:
+            click.echo(f"nothing to save in {path}")
+        return
+    data = msgspec.json.format(msgspec.json.encode(to_save(decision, settings.cluster.name, application)), indent=1)
+    try:
+        path.write_bytes(data + b"\n")
+    except OSError as error:
+        raise CommandError(Exit.REFUSED, f"{path}: the plan cannot be written ({error.strerror})") from error
+    if not quiet:
+        click.echo(f"saved in {path}; `rechannel apply {path}` does it")
 
 
 def order(

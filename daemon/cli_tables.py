@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rechannel.wire.messages import Decision
+from rechannel.wire.messages import Decision, MigrationPrice
 
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
@@ -255,6 +255,9 @@ def decision(application: str, made: Decision) -> None:
         after = made.batch_time_after.get(query, before)
         name = escape(made.names.get(query) or _short(query))
         console.print(f"critical path of {name}: {before:.2f} → {after:.2f} s per batch, predicted")
+    if made.price is not None:
+        for line in price_lines(made.price, made.names):
+            console.print(escape(line))
     if made.moves:
         table = new_table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
         for move in made.moves[:_MOVES_SHOWN]:
@@ -274,12 +277,30 @@ def decision(application: str, made: Decision) -> None:
         console.print(f"note: {escape(note)}")
 
 
+def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
+    """Say what a migration is expected to cost, before it is begun."""
+    by = f"learned from {price.moves} moves" if price.moves else "by the settings, no move was measured yet"
+    cost = (
+        f"expected cost: {price.bytes / 1e6:,.1f} MB of state in {price.steps} step{'s' if price.steps != 1 else ''} "
+        f"within {price.total:.1f} s; the worst batch {price.pause:.2f} s longer, all batches together "
+        f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s ({by})"
+    )
+    lines = [cost]
+    for query, peak in price.peak.items():
+        name = names.get(query) or _short(query)
+        before, after = price.batch_before.get(query, 0.0), price.batch_after.get(query, 0.0)
+        lines.append(f"batch of {name}: {before:.2f} s now, {peak:.2f} s at most meanwhile, {after:.2f} s afterwards")
+    return lines
+
+
 def history_line(entry: dict[str, Any]) -> str:
     """Return one line of the history."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
         return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}, {entry['policy']}): {entry['sentence']}"
+    if entry["type"] == "outcome":
+        return f"{at}  outcome of {entry['decision']}  {entry['verdict']}: {entry['sentence']}"
     step = f"{entry['before'] or '·'} → {entry['after']}"
     unit = f"{_short(entry['query'])}/{entry['stage']} #{entry['partition']}"
     way = f"{entry['source'] or '?'} → {entry['target']}"

@@ -257,7 +257,11 @@ class Controller:
             if found is None:
                 raise ValueError(f"no decision {decision or 'of the last days'} moved anything in {application}")
             self._undoing[application] = _Undo(found, user, reason, self._clock() + _UNDO_PATIENCE)
-            said = f"{self.migrations.stop(application)}, and ends; then " if application in self.migrations.running else ""
+            said = (
+                f"{self.migrations.stop(application)}, and ends; then "
+                if application in self.migrations.running
+                else ""
+            )
             self._log.info("rollback", application=application, decision=found.decision, user=user, reason=reason)
             if not said and not self.lead.paused:
                 self._undo(application)

@@ -6,6 +6,7 @@ that has a reply was answered by the leader before us.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,10 +19,12 @@ from rechannel.daemon import deciding
 from rechannel.daemon.choosing import unknown_policy
 from rechannel.daemon.collect import entry_number
 from rechannel.daemon.exits import Exit
+from rechannel.daemon.snapshot import Snapshot
+from rechannel.daemon.wishes import PlanFileError, Wish, from_plan, read_plan
 from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyNameError
-from rechannel.wire.messages import Decision, Envelope, Reply, Request
+from rechannel.wire.messages import Decision, Envelope, Refusal, Reply, Request
 from rechannel.wire.store import Author, Store, StoreError
 
 _REMEMBERED = 1000
@@ -39,15 +42,30 @@ class Leader(Protocol):
         """Applications it knows."""
 
     def decide(
-        self, trigger: str, *, application: str, user: str, reason: str, apply: bool, force: bool, policy: str
+        self,
+        trigger: str,
+        *,
+        application: str,
+        user: str,
+        reason: str,
+        apply: bool,
+        force: bool,
+        policy: str,
+        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
     ) -> Decision:
-        """Decide on one application and publish the decision; ``policy``: "" for that of the settings."""
+        """Decide on one application and publish the decision.
+
+        ``policy``: "" for that of the settings; ``asked``: a placement that is wanted instead of a policy's.
+        """
 
     def pause(self, paused: bool) -> str:
         """Pause or resume everything; returns a sentence."""
 
     def stop(self, application: str, *, user: str, reason: str) -> str:
         """End running migrations at the next boundary; returns a sentence, raises ValueError."""
+
+    def rollback(self, application: str, decision: str, *, user: str, reason: str) -> str:
+        """Move back what a decision moved ("": the last one); returns a sentence, raises ValueError."""
 
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
         """Order that a node is to hold no state; returns a sentence, raises ValueError."""
@@ -70,6 +88,8 @@ class Desk:
         self._verbs: dict[str, Callable[[Request], Reply]] = {
             "plan": self._plan,
             "rebalance": self._rebalance,
+            "apply": self._apply,
+            "rollback": self._rollback,
             "pause": lambda request: self._pause(request, True),
             "resume": lambda request: self._pause(request, False),
             "stop": self._stop,
@@ -130,9 +150,28 @@ class Desk:
     def _rebalance(self, request: Request) -> Reply:
         return self._decide(request, apply=True)
 
-    def _decide(self, request: Request, *, apply: bool) -> Reply:
+    def _apply(self, request: Request) -> Reply:
+        try:
+            plan = read_plan(request.arguments.get("plan", ""), self._author.cluster)
+        except PlanFileError as error:
+            return _no(request, f"the saved plan: {error}")
+        asked = functools.partial(from_plan, plan)
+        return self._decide(request, apply=True, application=plan.application, asked=asked)
+
+    def _rollback(self, request: Request) -> Reply:
+        application = self._application(request, request.arguments.get("application", ""))
+        if isinstance(application, Reply):
+            return application
+        wanted = request.arguments.get("decision", "")
+        try:
+            sentence = self._leader.rollback(application, wanted, user=request.user, reason=request.reason)
+        except ValueError as error:
+            return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
+
+    def _application(self, request: Request, application: str) -> str | Reply:
+        """Which application is meant, or the reply that says why that is not known."""
         known = self._leader.applications
-        application = request.arguments.get("application", "")
         listed = ", ".join(known) or "none"
         if application and application not in known:
             return _no(request, f"unknown application {application}; known are {listed}")
@@ -141,20 +180,33 @@ class Desk:
             return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=sentence)
         if not application and len(known) > 1:
             return _no(request, f"there are several applications, name one with --application: {listed}")
+        return application or known[0]
+
+    def _decide(
+        self,
+        request: Request,
+        *,
+        apply: bool,
+        application: str = "",
+        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
+    ) -> Reply:
+        found = self._application(request, application or request.arguments.get("application", ""))
+        if isinstance(found, Reply):
+            return found
         policy = request.arguments.get("policy", "")
         if policy and policy not in POLICIES:
             return _no(request, unknown_policy(policy))
-        application = application or known[0]
         decision = self._leader.decide(
             "operator",
-            application=application,
+            application=found,
             user=request.user,
             reason=request.reason,
             apply=apply,
             force=request.arguments.get("force") == "yes",
             policy=policy,
+            asked=asked,
         )
-        data: dict[str, Any] = {"application": application, "decision": msgspec.to_builtins(decision)}
+        data: dict[str, Any] = {"application": found, "decision": msgspec.to_builtins(decision)}
         code = int(deciding.exit_of(decision))
         return Reply(request=request.request, code=code, sentence=decision.sentence, data=data)
 

@@ -57,9 +57,7 @@ class Wish:
 
 
 def to_save(decision: Decision, cluster: str, application: str) -> SavedPlan:
-    """Return what `from_plan` needs to make a decision true later; ValueError where it has no moves."""
-    if not decision.moves:
-        raise ValueError(f"nothing to save: {decision.sentence}")
+    """Return what `from_plan` needs to make a decision true later."""
     return SavedPlan(
         format=FORMAT,
         cluster=cluster,

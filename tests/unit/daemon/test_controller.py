@@ -586,7 +586,8 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
 @pytest.mark.parametrize(
     ("verb", "arguments", "code", "words"),
     [
-        ("fly", {}, Exit.REFUSED, "unknown verb 'fly'; known are drain, pause, plan, rebalance, resume, stop, undrain"),
+        ("fly", {}, Exit.REFUSED, "unknown verb 'fly'; known are apply, drain, pause, plan, "
+            "rebalance, resume, rollback, stop, undrain"),
         ("plan", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
         ("pause", {}, Exit.DONE, "paused"),
         ("resume", {}, Exit.DONE, "resumed"),

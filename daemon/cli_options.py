@@ -1,0 +1,130 @@
+"""What the commands of the command line share: their options, how errors become exit codes, settings and signals."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from rechannel.daemon.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from rechannel.conf.settings import Settings
+
+_DEBUG = "RECHANNEL_DEBUG"
+
+
+def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--config``."""
+    return click.option(
+        "--config",
+        metavar="FILE",
+        help="Configuration file; the environment's RECHANNEL_CONFIG otherwise, the defaults if neither is given.",
+    )(command)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--json``, as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")(command)
+
+
+def application_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--application``."""
+    return click.option("--application", metavar="ID", default="", help="Which application, where there are several.")(
+        command
+    )
+
+
+def policy_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--policy``."""
+    words = "Ask this policy, this once; `rechannel policies` lists them. [default: reschedule.policy]"
+    return click.option("--policy", metavar="NAME", default="", help=words)(command)
+
+
+def wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--wait``."""
+    wait = click.option(
+        "--wait", type=click.FloatRange(0.1, 3600), metavar="SECONDS", help="How long to wait for an answer."
+    )
+    return wait(command)
+
+
+def duration(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    """Read seconds, or a number with s, m or h behind it."""
+    if not text:
+        return 0.0
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1], 0)
+    try:
+        seconds = float(text[:-1] if unit else text) * (unit or 1)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise click.BadParameter(f"{text!r} is no time; write seconds, or 90s, 10m, 2h")
+    return seconds
+
+
+def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn every error into one sentence and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        as_json = bool(kwargs.get("as_json"))
+        try:
+            code = command(*args, **kwargs)
+        except CommandError as error:
+            _fail(error.code, error.sentence, as_json)
+        except click.exceptions.ClickException:
+            raise
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except Exception as error:
+            if os.environ.get(_DEBUG):
+                raise
+            _fail(*_explained(error), as_json)
+        sys.exit(int(code or 0))
+
+    return run
+
+
+def _explained(error: Exception) -> tuple[Exit, str]:
+    from rechannel.conf.settings import SettingsError
+    from rechannel.wire.keys import KeyNameError
+    from rechannel.wire.signing import KeyFileError
+    from rechannel.wire.store import StoreError
+
+    if isinstance(error, (SettingsError, KeyFileError)):
+        return Exit.CONFIGURATION, str(error)
+    if isinstance(error, StoreError):
+        return Exit.REDIS, str(error)
+    if isinstance(error, KeyNameError):
+        return Exit.REFUSED, str(error)
+    return Exit.REFUSED, f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"
+
+
+def _fail(code: Exit, sentence: str, as_json: bool) -> NoReturn:
+    if as_json:
+        click.echo(json.dumps({"error": sentence, "code": int(code)}))
+    click.echo(f"rechannel: {sentence}", err=True)
+    sys.exit(int(code))
+
+
+def settings_of(config: str | None) -> Settings:
+    """Read the settings; `guarded` makes a sentence of what is wrong with them."""
+    from rechannel.conf.settings import load
+
+    return load(config)
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that is set when the process is asked to end."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

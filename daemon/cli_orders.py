@@ -1,0 +1,207 @@
+"""The commands that ask the leading controller to do something, or what it would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rechannel.daemon.cli_options import (
+    application_option,
+    config_option,
+    duration,
+    guarded,
+    json_option,
+    policy_option,
+    settings_of,
+    stop_on_signals,
+    wait_option,
+)
+
+
+@click.command()
+@config_option
+@application_option
+@policy_option
+@click.option("--force", is_flag=True, help="Plan as if gate and cool-down said yes.")
+@click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Keep the plan there, for `apply`.")
+@wait_option
+@json_option
+@guarded
+def plan(
+    config: str | None,
+    application: str,
+    policy: str,
+    force: bool,
+    save: str | None,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Say what would be moved now, and why; move nothing."""
+    from rechannel.daemon import cli_request
+
+    arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
+    return cli_request.decide(settings_of(config), "plan", arguments, wait=wait, as_json=as_json, save=save)
+
+
+@click.command()
+@config_option
+@click.argument("plan", metavar="PLAN", type=click.Path(exists=True, dir_okay=False))
+@click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
+@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
+@wait_option
+@json_option
+@guarded
+def apply(config: str | None, plan: str, force: bool, reason: str, wait: float | None, as_json: bool) -> int:
+    """Do what a saved PLAN says, checked anew; refused where executors or queries are others by now."""
+    from rechannel.daemon import cli_request
+
+    text = Path(plan).read_text(encoding="utf-8", errors="replace")
+    arguments = {"plan": text, "force": "yes" if force else ""}
+    return cli_request.decide(settings_of(config), "apply", arguments, reason=reason, wait=wait, as_json=as_json)
+
+
+@click.command()
+@config_option
+@application_option
+@click.option("--decision", metavar="ID", default="", help="What to undo. [default: the last that moved something]")
+@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
+@wait_option
+@json_option
+@guarded
+def rollback(
+    config: str | None, application: str, decision: str, reason: str, wait: float | None, as_json: bool
+) -> int:
+    """Move back what a decision moved; a running migration is ended first."""
+    from rechannel.daemon import cli_request
+
+    arguments = {"application": application, "decision": decision}
+    return cli_request.order(settings_of(config), "rollback", arguments, reason=reason, wait=wait, as_json=as_json)
+
+
+@click.command()
+@config_option
+@application_option
+@policy_option
+@click.option("--apply", is_flag=True, help="Do it. Without this it is a dry run, the same as `plan`.")
+@click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
+@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
+@wait_option
+@json_option
+@guarded
+def rebalance(
+    config: str | None,
+    application: str,
+    policy: str,
+    apply: bool,
+    force: bool,
+    reason: str,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Rebalance now."""
+    from rechannel.daemon import cli_request
+
+    arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
+    verb = "rebalance" if apply else "plan"
+    return cli_request.decide(settings_of(config), verb, arguments, reason=reason, wait=wait, as_json=as_json)
+
+
+@click.command()
+@config_option
+@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
+@wait_option
+@json_option
+@guarded
+def pause(config: str | None, reason: str, wait: float | None, as_json: bool) -> int:
+    """Pause everything: nothing is begun, and running migrations hold after the moves already steered."""
+    from rechannel.daemon import cli_request
+
+    return cli_request.order(settings_of(config), "pause", {}, reason=reason, wait=wait, as_json=as_json)
+
+
+@click.command()
+@config_option
+@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
+@wait_option
+@json_option
+@guarded
+def resume(config: str | None, reason: str, wait: float | None, as_json: bool) -> int:
+    """End the pause."""
+    from rechannel.daemon import cli_request
+
+    return cli_request.order(settings_of(config), "resume", {}, reason=reason, wait=wait, as_json=as_json)
+
+
+@click.command()
+@config_option
+@application_option
+@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
+@wait_option
+@json_option
+@guarded
+def stop(config: str | None, application: str, reason: str, wait: float | None, as_json: bool) -> int:
+    """End the running migration at the next batch boundary; what was moved stays moved."""
+    from rechannel.daemon import cli_request
+
+    arguments = {"application": application}
+    return cli_request.order(settings_of(config), "stop", arguments, reason=reason, wait=wait, as_json=as_json)
+
+
+@click.command()
+@config_option
+@click.argument("node")
+@click.option("--remove", is_flag=True, help="Release the node's executors once they hold nothing.")
+@click.option(
+    "--deadline",
+    metavar="DURATION",
+    default="",
+    callback=duration,
+    help="With --remove: release them after this time even if state is left (seconds, or 90s, 10m, 2h).",
+)
+@click.option("--reason", metavar="TEXT", default="", help="Kept with the order.")
+@click.option("--follow", is_flag=True, help="Show how far it is until nothing is left.")
+@wait_option
+@json_option
+@guarded
+def drain(
+    config: str | None,
+    node: str,
+    remove: bool,
+    deadline: float,
+    reason: str,
+    follow: bool,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Empty a node: nothing new lands on NODE, and what is there leaves step by step."""
+    from rechannel.daemon import cli_request
+
+    if deadline and not remove:
+        raise click.UsageError("--deadline is when executors are released all the same: it needs --remove")
+    arguments = {"node": node, "remove": "yes" if remove else "", "deadline": f"{deadline:g}" if deadline else ""}
+    settings = settings_of(config)
+    code = cli_request.order(settings, "drain", arguments, reason=reason, wait=wait, as_json=as_json and not follow)
+    if follow:
+        from rechannel.daemon import cli_status
+
+        cli_status.follow_drain(settings, node, stop_on_signals(), as_json=as_json)
+    return code
+
+
+@click.command()
+@config_option
+@click.argument("node")
+@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
+@wait_option
+@json_option
+@guarded
+def undrain(config: str | None, node: str, reason: str, wait: float | None, as_json: bool) -> int:
+    """Let a drained NODE hold state again."""
+    from rechannel.daemon import cli_request
+
+    settings = settings_of(config)
+    return cli_request.order(settings, "undrain", {"node": node}, reason=reason, wait=wait, as_json=as_json)
+
+
+COMMANDS = (plan, rebalance, apply, rollback, stop, pause, resume, drain, undrain)
