@@ -16,6 +16,8 @@ from rechannel.wire.messages import (
     AgentWindow,
     AnyBody,
     BatchReport,
+    Decision,
+    DesiredPlacement,
     Envelope,
     ExecutorInfo,
     ExecutorUsage,
@@ -24,6 +26,8 @@ from rechannel.wire.messages import (
     MoveView,
     Operator,
     QueryState,
+    Reply,
+    Request,
     StageRun,
     StatefulStage,
     StreamRow,
@@ -371,3 +375,39 @@ CONFIG = dataclasses.replace(settings("apply"), gate=GateSettings(move_cost=0.01
 
 def controller(store: FakeStore, clock: FakeClock, config: Settings = CONFIG, name: str = "a") -> Controller:
     return Controller(config, store, SIGNER, clock, name=name)  # type: ignore[arg-type]
+
+
+def desired(store: FakeStore, application: str = APP) -> Envelope | None:
+    return store.get(keys.DESIRED, application)
+
+
+def wanted(store: FakeStore, application: str = APP) -> DesiredPlacement:
+    found = desired(store, application)
+    assert found is not None
+    VERIFIER.check(found)
+    assert isinstance(found.body, DesiredPlacement)
+    return found.body
+
+
+def decisions(store: FakeStore) -> list[Decision]:
+    return [envelope.body for envelope in store.last(keys.DECISIONS, "", 1000)]  # type: ignore[misc]
+
+
+def go_on(world: World, seconds: float) -> None:
+    """Let time pass, and link and agents report again."""
+    world.clock.sleep(seconds)
+    world.ready()
+
+
+# -- deciding --
+
+
+def request(store: FakeStore, verb: str, *, ttl: float = 20, name: str = "r1", **arguments: str) -> None:
+    body = Request(request=name, verb=verb, user="root", reason="because", arguments=arguments)
+    store.append(keys.REQUESTS, "", Author("default", "cli", store.clock).envelope(body, ttl=ttl))
+
+
+def reply(store: FakeStore, name: str = "r1") -> Reply | None:
+    found = store.get(keys.REPLY, name)
+    assert found is None or isinstance(found.body, Reply)
+    return found.body if found is not None else None

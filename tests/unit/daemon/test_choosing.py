@@ -14,8 +14,7 @@ from rechannel.daemon.service import signer_of
 from rechannel.policies.model import ScaleOutError
 from rechannel.policies.registry import POLICIES
 from rechannel.wire.messages import Decision
-from unit.daemon.fakes import APP, CONFIG, World, controller, settings
-from unit.daemon.test_controller import decisions, go_on, reply, request, wanted
+from unit.daemon.fakes import APP, CONFIG, World, controller, decisions, go_on, reply, request, settings, wanted
 
 NODE = "127.0.0.5"  # holds partitions 10 and 11
 

@@ -8,9 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import GateSettings, Settings
+from rechannel.conf.settings import GateSettings
 from rechannel.daemon.controller import Controller
-from rechannel.daemon.exits import Exit
 from rechannel.wire import keys
 from rechannel.wire.messages import (
     ControllerState,
@@ -19,8 +18,6 @@ from rechannel.wire.messages import (
     Envelope,
     MessageError,
     MoveView,
-    Reply,
-    Request,
 )
 from rechannel.wire.signing import SignatureError, Signer
 from rechannel.wire.store import Author, StoreUnavailableError
@@ -34,25 +31,14 @@ from unit.daemon.fakes import (
     FakeStore,
     World,
     controller,
+    decisions,
+    desired,
+    go_on,
     query,
+    request,
     settings,
+    wanted,
 )
-
-
-def desired(store: FakeStore, application: str = APP) -> Envelope | None:
-    return store.get(keys.DESIRED, application)
-
-
-def wanted(store: FakeStore, application: str = APP) -> DesiredPlacement:
-    found = desired(store, application)
-    assert found is not None
-    VERIFIER.check(found)
-    assert isinstance(found.body, DesiredPlacement)
-    return found.body
-
-
-def decisions(store: FakeStore) -> list[Decision]:
-    return [envelope.body for envelope in store.last(keys.DECISIONS, "", 1000)]  # type: ignore[misc]
 
 
 def state(store: FakeStore) -> ControllerState:
@@ -60,15 +46,6 @@ def state(store: FakeStore) -> ControllerState:
     assert found is not None
     assert isinstance(found.body, ControllerState)
     return found.body
-
-
-def go_on(world: World, seconds: float) -> None:
-    """Let time pass, and link and agents report again."""
-    world.clock.sleep(seconds)
-    world.ready()
-
-
-# -- deciding --
 
 
 def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore) -> None:
@@ -555,143 +532,6 @@ def test_the_state_says_what_an_operator_wants_to_know(leader: Controller, store
     assert envelope.expires == world.clock() + CONFIG.controller.lease
 
 
-# -- answering --
-
-
-def request(store: FakeStore, verb: str, *, ttl: float = 20, name: str = "r1", **arguments: str) -> None:
-    body = Request(request=name, verb=verb, user="root", reason="because", arguments=arguments)
-    store.append(keys.REQUESTS, "", Author("default", "cli", store.clock).envelope(body, ttl=ttl))
-
-
-def reply(store: FakeStore, name: str = "r1") -> Reply | None:
-    found = store.get(keys.REPLY, name)
-    assert found is None or isinstance(found.body, Reply)
-    return found.body if found is not None else None
-
-
-@pytest.mark.parametrize(("verb", "outcome", "sent"), [("plan", "planned", False), ("rebalance", "applied", True)])
-def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb: str, outcome: str, sent: bool) -> None:
-    request(store, verb)
-    assert leader.answer_requests() == 1
-    found = reply(store)
-    assert found is not None
-    assert (found.code, found.data["application"]) == (Exit.DONE, APP)
-    decision = msgspec.convert(found.data["decision"], Decision)
-    assert (decision.outcome, decision.trigger, decision.user) == (outcome, "operator", "root")
-    assert found.sentence == decision.sentence
-    assert (desired(store) is not None) == sent
-    assert leader.answer_requests() == 0
-
-
-@pytest.mark.parametrize(
-    ("verb", "arguments", "code", "words"),
-    [
-        ("fly", {}, Exit.REFUSED, "unknown verb 'fly'; known are apply, drain, pause, plan, "
-            "rebalance, resume, rollback, stop, undrain"),
-        ("plan", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
-        ("pause", {}, Exit.DONE, "paused"),
-        ("resume", {}, Exit.DONE, "resumed"),
-    ],
-)
-def test_replies(
-    leader: Controller, store: FakeStore, verb: str, arguments: dict[str, str], code: Exit, words: str
-) -> None:
-    request(store, verb, **arguments)
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert (found.code, found.sentence) == (code, words)
-
-
-def test_several_applications_need_a_name(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
-    World(store, clock, "app-2").ready()
-    leader.observe()
-    request(store, "plan")
-    request(store, "plan", name="r2", application="app-2")
-    assert leader.answer_requests() == 2
-    first, second = reply(store), reply(store, "r2")
-    assert first is not None
-    assert second is not None
-    assert (first.code, first.sentence) == (
-        Exit.REFUSED,
-        "there are several applications, name one with --application: app-1, app-2",
-    )
-    assert (second.code, second.data["application"]) == (Exit.DONE, "app-2")
-
-
-def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
-    made = controller(store, clock)
-    made.observe()
-    request(store, "plan")
-    made.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == Exit.NOT_READY
-
-
-@pytest.mark.parametrize(
-    ("config", "code"),
-    [
-        (dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)), Exit.NOTHING),
-        (dataclasses.replace(CONFIG, reschedule=settings(batches=50).reschedule), Exit.NOT_READY),
-        (dataclasses.replace(CONFIG, reschedule=settings(policy="magic").reschedule), Exit.REFUSED),
-    ],
-)
-def test_exit_codes_of_decisions(
-    store: FakeStore, clock: FakeClock, world: World, config: Settings, code: Exit
-) -> None:
-    world.ready()
-    made = controller(store, clock, config)
-    made.observe()
-    request(store, "rebalance")
-    made.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == code
-
-
-def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
-    request(store, "rebalance", ttl=5)
-    clock.sleep(6)
-    leader.observe()
-    assert leader.answer_requests() == 0
-    assert reply(store) is None
-    assert desired(store) is None
-
-
-def test_a_new_leader_does_not_answer_again(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
-    request(store, "pause")
-    leader.answer_requests()
-    leader.pause(False)
-    leader.close()
-    other = controller(store, clock, name="b")
-    other.observe()
-    assert other.answer_requests() == 0
-    assert not store.paused()
-
-
-def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
-    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = store.put
-
-    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        if rule is keys.REPLY:
-            raise StoreUnavailableError("gone")
-        real(rule, name, envelope, ttl)
-
-    monkeypatch.setattr(store, "put", failing)
-    request(store, "rebalance")
-    with pytest.raises(StoreUnavailableError):
-        leader.answer_requests()
-    monkeypatch.setattr(store, "put", real)
-    assert leader.answer_requests() == 1
-    found = reply(store)
-    assert found is not None
-    assert found.code == Exit.DONE
-    assert len(decisions(store)) == 1
-
-
 def test_malformed_messages_are_counted_and_passed_over(leader: Controller, store: FakeStore) -> None:
     for data in (b"", b"{", b'{"schema": 99}', b"\xff\xfe"):
         store.append_raw(keys.REQUESTS, "", data)
@@ -699,40 +539,6 @@ def test_malformed_messages_are_counted_and_passed_over(leader: Controller, stor
     request(store, "plan")
     assert leader.answer_requests() == 1
     assert store.rejected == 8
-
-
-def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, store: FakeStore) -> None:
-    request(store, "pause", name="../../x y")
-    request(store, "plan", name="r2")
-    assert leader.answer_requests() == 1
-    assert not store.paused()
-
-
-def test_whoever_asks_is_told_of_a_defect(
-    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leader, "decide", lambda *_, **__: 1 / 0)
-    request(store, "plan")
-    with capture_logs():
-        leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == Exit.REFUSED
-    assert "ZeroDivisionError" in found.sentence
-
-
-def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(
-    leader: Controller, store: FakeStore, clock: FakeClock
-) -> None:
-    request(store, "pause")
-    leader.answer_requests()
-    store.empty()
-    clock.now -= 5
-    leader.observe()
-    leader.answer_requests()
-    request(store, "resume", name="r2")
-    leader.answer_requests()
-    assert reply(store, "r2") is not None
 
 
 def test_signatures_are_checked_by_links_with_the_public_key(leader: Controller, store: FakeStore) -> None:

@@ -13,8 +13,24 @@ from rechannel.daemon.orders import left_on
 from rechannel.wire import keys
 from rechannel.wire.messages import Drain, MoveView, StandingOrders, encode
 from rechannel.wire.store import StoreUnavailableError
-from unit.daemon.fakes import APP, CONFIG, VERIFIER, FakeStore, World, controller, executors, query, report, settings
-from unit.daemon.test_controller import decisions, desired, go_on, reply, request, wanted
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    VERIFIER,
+    FakeStore,
+    World,
+    controller,
+    decisions,
+    desired,
+    executors,
+    go_on,
+    query,
+    reply,
+    report,
+    request,
+    settings,
+    wanted,
+)
 
 NODE = "127.0.0.5"  # holds partitions 10 and 11
 

@@ -1,0 +1,191 @@
+"""What operators ask for is answered once, by whoever leads."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from rechannel.conf.settings import GateSettings, Settings
+from rechannel.daemon.controller import Controller
+from rechannel.daemon.exits import Exit
+from rechannel.wire import keys
+from rechannel.wire.messages import (
+    Decision,
+    Envelope,
+)
+from rechannel.wire.store import StoreUnavailableError
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    FakeClock,
+    FakeStore,
+    World,
+    controller,
+    decisions,
+    desired,
+    reply,
+    request,
+    settings,
+)
+
+VERBS = "apply, drain, pause, plan, rebalance, resume, rollback, stop, undrain"
+
+
+@pytest.mark.parametrize(("verb", "outcome", "sent"), [("plan", "planned", False), ("rebalance", "applied", True)])
+def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb: str, outcome: str, sent: bool) -> None:
+    request(store, verb)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert (found.code, found.data["application"]) == (Exit.DONE, APP)
+    decision = msgspec.convert(found.data["decision"], Decision)
+    assert (decision.outcome, decision.trigger, decision.user) == (outcome, "operator", "root")
+    assert found.sentence == decision.sentence
+    assert (desired(store) is not None) == sent
+    assert leader.answer_requests() == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "code", "words"),
+    [
+        ("fly", {}, Exit.REFUSED, f"unknown verb 'fly'; known are {VERBS}"),
+        ("plan", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
+        ("pause", {}, Exit.DONE, "paused"),
+        ("resume", {}, Exit.DONE, "resumed"),
+    ],
+)
+def test_replies(
+    leader: Controller, store: FakeStore, verb: str, arguments: dict[str, str], code: Exit, words: str
+) -> None:
+    request(store, verb, **arguments)
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert (found.code, found.sentence) == (code, words)
+
+
+def test_several_applications_need_a_name(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    World(store, clock, "app-2").ready()
+    leader.observe()
+    request(store, "plan")
+    request(store, "plan", name="r2", application="app-2")
+    assert leader.answer_requests() == 2
+    first, second = reply(store), reply(store, "r2")
+    assert first is not None
+    assert second is not None
+    assert (first.code, first.sentence) == (
+        Exit.REFUSED,
+        "there are several applications, name one with --application: app-1, app-2",
+    )
+    assert (second.code, second.data["application"]) == (Exit.DONE, "app-2")
+
+
+def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
+    made = controller(store, clock)
+    made.observe()
+    request(store, "plan")
+    made.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)), Exit.NOTHING),
+        (dataclasses.replace(CONFIG, reschedule=settings(batches=50).reschedule), Exit.NOT_READY),
+        (dataclasses.replace(CONFIG, reschedule=settings(policy="magic").reschedule), Exit.REFUSED),
+    ],
+)
+def test_exit_codes_of_decisions(
+    store: FakeStore, clock: FakeClock, world: World, config: Settings, code: Exit
+) -> None:
+    world.ready()
+    made = controller(store, clock, config)
+    made.observe()
+    request(store, "rebalance")
+    made.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == code
+
+
+def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    request(store, "rebalance", ttl=5)
+    clock.sleep(6)
+    leader.observe()
+    assert leader.answer_requests() == 0
+    assert reply(store) is None
+    assert desired(store) is None
+
+
+def test_a_new_leader_does_not_answer_again(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    request(store, "pause")
+    leader.answer_requests()
+    leader.pause(False)
+    leader.close()
+    other = controller(store, clock, name="b")
+    other.observe()
+    assert other.answer_requests() == 0
+    assert not store.paused()
+
+
+def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
+    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store.put
+
+    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        if rule is keys.REPLY:
+            raise StoreUnavailableError("gone")
+        real(rule, name, envelope, ttl)
+
+    monkeypatch.setattr(store, "put", failing)
+    request(store, "rebalance")
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    monkeypatch.setattr(store, "put", real)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+    assert len(decisions(store)) == 1
+
+
+def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, store: FakeStore) -> None:
+    request(store, "pause", name="../../x y")
+    request(store, "plan", name="r2")
+    assert leader.answer_requests() == 1
+    assert not store.paused()
+
+
+def test_whoever_asks_is_told_of_a_defect(
+    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "decide", lambda *_, **__: 1 / 0)
+    request(store, "plan")
+    with capture_logs():
+        leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.REFUSED
+    assert "ZeroDivisionError" in found.sentence
+
+
+def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause")
+    leader.answer_requests()
+    store.empty()
+    clock.now -= 5
+    leader.observe()
+    leader.answer_requests()
+    request(store, "resume", name="r2")
+    leader.answer_requests()
+    assert reply(store, "r2") is not None
