@@ -308,7 +308,7 @@ class Controller:
             return deciding.not_ready(ask, NotReady("migration-running", busy, transient=True))
         arguments = (application, facts.report, facts.batches, facts.windows, self.settings, ask.at, self.orders.nodes)
         snapshot: Snapshot | NotReady
-        if ask.trigger == DRAIN:
+        if ask.trigger in (DRAIN, ROLLBACK):  # what has to leave does so measured or not
             nothing = NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
             snapshot = build_snapshot(*arguments, whole=True) or nothing
         else:

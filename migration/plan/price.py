@@ -12,7 +12,7 @@ and processing are one stage; the snapshot of the next step before it, and the c
 beside the batches.
 
 Overhead and load rate are those of the settings until moves were measured; from then on both are fitted to the last
-moves by least squares, the settings counting as two moves more. Pure.
+moves by least squares, the settings counting as some moves more. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from rechannel.policies.model import UNPLACED, Cluster, FloatArray, IntArray, Mo
 
 __all__ = ["Outcome", "Price", "Rates", "learned", "price"]
 
-_PRIOR_MOVES = 1.0  # what each of the two that stand for the settings counts against a measured one
+_PRIOR_MOVES = 1.0  # measured moves that the settings' overhead counts for
+_PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh the settings' rate
 _LAST = 200  # moves that are looked at
 _FASTEST = 1e12  # bytes per second: what is fitted above that is no limit
 _LOOKED_AT = 24  # steps whose batches are worked out; those between are taken to be like their neighbor
@@ -151,23 +152,19 @@ def _placed(current: Placement, moves: Sequence[Move]) -> Placement:
 def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:
     """Overhead and load rate that fit the last moves best, neither below zero.
 
-    ``given``: those of the settings, which count as one move without state and one as large as the middle one.
+    ``given``: those of the settings. Their overhead counts as one move more, and their rate as moves that differ by
+    some ten megabytes: moves of about one size say little of the rate, and nothing is to be concluded from them.
     """
     last = outcomes[-_LAST:]
     if not last:
         return given
     loaded = np.array([outcome.bytes for outcome in last])
     added = np.maximum(np.array([outcome.added for outcome in last]), 0.0)
-    middle = float(np.median(loaded))
-    prior = np.array([0.0, middle])
-    x = np.concatenate([loaded, prior])
-    y = np.concatenate([added, given.overhead + prior / given.load_rate])
-    weight = np.concatenate([np.ones(len(last)), np.full(2, _PRIOR_MOVES)])
-    mean_x, mean_y = float(np.average(x, weights=weight)), float(np.average(y, weights=weight))
-    spread = float(weight @ (x - mean_x) ** 2)
-    slope = float(weight @ ((x - mean_x) * (y - mean_y))) / spread if spread > 0 else 1 / given.load_rate
+    away = loaded - loaded.mean()
+    known = _PRIOR_SPREAD**2
+    slope = (float(away @ (added - added.mean())) + known / given.load_rate) / (float(away @ away) + known)
     slope = max(slope, 1 / _FASTEST)
-    overhead = mean_y - slope * mean_x
+    overhead = (float((added - slope * loaded).sum()) + _PRIOR_MOVES * given.overhead) / (len(last) + _PRIOR_MOVES)
     if overhead < 0:
-        overhead, slope = 0.0, max(float(weight @ (x * y)) / max(float(weight @ (x * x)), 1e-300), 1 / _FASTEST)
+        overhead, slope = 0.0, max(float(loaded @ added) / max(float(loaded @ loaded), 1e-300), 1 / _FASTEST)
     return Rates(overhead, 1 / slope, len(last))

@@ -99,6 +99,12 @@ def test_many_moves_outweigh_the_settings() -> None:
     assert found.load_rate == pytest.approx(truth.load_rate, rel=0.25)
 
 
+def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
+    found = learned([Outcome(1000.0, 0.7)] * 20, GIVEN)
+    assert found.load_rate == pytest.approx(GIVEN.load_rate)
+    assert found.overhead == pytest.approx(0.7, abs=0.05)
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
 def test_whatever_was_measured_a_price_is_sound(measured: list[tuple[float, float]]) -> None:
     found = learned([Outcome(size, added) for size, added in measured], GIVEN)

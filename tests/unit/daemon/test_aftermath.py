@@ -1,0 +1,242 @@
+"""What a migration brought is measured, later prices learn from it, and what made things worse goes back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from rechannel.conf.settings import MigrationSettings, Settings
+from rechannel.daemon.controller import Controller
+from rechannel.wire import keys
+from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
+from unit.daemon.fakes import APP, CONFIG, FakeClock, FakeStore, World, batch, controller, decisions, go_on, wanted
+
+USUAL = 5.0  # seconds of a batch before
+LOAD = 0.7  # seconds a moved partition's first task lasts longer
+
+
+def outcomes(store: FakeStore) -> list[MigrationOutcome]:
+    return [envelope.body for envelope in store.last(keys.OUTCOMES, "", 1000)]  # type: ignore[misc]
+
+
+def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 400, number: int = 10) -> None:
+    """All desired moves land, a step in each batch; then come ``batches`` more that last ``settled`` seconds each."""
+    clock = world.clock
+    desired = wanted(world.store)
+    steps = sorted({move.step for move in desired.moves})
+    for at in range(number, number + len(steps) + batches):
+        moved = [move for move in desired.moves if steps.index(move.step) == at - number]
+        for move in moved:
+            world.placement[move.partition] = move.target
+        lasts = USUAL if moved else settled
+        clock.sleep(lasts)
+        busy = {move.partition: 0.1 + LOAD for move in moved}
+        made = batch(at, world.placement, busy, end=clock())
+        made = msgspec.structs.replace(made, start=clock() - lasts, end=clock(), input_rows=rows)
+        world._send(keys.BATCHES, APP, made)
+        for move in moved:
+            line = MoveTransition(
+                move=move.move,
+                decision=desired.decision,
+                query=move.query,
+                stage=move.stage,
+                partition=move.partition,
+                source=move.source,
+                target=move.target,
+                step=move.step,
+                before="steered",
+                after="drained",
+                reason="landed",
+                evidence="",
+                batch=at,
+                at=clock(),
+            )
+            world._send(keys.JOURNAL, APP, line)
+    world.obey("drained")
+
+
+def moved(leader: Controller, world: World, settled: float = 4.0, **how: int) -> Decision:
+    (decision,) = leader.decide_all()
+    assert decision.outcome == "applied"
+    land(world, settled, **how)
+    leader.observe()
+    leader.follow()
+    return decision
+
+
+def test_a_decision_tells_its_price_before_it_is_made(leader: Controller) -> None:
+    decision = leader.decide("operator", application=APP)
+    assert decision.price is not None
+    assert decision.price.steps == 1 + max(move.step for move in decision.moves)
+    assert decision.price.bytes == pytest.approx(1000 * len(decision.moves)), "state alone: no lag is known"
+    assert decision.price.moves == 0
+    assert decision.price.overhead == CONFIG.gate.move_cost
+    assert decision.price.batch_before["q1"] == pytest.approx(5.0)
+    assert decision.price.peak["q1"] <= 5.0
+    assert decision.price.total >= 5.0 * decision.price.steps - 5.0
+
+
+def test_the_outcome_stands_beside_the_prediction(leader: Controller, store: FakeStore, world: World) -> None:
+    decision = moved(leader, world)
+    (found,) = outcomes(store)
+    assert (found.decision, found.verdict, found.landed) == (decision.decision, "kept", len(decision.moves))
+    assert found.predicted == decision.price
+    assert found.batch_before == {"q1": pytest.approx(5.0)}
+    assert found.batch_after == {"q1": pytest.approx(4.0)}
+    assert found.peak == {"q1": pytest.approx(USUAL)}
+    assert found.total == pytest.approx(USUAL * (1 + max(move.step for move in decision.moves)))
+    assert sorted(found.loads) == [(pytest.approx(1000.0), pytest.approx(LOAD))] * len(decision.moves)
+    assert "name-of-q1 5.00 → 4.00 s" in found.sentence
+    leader.follow()
+    assert len(outcomes(store)) == 1
+
+
+def test_the_next_price_has_learned(leader: Controller, store: FakeStore, world: World, clock: FakeClock) -> None:
+    decision = moved(leader, world)
+    learned = leader.decide("operator", application=APP, force=True)
+    assert learned.price is None or learned.price.moves == len(decision.moves)
+    rates = leader._aftermath.rates()
+    assert rates.moves == len(decision.moves)
+    assert rates.overhead == pytest.approx(LOAD, abs=0.3)
+    other = controller(store, clock, name="b")
+    leader.close()
+    other.observe()
+    assert other._aftermath.rates() == rates, "a new leader reads it in Redis"
+
+
+def test_an_outcome_waits_until_the_batches_have_settled(leader: Controller, store: FakeStore, world: World) -> None:
+    moved(leader, world, batches=3)
+    assert outcomes(store) == []
+    go_on(world, 601)
+    leader.observe()
+    leader.follow()
+    (found,) = outcomes(store)
+    assert found.verdict == "not-judged"
+    assert "had 3 batches since, 5 are needed" in found.sentence
+
+
+def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore, world: World) -> None:
+    before = list(world.placement)
+    decision = moved(leader, world, settled=8.0)
+    (found,) = outcomes(store)
+    assert found.verdict == "regressed"
+    leader.follow()
+    back = decisions(store)[-1]
+    assert (back.trigger, back.outcome, back.undoes, back.policy) == (
+        "rollback",
+        "applied",
+        decision.decision,
+        "rollback",
+    )
+    assert wanted(store).decision == back.decision
+    assert {(move.partition, move.source, move.target) for move in back.moves} == {
+        (move.partition, move.target, move.source) for move in decision.moves
+    }
+    land(world, 5.0, number=40)
+    assert world.placement == before
+    leader.observe()
+    leader.follow()
+    assert [found.verdict for found in outcomes(store)][1:] in (["kept"], ["regressed"], ["not-judged"])
+    go_on(world, 600)
+    leader.observe()
+    leader.follow()
+    assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
+    (rests,) = leader.decide_all()
+    assert rests.reason == "cooldown", "it rests four times as long: the same figures would lead there again"
+
+
+@pytest.mark.parametrize("why", ["forced", "switched off", "load", "executors"])
+def test_what_does_not_go_back_by_itself(store: FakeStore, clock: FakeClock, world: World, why: str) -> None:
+    config: Settings = CONFIG
+    if why == "switched off":
+        config = dataclasses.replace(CONFIG, migration=MigrationSettings(rollback=False))
+    world.ready()
+    leader = controller(store, clock, config)
+    leader.observe()
+    leader.decide("operator", application=APP, apply=True, force=why == "forced")
+    land(world, 8.0, rows=600 if why == "load" else 400)
+    if why == "executors":
+        found = store.get(keys.REPORT, APP)
+        assert found is not None
+        fewer = msgspec.structs.replace(found.body, executors=found.body.executors[:3])
+        world._send(keys.REPORT, APP, fewer)
+    leader.observe()
+    leader.follow()
+    (outcome,) = outcomes(store)
+    assert outcome.verdict == ("not-judged" if why in ("load", "executors") else "regressed")
+    leader.follow()
+    assert [decision.trigger for decision in decisions(store)] == ["operator"]
+
+
+def test_a_new_leader_measures_what_the_old_one_began(
+    leader: Controller, store: FakeStore, world: World, clock: FakeClock
+) -> None:
+    (decision,) = leader.decide_all()
+    land(world)
+    leader.close()
+    other = controller(store, clock, name="b")
+    other.observe()
+    other.follow()
+    assert [found.decision for found in outcomes(store)] == [decision.decision]
+    other.close()
+    third = controller(store, clock, name="c")
+    third.observe()
+    third.follow()
+    assert len(outcomes(store)) == 1
+
+
+def test_rollback_by_hand(leader: Controller, store: FakeStore, world: World) -> None:
+    before = list(world.placement)
+    decision = moved(leader, world)
+    sentence = leader.rollback(APP, "", user="ann", reason="it was better before")
+    assert "moving" in sentence
+    back = decisions(store)[-1]
+    assert (back.user, back.undoes, back.outcome) == ("ann", decision.decision, "applied")
+    land(world, 5.0, number=40)
+    assert world.placement == before
+
+
+def test_rollback_ends_a_running_migration_first(leader: Controller, store: FakeStore, world: World) -> None:
+    (decision,) = leader.decide_all()
+    world.obey("drained", only=1)
+    first = decision.moves[0]
+    sentence = leader.rollback(APP, "", user="ann", reason="")
+    assert "ends; then what" in sentence
+    assert wanted(store).moves == []
+    leader.follow()
+    assert decisions(store)[-1] == decision, "the link has not given up the rest yet"
+    world.placement[first.partition] = first.target
+    world.obey()
+    world.measure()
+    leader.observe()
+    leader.follow()
+    leader.follow()
+    back = decisions(store)[-1]
+    assert (back.trigger, back.undoes) == ("rollback", decision.decision)
+    assert [(move.partition, move.target) for move in back.moves] == [(first.partition, first.source)]
+
+
+def test_there_is_nothing_to_roll_back(leader: Controller, store: FakeStore, world: World) -> None:
+    with pytest.raises(ValueError, match=r"no decision of the last days moved anything in app-1"):
+        leader.rollback(APP, "", user="ann", reason="")
+    decision = moved(leader, world)
+    with pytest.raises(ValueError, match="no decision 123 moved anything"):
+        leader.rollback(APP, "123", user="ann", reason="")
+    for move in decision.moves:
+        world.placement[move.partition] = "3" if move.source != "3" and move.target != "3" else "1"
+    world.ready()
+    leader.rollback(APP, decision.decision, user="ann", reason="")
+    assert decisions(store)[-1].outcome in ("refused", "applied")
+
+
+def test_a_rollback_waits_while_all_is_paused(leader: Controller, store: FakeStore, world: World) -> None:
+    moved(leader, world)
+    leader.pause(True)
+    assert "paused: `rechannel resume` first" in leader.rollback(APP, "", user="ann", reason="")
+    leader.follow()
+    assert decisions(store)[-1].trigger == "timeout"
+    leader.pause(False)
+    leader.follow()
+    assert decisions(store)[-1].trigger == "rollback"
