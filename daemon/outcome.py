@@ -23,7 +23,7 @@ from rechannel.wire.messages import BatchReport, Decision, MigrationOutcome, Mov
 KEPT, REGRESSED, NOT_JUDGED = "kept", "regressed", "not-judged"
 
 _BEFORE = 20  # batches of before that count
-_PATIENCE = 600.0  # seconds after the last landing in which enough batches have to come
+_PATIENCE = 600.0  # seconds after the last landing in which enough batches, and the journal's lines, have to come
 _LOAD_CHANGED = 0.2  # share by which a batch's rows may differ from those of before
 
 
@@ -41,12 +41,13 @@ def measure(
     """
     lines = [line for line in journal if line.decision == decision.decision]
     landings = {line.move: line for line in lines if line.after == MoveState.DRAINED}
-    abandoned = len({line.move for line in lines if line.after == MoveState.ABANDONED})
+    abandoned = {line.move for line in lines if line.after == MoveState.ABANDONED} - landings.keys()
     queries = {query: _Query(query, decision, landings.values(), batches) for query in _landed(landings.values())}
     need = settings.migration.settle_batches
-    last = max((line.at for line in landings.values()), default=now)
+    last = max((line.at for line in landings.values()), default=decision.at)
     short = [known for known in queries.values() if len(known.settled) < need]
-    if short and now - last < _PATIENCE:
+    untold = len(landings) + len(abandoned) < len(decision.moves)  # released while idle, or the line is on its way
+    if (short or untold) and now - last < _PATIENCE:
         return None
     before = {name: known.usual for name, known in queries.items() if known.usual > 0}
     after = {name: known.after(need) for name, known in queries.items() if known.settled}
@@ -68,7 +69,7 @@ def measure(
         decision=decision.decision,
         at=now,
         landed=len(landings),
-        abandoned=abandoned,
+        abandoned=len(abandoned),
         total=total,
         batch_before=before,
         peak=peak,

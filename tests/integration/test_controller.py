@@ -188,6 +188,63 @@ def test_a_policy_is_asked_for_by_name(led: None, world: World, store: Store) ->
     assert ", round-robin): moving " in run("history").stdout
 
 
+def test_a_plan_is_saved_and_applied_later_and_undone(
+    led: None, world: World, store: Store, tmp_path: Path, settings: Settings
+) -> None:
+    path = tmp_path / "plan.json"
+    said = run("plan", "--save", path).stdout
+    assert "expected cost: " in said
+    assert said.endswith(f"saved in {path}; `rechannel apply {path}` does it\n")
+    saved = json.loads(path.read_text())
+    assert (saved["format"], saved["application"], saved["runs"]) == (1, APP, {"q1": "run-1"})
+
+    done = run_json("apply", path, "--reason", "tonight")
+    assert (done["decision"]["outcome"], done["decision"]["policy"]) == ("applied", "saved plan")
+    assert done["decision"]["notes"][0].endswith(": tonight")
+    moves = [(move["partition"], move["source"], move["target"]) for move in saved["moves"]]
+    assert [(move["partition"], move["source"], move["target"]) for move in done["decision"]["moves"]] == moves
+
+    for partition, _, target in moves:
+        world.placement[partition] = target
+    world.obey("drained")
+    world.measure()
+    until(lambda: "is over" in state(store).last_sentence)  # type: ignore[union-attr]
+    assert "moving" in run_json("rollback", "--reason", "no")["sentence"]
+    last = run_json("history")["entries"][-1]
+    assert (last["trigger"], last["undoes"]) == ("rollback", done["decision"]["decision"])
+    assert [(move["partition"], move["target"]) for move in last["moves"]] == [(part, back) for part, back, _ in moves]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"executors": {"0": "127.0.0.2"}}, 1, "executor 1 (127.0.0.3) joined, 2 (127.0.0.4) joined"),
+        ({"runs": {"q1": "another"}}, 1, "query name-of-q1 was started again since"),
+        ({"format": 2}, 1, "format: 2; this release reads 1"),
+        ({"cluster": "other"}, 1, "cluster: the plan is for 'other', this is 'default'"),
+        ({"moves": []}, 1, "moves: the plan has none"),
+        ({"moves": [{"query": "q1"}]}, 1, "missing required field `stage` - at `$.moves[0]`"),
+        ({"application": "gone"}, 1, "unknown application gone"),
+    ],
+)
+def test_a_plan_that_fits_no_more_is_refused(
+    led: None, world: World, store: Store, tmp_path: Path, change: dict[str, Any], code: int, words: str
+) -> None:
+    path = tmp_path / "plan.json"
+    run("plan", "--save", path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert words in run("apply", path, code=code).stderr
+    assert store.get(keys.DESIRED, APP) is None
+
+
+def test_what_cannot_be_saved_or_read(led: None, world: World, tmp_path: Path) -> None:
+    assert "cannot be written" in run("plan", "--save", tmp_path / "none" / "plan.json", code=1).stderr
+    (tmp_path / "bad.json").write_text("{")
+    assert "not a plan of `rechannel plan --save`" in run("apply", tmp_path / "bad.json", code=1).stderr
+    run("apply", tmp_path / "absent.json", code=2)
+    assert "moved anything in app-1" in run("rollback", code=3).stderr
+
+
 def test_pause_and_resume(led: None, world: World, store: Store) -> None:
     assert run_json("pause") == {"code": 0, "sentence": "paused", "paused": True}
     assert store.paused()
