@@ -197,10 +197,10 @@ class GateSettings:
     )
     cooldown: float = _setting(300.0, "Rest after a migration before the next.", unit="seconds", low=0, high=86_400)
     move_cost: float = _setting(
-        1.0, "Batch time one step is expected to add, until measured.", unit="seconds", low=0, high=3600
+        1.0, "What loading a partition takes beyond its bytes, until measured.", unit="seconds", low=0, high=3600
     )
     load_rate: float = _setting(
-        50e6, "Checkpoint bytes an executor loads per second.", unit="bytes/s", low=1e3, high=1e12
+        50e6, "Bytes of state an executor loads per second, until measured.", unit="bytes/s", low=1e3, high=1e12
     )
     max_utilization: float = _setting(
         0.95, "A placement that lifts an executor above this is refused.", unit="share of its cores", low=0.05, high=10
