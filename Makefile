@@ -8,7 +8,7 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test test-unit test-full lint clean
+.PHONY: help setup demo bench chaos drills test test-unit test-full lint audit clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -36,11 +36,22 @@ test-full: $(STAMP) ## Every test, the long ones too (an hour); writes the matri
 	$(BIN)/python -m pytest tests
 	$(BIN)/python -m tests.matrix.document
 
-lint: $(STAMP) ## ruff, mypy and import-linter
+drills: $(STAMP) ## Every fault drill, load test and chaos (hours); writes docs/reliability.md; ARGS=... adds options
+	$(BIN)/python -m tests.drills --repeat $(or $(REPEAT),3) --json out/drills.json --document docs/reliability.md $(ARGS)
+
+chaos: $(STAMP) ## Random faults on a real cluster for MINUTES=10, audited; SEED=n has the same ones come again
+	$(BIN)/python -m tests.drills.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed "$(SEED)") $(if $(JSON),--json "$(JSON)") $(ARGS)
+
+lint: $(STAMP) ## ruff, mypy, import-linter, bandit and the audit of requirements
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet -c pyproject.toml -r conf wire policies monitors migration daemon benchmarks examples .ci
+	$(BIN)/python .ci/audit.py
+
+audit: $(STAMP) ## Pinned requirements against the known vulnerabilities; AUDIT_REQUIRED=1: fail if it cannot be done
+	$(BIN)/python .ci/audit.py
 
 clean: ## Remove the virtual environment and everything that was generated
 	rm -rf $(VENV) build dist src/*.egg-info out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

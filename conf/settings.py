@@ -7,22 +7,19 @@ Values come from, later wins: the defaults below, a TOML file, the environment
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-import re
 import socket
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 from urllib.parse import parse_qs, urlsplit
 
+from rechannel.conf import timing
+from rechannel.conf.address import SENTINEL_SCHEME, sentinel_address
+from rechannel.conf.reading import POLICIES, build, read_environment, read_file, read_policies
+
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"
-_ENVIRONMENT_PREFIX = "RECHANNEL_"
-_WHOLE = 2**63  # whole numbers are below it, as TOML has it
-_POLICIES = "policies"  # the section that holds a table for each policy
-_T = TypeVar("_T")
 
 
 class SettingsError(ValueError):
@@ -66,21 +63,44 @@ class RedisSettings:
 
     url: str = _setting(
         "redis://127.0.0.1:6379/0",
-        "Redis 7.0 or newer, or Valkey.",
-        unit="redis://, rediss:// or unix:// URL without a password",
-        pattern=r"(redis|rediss|unix)://\S+",
+        "Redis 7.0 or newer, or Valkey; sentinel://host:port,host:port/0?service=NAME asks sentinels for the master.",
+        unit="redis://, rediss://, unix:// or sentinel:// URL without a password",
+        pattern=r"(redis|rediss|unix|sentinel)://\S+",
     )
     username: str = _setting("", "ACL user; empty means Redis' default user.")
     password_file: str = _setting("", "A file that holds the password alone; a password in a URL ends up in logs.")
-    timeout: float = _setting(2.0, "A Redis slower than this is treated as away.", unit="seconds", low=0.05, high=60)
+    tls_ca_file: str = _setting(
+        "",
+        "PEM of the CA that issued the server's certificate; trusted beside the system's own. For rediss://; turns TLS "
+        "on for sentinel://.",
+    )
+    tls_certificate_file: str = _setting(
+        "", "PEM of our own certificate, where the server wants one (tls-auth-clients)."
+    )
+    tls_key_file: str = _setting("", "PEM of its private key, without a pass phrase; nobody else may read it.")
+    sentinel_username: str = _setting("", "ACL user of the sentinels themselves; empty means their default user.")
+    sentinel_password_file: str = _setting("", "A file that holds the sentinels' own password alone, if they have one.")
+    timeout: float = _setting(
+        2.0,
+        "A Redis slower than this is treated as away; with sentinels all of them together have as long to answer.",
+        unit="seconds",
+        low=0.05,
+        high=60,
+    )
 
 
 @dataclass(frozen=True)
 class SigningSettings:
     """Ed25519 keys: the controller signs desired placements, links check them."""
 
-    private_key_file: str = _setting("", "PEM; read by the controller alone. Made by `rechannel config keys`.")
-    public_key_file: str = _setting("", "PEM; read by every link. Without it a link obeys nobody.")
+    private_key_file: str = _setting(
+        "", "PEM; read by the controller alone, and refused if others may read it. Made by `rechannel config keys`."
+    )
+    public_key_file: str = _setting(
+        "",
+        "PEM of one key or several, or a directory of such; read by every link, and again when it changes. Without it "
+        "a link obeys nobody.",
+    )
 
 
 @dataclass(frozen=True)
@@ -257,10 +277,23 @@ class ControllerSettings:
     """The daemon that decides."""
 
     name: str = _setting("", "Identity in the lease; empty means host name and process id.")
-    lease: float = _setting(15.0, "A leader silent for this long loses the lead.", unit="seconds", low=1, high=600)
+    lease: float = _setting(
+        15.0,
+        "A leader silent for this long loses the lead; at least observe plus four times redis.timeout (six times with "
+        "sentinels), and a hundredth more.",
+        unit="seconds",
+        low=1,
+        high=600,
+    )
     observe: float = _setting(
         1.0, "How often reports, requests and the lease are seen to.", unit="seconds", low=0.1, high=5
     )
+    audit_file: str = _setting(
+        "",
+        "Orders are appended here as JSON lines, on the leader's machine. Those that cannot be written (a full disk) "
+        "are refused: an order that nobody can trace is worse than none. Empty: no such file.",
+    )
+    require_reason: bool = _setting(False, "Refuse orders that come without --reason.")
     placement_ttl: float = _setting(
         120.0, "A desired placement not renewed for this long is no longer obeyed.", unit="seconds", low=5, high=3600
     )
@@ -301,15 +334,15 @@ def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
     values: dict[str, dict[str, Any]] = {}
     mistakes: list[str] = []
     if path is not None:
-        _read_file(Path(path), values, mistakes)
-    _read_environment(environ, values, mistakes)
+        read_file(Path(path), values, mistakes)
+    read_environment(environ, [item.name for item in dataclasses.fields(Settings)], values, mistakes)
     sections: dict[str, Any] = {}
     for section in dataclasses.fields(Settings):
         given = values.pop(section.name, {})
-        if section.name == _POLICIES:
-            sections[section.name] = _read_policies(given, mistakes)
+        if section.name == POLICIES:
+            sections[section.name] = read_policies(given, mistakes)
         else:
-            sections[section.name] = _build(_section_class(section.name), section.name, given, mistakes)
+            sections[section.name] = build(_section_class(section.name), section.name, given, mistakes)
     known = ", ".join(item.name for item in dataclasses.fields(Settings))
     mistakes += [f"[{name}]: no such section; known are {known}" for name in values]
     if mistakes:
@@ -320,24 +353,52 @@ def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
 
 
 def _check_together(settings: Settings) -> None:
+    mistakes = _check_address(settings.redis.url)
+    mistakes += _tls_mistakes(settings.redis)
+    if settings.agent.sample > settings.agent.window:
+        mistakes.append("agent.sample: must not exceed agent.window, or a window holds no sample")
+    mistakes += timing.mistakes(
+        settings.controller.lease,
+        settings.controller.observe,
+        settings.redis.timeout,
+        sentinels=settings.redis.url.startswith(SENTINEL_SCHEME),
+    )
+    if settings.link.poll_moving > settings.link.poll:
+        mistakes.append("link.poll_moving: must not exceed link.poll")
+    if mistakes:
+        raise SettingsError(mistakes)
+
+
+def _tls_mistakes(redis: RedisSettings) -> list[str]:
     mistakes = []
-    address = urlsplit(settings.redis.url)
+    if any(name.startswith("ssl_") for name in parse_qs(urlsplit(redis.url).query, keep_blank_values=True)):
+        mistakes.append("redis.url: TLS is set by redis.tls_ca_file and its neighbors, not by the URL")
+    if bool(redis.tls_certificate_file) != bool(redis.tls_key_file):
+        mistakes.append("redis.tls_certificate_file and redis.tls_key_file: set both, or neither")
+    if redis.url.startswith(SENTINEL_SCHEME):
+        if redis.tls_certificate_file and not redis.tls_ca_file:
+            mistakes.append("redis.tls_ca_file: must be set too, for sentinels and Redis to be asked by TLS")
+    elif not redis.url.startswith("rediss://"):
+        given = [name for name in ("tls_ca_file", "tls_certificate_file", "tls_key_file") if getattr(redis, name)]
+        mistakes += [f"redis.{name}: is set, but redis.url is no rediss:// URL" for name in given]
+    return mistakes
+
+
+def _check_address(url: str) -> list[str]:
+    try:
+        if sentinel_address(url) is not None:
+            return []
+    except ValueError as error:
+        return [f"redis.url: {error}"]
+    mistakes = []
+    address = urlsplit(url)
     try:
         _ = address.port
     except ValueError:
         mistakes.append("redis.url: its port is not a number from 0 to 65535")
     if address.password or "password" in parse_qs(address.query):
         mistakes.append("redis.url: holds a password; put it alone in a file and name that in redis.password_file")
-    if settings.agent.sample > settings.agent.window:
-        mistakes.append("agent.sample: must not exceed agent.window, or a window holds no sample")
-    if settings.controller.observe * 3 > settings.controller.lease:
-        mistakes.append(
-            "controller.lease: must be at least three times controller.observe, or one late renewal loses it"
-        )
-    if settings.link.poll_moving > settings.link.poll:
-        mistakes.append("link.poll_moving: must not exceed link.poll")
-    if mistakes:
-        raise SettingsError(mistakes)
+    return mistakes
 
 
 def _section_class(name: str) -> type[Any]:
@@ -345,134 +406,11 @@ def _section_class(name: str) -> type[Any]:
     return kind
 
 
-def _read_file(path: Path, values: dict[str, dict[str, Any]], mistakes: list[str]) -> None:
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        mistakes.append(f"{path}: cannot be read ({error.strerror}); name an existing file")
-        return
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        mistakes.append(f"{path}: not valid TOML ({error})")
-        return
-    for section, content in document.items():
-        if isinstance(content, dict):
-            values.setdefault(section, {}).update(content)
-        else:
-            mistakes.append(f"{section}: stands outside a section; put it under one, as in [redis]")
-
-
-def _read_environment(environ: Mapping[str, str], values: dict[str, dict[str, Any]], mistakes: list[str]) -> None:
-    for variable, text in environ.items():
-        if not variable.startswith(_ENVIRONMENT_PREFIX) or "__" not in variable:
-            continue
-        section, _, name = variable.removeprefix(_ENVIRONMENT_PREFIX).lower().partition("__")
-        if section not in {item.name for item in dataclasses.fields(Settings)}:
-            mistakes.append(f"{variable}: no such section {section!r}")
-            continue
-        values.setdefault(section, {})[name] = _Text(text)
-
-
-class _Text(str):
-    """A value out of the environment: text that stands for a number where a number is wanted."""
-
-    __slots__ = ()
-
-
-def _read_policies(given: Mapping[str, Any], mistakes: list[str]) -> dict[str, dict[str, Any]]:
-    """Policy -> parameter -> value; of tables, and of what the environment says of <POLICY>__<PARAMETER>."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, content in given.items():
-        policy, parameters = name, content
-        if isinstance(content, _Text):
-            policy, _, parameter = name.partition("__")
-            policy, parameters = policy.replace("_", "-"), {parameter: _literal(content)} if parameter else None
-        if not isinstance(parameters, dict):
-            mistakes.append(
-                f"{_POLICIES}.{name}: names no parameter; write it in a table, as in [{_POLICIES}.adaptive]"
-            )
-            continue
-        kept = found.setdefault(policy, {})
-        for parameter, value in parameters.items():
-            if all(_is_plain(item) for item in (value if isinstance(value, list) else [value])):
-                kept[parameter] = value
-            else:
-                mistakes.append(
-                    f"{_POLICIES}.{policy}.{parameter}: {value!r} is neither text, a finite number, true, false nor a "
-                    "list of such"
-                )
-    return found
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, int):
-        return abs(value) < _WHOLE
-    return isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _literal(text: str) -> Any:
-    """A value as a TOML file would have it, or the text itself where that is none."""
-    try:
-        document = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return str(text)
-    return document["value"] if len(document) == 1 else str(text)
-
-
-def _build(kind: type[_T], section: str, given: Mapping[str, Any], mistakes: list[str]) -> _T:
-    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    hints = get_type_hints(kind)
-    accepted: dict[str, Any] = {}
-    for name, value in given.items():
-        where = f"{section}.{name}"
-        if name not in fields:
-            mistakes.append(f"{where}: no such field; known are {', '.join(fields)}")
-            continue
-        try:
-            accepted[name] = _check(hints[name], value, fields[name].metadata)
-        except ValueError as error:
-            mistakes.append(f"{where}: {error}")
-    return kind(**accepted)
-
-
-def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
-    unit = f" {rule['unit']}" if rule["unit"] else ""
-    if kind in (int, float):
-        if isinstance(value, _Text):
-            try:
-                value = kind(str(value))
-            except ValueError:
-                whole = "whole " if kind is int else ""
-                raise ValueError(f"{str(value)!r} is not a {whole}number{unit and ' of' + unit}") from None
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or (kind is int and value != int(value)):
-            unit = f" of {rule['unit']}" if rule["unit"] else ""
-            raise ValueError(f"{value!r} is not a{' whole' if kind is int else ''} number{unit}")
-        low, high = rule["low"], rule["high"]
-        if not ((low is None or value >= low) and (high is None or value <= high)):
-            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-            raise ValueError(f"{value} is out of bounds; it must be {bounds}{unit}")
-        return kind(value)
-    if kind is bool:
-        named = {"true": True, "false": False}
-        value = named.get(value.lower(), value) if isinstance(value, _Text) else value
-        if not isinstance(value, bool):
-            raise ValueError(f"{value!r} is neither true nor false")
-        return value
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text; put it in quotes")
-    text = str(value)
-    if rule["choices"] and text not in rule["choices"]:
-        raise ValueError(f"{text!r} is not one of {', '.join(rule['choices'])}")
-    if rule["pattern"] and not re.fullmatch(rule["pattern"], text):
-        raise ValueError(f"{text!r} is not of the form {rule['unit'] or rule['pattern']}")
-    return text
-
-
 def describe() -> list[tuple[str, str, str, str, str]]:
     """List (field, default, unit, bounds, reason) of every setting but policies', for `config show` and the docs."""
     rows = []
     for section in dataclasses.fields(Settings):
-        if section.name == _POLICIES:
+        if section.name == POLICIES:
             continue
         for item in dataclasses.fields(_section_class(section.name)):
             rule = item.metadata

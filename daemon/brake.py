@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from rechannel.wire.store import StoreError, StoreUnavailableError
+from rechannel.wire.store import StoreDeposedError, StoreError, StoreUnavailableError
 
 _FIRST = 1.0
 _LONGEST = 60.0
@@ -38,6 +38,8 @@ class Brake:
             if not self._away:
                 self._log.warning("redis-away", job=self.name, sentence=str(error))
             self._away = True
+        except StoreDeposedError as error:
+            self._log.warning("lead-over", job=self.name, sentence=str(error))  # the next renewal tells who leads now
         except StoreError as error:
             self._rest()
             self._log.error("redis-refuses", job=self.name, sentence=str(error), rest=self._resting())

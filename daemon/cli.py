@@ -11,6 +11,7 @@ Exit codes (also of the controller's replies):
 5    Redis cannot be reached, or refuses
 6    no controller answered
 7    the configuration is wrong
+8    a controller took the order up and lost the lead; history says how far it came
 ==== ==================================================================
 
 With ``--json`` exactly one JSON document is on standard output (for ``history --follow`` one a line); on an error it is
@@ -20,6 +21,9 @@ Nothing heavy is imported here: each command imports what it needs, so that ``--
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -182,13 +186,15 @@ def config_show(config: str | None, as_json: bool) -> None:
 
 @config.command("keys")
 @click.argument("directory", type=click.Path(file_okay=False))
+@click.option("--rotate", is_flag=True, help="Make the next key, and let signing.pub trust both; says what is next.")
+@click.option("--retire", is_flag=True, help="Let signing.pub trust the key in use alone.")
 @json_option
 @guarded
-def config_keys(directory: str, as_json: bool) -> None:
+def config_keys(directory: str, rotate: bool, retire: bool, as_json: bool) -> None:
     """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for the drivers."""
     from rechannel.daemon import cli_config
 
-    cli_config.keys(directory, as_json=as_json)
+    cli_config.keys(directory, rotate=rotate, retire=retire, as_json=as_json)
 
 
 @main.group()
@@ -196,17 +202,21 @@ def acl() -> None:
     """Give each part its own user in Redis, with no more rights than it needs."""
 
 
+def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    file = click.option(
+        "--password-file",
+        type=click.Path(dir_okay=False),
+        default="",
+        help="Where the user's password is, or is to be written. [default: <NAME>.password here]",
+    )
+    only_print = click.option("--print", "only_print", is_flag=True, help="Only print the line for Redis' ACL file.")
+    return file(only_print(json_option(command)))
+
+
 @acl.command("add-node")
 @config_option
 @click.argument("node")
-@click.option(
-    "--password-file",
-    type=click.Path(dir_okay=False),
-    default="",
-    help="Where the agent's password is, or is to be written. [default: <NODE>.password here]",
-)
-@click.option("--print", "only_print", is_flag=True, help="Only print the line for Redis' ACL file.")
-@json_option
+@_acl_options
 @guarded
 def acl_add_node(config: str | None, node: str, password_file: str, only_print: bool, as_json: bool) -> None:
     """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing else.
@@ -215,7 +225,24 @@ def acl_add_node(config: str | None, node: str, password_file: str, only_print: 
     """
     from rechannel.daemon import cli_acl
 
-    cli_acl.add_node(settings_of(config), node, password_file, only_print=only_print, as_json=as_json)
+    cli_acl.add(settings_of(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
+
+
+@acl.command("add-role")
+@config_option
+@click.argument("role", type=click.Choice(["agent", "link", "controller", "viewer", "operator"]))
+@click.argument("name", default="")
+@_acl_options
+@guarded
+def acl_add_role(config: str | None, role: str, name: str, password_file: str, only_print: bool, as_json: bool) -> None:
+    """Make a Redis user of a ROLE: it can do what that part needs and nothing else.
+
+    A NAME makes several of one role, each with a password of its own: a link's for one application, an operator's for
+    one person. An agent's is its node.
+    """
+    from rechannel.daemon import cli_acl
+
+    cli_acl.add(settings_of(config), role, name, password_file, only_print=only_print, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command ``acl``: users in Redis that may do what their part needs, and nothing else."""
+"""The command ``acl``: users in Redis that may do what their part needs, and nothing else (`wire.keys` says what)."""
 
 from __future__ import annotations
 
@@ -12,49 +12,53 @@ import click
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.exits import CommandError, Exit
-from rechannel.wire.keys import EVIDENCE, WINDOWS, Keys
+from rechannel.wire.keys import Role, commands, patterns
 from rechannel.wire.store import Store
 
 SHORTEST_PASSWORD = 16
-# What appending to a stream takes, and what a client says when it connects; reading is not among it.
-_COMMANDS = (
-    *("-@all", "+xadd", "+expire"),
-    *("+info", "+ping", "+hello", "+auth", "+select", "+client|setinfo", "+client|setname"),
-)
+_WHERE = {
+    Role.LINK: "where the drivers run",
+    Role.CONTROLLER: "on every machine with a controller",
+    Role.VIEWER: "for those who look",
+    Role.OPERATOR: "for those who give orders",
+}
 
 
-def agent_user(cluster: str, node: str) -> str:
-    """Return the name of the Redis user of a node's agent."""
-    return f"rechannel-{cluster}-agent-{node}"
+def user_of(cluster: str, role: Role, name: str = "") -> str:
+    """Return the name of the Redis user of a role; ``name`` tells several of one role apart."""
+    return "-".join(part for part in ("rechannel", cluster, role, name) if part)
 
 
-def agent_rules(cluster: str, node: str, password: str) -> list[str]:
-    """Return the ACL rules of a node's agent: write its own two streams. Raises KeyNameError for an impossible name."""
-    keys = Keys(cluster)
-    patterns = [f"%W~{keys(rule, node)}" for rule in (WINDOWS, EVIDENCE)]
+def rules_of(cluster: str, role: Role, name: str, password: str) -> list[str]:
+    """Return the ACL rules of a user. Raises KeyNameError for an impossible name."""
     digest = hashlib.sha256(password.encode()).hexdigest()
-    return ["reset", "on", f"#{digest}", *patterns, *_COMMANDS]
+    return ["reset", "on", f"#{digest}", *patterns(role, cluster, name), *commands(role)]
 
 
-def add_node(settings: Settings, node: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
-    """Make the user, with the password of the file or a new one that is written there."""
-    path = Path(password_file or f"{node}.password")
-    user = agent_user(settings.cluster.name, node)
-    agent_rules(settings.cluster.name, node, "")  # a name that cannot be: before a file is written
+def add(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
+    """Make the user of a role, with the password of the file or a new one that is written there."""
+    role = Role(part)
+    if role is Role.AGENT and not name:
+        raise CommandError(Exit.USAGE, "an agent's user is one node's: name the node")
+    cluster = settings.cluster.name
+    path = Path(password_file or f"{name or role}.password")
+    user = user_of(cluster, role, name)
+    rules_of(cluster, role, name, "")  # a name that cannot be: before a file is written
     password, new = _password(path)
-    rules = agent_rules(settings.cluster.name, node, password)
+    rules = rules_of(cluster, role, name, password)
     line = " ".join(["user", user, *rules])
     lasting = None
     if not only_print:
-        lasting = Store(settings.redis, settings.cluster.name).set_user(user, rules)
+        lasting = Store(settings.redis, cluster).set_user(user, rules)
     if as_json:
         click.echo(json.dumps({"user": user, "password_file": str(path), "acl": line, "lasting": lasting}))
         return
     if only_print:
         click.echo(line)
         return
+    where = f"on {name}" if role is Role.AGENT else _WHERE[role]
     click.echo(f"Redis has the user {user}; its password is {'written to' if new else 'that of'} {path}")
-    click.echo(f'on {node}, bring that file there and set redis.username = "{user}" and redis.password_file')
+    click.echo(f'{where}, bring that file there and set redis.username = "{user}" and redis.password_file')
     if not lasting:
         click.echo("this Redis keeps no ACL file and forgets the user when it restarts; put into its configuration:")
         click.echo(line)

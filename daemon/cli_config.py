@@ -4,42 +4,100 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import click
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from rechannel.conf.settings import Settings, SettingsError, describe
 from rechannel.daemon import choosing
+from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.exits import CommandError, Exit
-from rechannel.wire.signing import KeyFileError, Signer, Verifier, make_keys
+from rechannel.wire import channel
+from rechannel.wire.channel import ChannelError
+from rechannel.wire.signing import (
+    KeyFileError,
+    Signer,
+    Verifier,
+    fingerprint,
+    make_keys,
+    pem_of,
+    public_keys,
+    write_private_key,
+)
+
+_KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
 
 
 def check(settings: Settings, *, as_json: bool) -> None:
     """Check what the settings point at; `load` has checked the values themselves."""
     mistakes = choosing.mistakes(settings)
-    if settings.redis.password_file and not Path(settings.redis.password_file).is_file():
-        mistakes.append(f"redis.password_file: {settings.redis.password_file} is no file")
-    for path, reader in (
-        (settings.signing.private_key_file, Signer.from_file),
-        (settings.signing.public_key_file, Verifier.from_file),
-    ):
-        try:
-            if path:
-                reader(path)
-        except KeyFileError as error:
-            mistakes.append(str(error))
+    try:
+        channel.options(settings.redis)
+    except ChannelError as error:
+        mistakes.append(str(error))
+    try:
+        AuditFile(settings.controller.audit_file).check()
+    except AuditError as error:
+        mistakes.append(str(error))
+    key_mistakes, notes = _look_at_keys(settings)
+    mistakes += key_mistakes
     if mistakes:
         raise SettingsError(mistakes)
+    notes += _open_passwords(settings)
     if as_json:
-        click.echo(json.dumps({"ok": True}))
-    else:
-        click.echo("the configuration can be used")
-        if not settings.signing.private_key_file:
-            click.echo("note: signing.private_key_file is not set, so no controller can start with it", err=True)
+        click.echo(json.dumps({"ok": True, "notes": notes}))
+        return
+    click.echo("the configuration can be used")
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _look_at_keys(settings: Settings) -> tuple[list[str], list[str]]:
+    """What is wrong with the signing keys, and what is worth knowing of them."""
+    private, public = settings.signing.private_key_file, settings.signing.public_key_file
+    mistakes, notes = [], []
+    signer = verifier = None
+    try:
+        signer = Signer.from_file(private) if private else None
+    except KeyFileError as error:
+        mistakes.append(str(error))
+    try:
+        verifier = Verifier.from_file(public) if public else None
+    except KeyFileError as error:
+        mistakes.append(str(error))
+    if not private:
+        notes.append("signing.private_key_file is not set, so no controller can start with it")
+    if not public:
+        notes.append("signing.public_key_file is not set: a link with this configuration obeys nobody")
+    if verifier is not None:
+        trusted = [fingerprint(key) for key in verifier.keys]
+        if signer is not None and fingerprint(signer.public) not in trusted:
+            mistakes.append(
+                f"signing.public_key_file: {public} does not hold the public half of {private}: links would refuse all "
+                "that this controller signs"
+            )
+        if len(trusted) > 1:
+            notes.append(
+                f"signing.public_key_file: {len(trusted)} keys are trusted ({', '.join(trusted)}); once no controller "
+                "signs with the old one, drop it: `rechannel config keys --retire DIRECTORY`"
+            )
+    return mistakes, notes
+
+
+def _open_passwords(settings: Settings) -> list[str]:
+    found = []
+    for item in dataclasses.fields(settings.redis):
+        path = getattr(settings.redis, item.name) if item.name.endswith("password_file") else ""
+        if path and Path(path).stat().st_mode & 0o007:
+            found.append(f"redis.{item.name}: {path} can be read by everybody; `chmod o= {path}`")
+    return found
 
 
 def show(settings: Settings, *, as_json: bool) -> None:
-    """Show every setting."""
+    """Show every setting; of secrets they name the file, never what it holds."""
     values = dataclasses.asdict(settings)
     if as_json:
         click.echo(json.dumps({"settings": values}))
@@ -58,16 +116,96 @@ def show(settings: Settings, *, as_json: bool) -> None:
     cli_tables.settings(rows)
 
 
-def keys(directory: str, *, as_json: bool) -> None:
-    """Make a signing key pair."""
+def keys(directory: str, *, rotate: bool = False, retire: bool = False, as_json: bool) -> None:
+    """Make a signing key pair, or change the one there is without a gap."""
+    if rotate and retire:
+        raise CommandError(Exit.USAGE, "--rotate begins a change of keys and --retire ends it; drivers come between")
+    act = _rotate if rotate else _retire if retire else _make
     try:
-        private, public = make_keys(Path(directory))
+        document, lines = act(Path(directory))
     except KeyFileError as error:
         raise CommandError(Exit.REFUSED, str(error)) from error
     except OSError as error:
         raise CommandError(Exit.REFUSED, f"{directory}: cannot be written ({error.strerror})") from error
-    if as_json:
-        click.echo(json.dumps({"private_key_file": str(private), "public_key_file": str(public)}))
-        return
-    click.echo(f"signing.private_key_file = {json.dumps(str(private))}   # controllers alone, mode 600")
-    click.echo(f"signing.public_key_file = {json.dumps(str(public))}   # every driver")
+    click.echo(json.dumps(document) if as_json else "\n".join(lines))
+
+
+_Said = tuple[dict[str, object], list[str]]
+
+
+def _make(directory: Path) -> _Said:
+    private, public = make_keys(directory)
+    return {"private_key_file": str(private), "public_key_file": str(public)}, [
+        f"signing.private_key_file = {json.dumps(str(private))}   # controllers alone, mode 600",
+        f"signing.public_key_file = {json.dumps(str(public))}   # every driver",
+    ]
+
+
+def _rotate(directory: Path) -> _Said:
+    """Make the next key and add its public half to the bundle. Said again, it goes on with what was begun."""
+    private, following, public = directory / _KEY, directory / _NEXT, directory / _PUBLIC
+    trusted, current = _pair(directory)
+    if not following.exists():
+        if len(trusted) > 1:
+            raise KeyFileError(f"{public} trusts {len(trusted)} keys already: end that change first, with --retire")
+        write_private_key(following)
+    coming = Signer.from_file(following).public
+    if fingerprint(coming) not in {fingerprint(key) for key in trusted}:
+        _replace(public, b"".join(pem_of(key) for key in (*trusted, coming)))
+    document: dict[str, object] = {
+        "next_private_key_file": str(following),
+        "public_key_file": str(public),
+        "keys": [fingerprint(current), fingerprint(coming)],
+    }
+    return document, [
+        f"{public} trusts the key in use ({fingerprint(current)}) and the next one ({fingerprint(coming)})",
+        f"1. bring {public} to every driver and controller, in place of the old one; links read it again by themselves",
+        f"2. `mv {following} {private}` on every machine with a controller, and restart the controllers",
+        f"3. `rechannel config keys --retire {directory}`, and bring {public} everywhere once more",
+    ]
+
+
+def _retire(directory: Path) -> _Said:
+    """Leave nothing in the bundle but the key in use."""
+    following, public = directory / _NEXT, directory / _PUBLIC
+    if following.exists():
+        raise KeyFileError(
+            f"{following} is not in use yet: `mv` it to {directory / _KEY} first, and restart controllers"
+        )
+    trusted, current = _pair(directory)
+    dropped = [fingerprint(key) for key in trusted if fingerprint(key) != fingerprint(current)]
+    if dropped:
+        _replace(public, pem_of(current))
+    document: dict[str, object] = {"public_key_file": str(public), "keys": [fingerprint(current)], "dropped": dropped}
+    said = f"{public} trusts {fingerprint(current)} alone"
+    if not dropped:
+        return document, [f"{said}; there was nothing to drop"]
+    return document, [
+        f"{said}; dropped: {', '.join(dropped)}",
+        "bring it to every driver and controller, in place of the old one; links read it again by themselves",
+    ]
+
+
+def _pair(directory: Path) -> tuple[tuple[Ed25519PublicKey, ...], Ed25519PublicKey]:
+    """The keys trusted, and the public half of the private key in use, which must be one of them."""
+    private, public = directory / _KEY, directory / _PUBLIC
+    current = Signer.from_file(private).public
+    trusted = public_keys(public)
+    if fingerprint(current) not in {fingerprint(key) for key in trusted}:
+        raise KeyFileError(f"{public} does not hold the public half of {private}: they are of different pairs")
+    return trusted, current
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file anew, at once: whoever reads it meanwhile sees the old one or the new one."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

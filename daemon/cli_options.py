@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.plain import plain
 
 if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
@@ -111,7 +112,8 @@ def _explained(error: Exception) -> tuple[Exit, str]:
 def _fail(code: Exit, sentence: str, as_json: bool) -> NoReturn:
     if as_json:
         click.echo(json.dumps({"error": sentence, "code": int(code)}))
-    click.echo(f"rechannel: {sentence}", err=True)
+    lines = [plain(line) for line in sentence.split("\n")]
+    click.echo("\n".join(["rechannel: " + lines[0], *lines[1:]]), err=True)
     sys.exit(int(code))
 
 

@@ -1,4 +1,4 @@
-"""Asking the leading controller: a request on the stream, the reply by its id."""
+"""Asking the leading controller: a request on the stream of questions or of orders, the reply by its id."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import msgspec
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.plain import plain
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, Reply, Request
-from rechannel.wire.store import Author, Store
+from rechannel.wire.store import Author, Store, StoreForbiddenError
 
 _POLL = 0.05
 _PATIENCE = 5.0  # seconds beyond the lease, so that a take-over meanwhile still answers
@@ -49,7 +50,7 @@ def decide(
     if save is not None:
         _save(settings, application, decision, Path(save), quiet=as_json)
     if reply.code:
-        click.echo(f"rechannel: {reply.sentence}", err=True)
+        click.echo(f"rechannel: {plain(reply.sentence)}", err=True)
     return reply.code
 
 
@@ -77,7 +78,7 @@ def order(
     if reply.code:
         raise CommandError(Exit(reply.code), reply.sentence)
     click.echo(
-        json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}) if as_json else reply.sentence
+        json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}) if as_json else plain(reply.sentence)
     )
     return reply.code
 
@@ -104,7 +105,15 @@ def ask(
         arguments={name: value for name, value in arguments.items() if value},
     )
     author = Author(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
-    store.append(keys.REQUESTS, "", author.envelope(request, ttl=patience))
+    question = verb in keys.QUESTIONS_ARE
+    try:
+        store.append(keys.QUESTIONS if question else keys.REQUESTS, "", author.envelope(request, ttl=patience))
+    except StoreForbiddenError as error:
+        if question:
+            raise
+        raise StoreForbiddenError(
+            f"{verb} is an order, which takes a Redis user of the role operator: {error}"
+        ) from error
     deadline = clock() + patience
     while True:
         found = store.get(keys.REPLY, request.request)

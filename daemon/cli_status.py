@@ -18,6 +18,7 @@ from rechannel.daemon.collect import Collector, Facts
 from rechannel.daemon.deciding import stream_classes
 from rechannel.daemon.exits import CommandError, Exit
 from rechannel.daemon.orders import left_on
+from rechannel.daemon.plain import plain
 from rechannel.daemon.snapshot import (
     NotReady,
     Snapshot,
@@ -89,7 +90,7 @@ def follow_drain(settings: Settings, node: str, stop: threading.Event, *, as_jso
         if row is None:
             raise CommandError(Exit.REFUSED, f"{node} is not drained any more")
         if row != last:
-            click.echo(json.dumps(row) if as_json else f"{node}: {row['sentence']}")
+            click.echo(json.dumps(row) if as_json else f"{node}: {plain(row['sentence'])}")
             last = row
         if row["state"] in ("empty", "released") or stop.wait(settings.link.report):
             return

@@ -1,4 +1,7 @@
-"""What people see: tables and lines. Programs read ``--json``; nothing here is to be parsed."""
+"""What people see: tables and lines. Programs read ``--json``; nothing here is to be parsed.
+
+Names and sentences come from whoever may write to Redis: none of them steers a terminal (`plain`) or reads as markup.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rechannel.daemon.plain import plain
 from rechannel.wire.messages import Decision, MigrationPrice
 
 _WIDE = 160  # columns when the output is no terminal
@@ -45,7 +50,7 @@ def settings(rows: Sequence[tuple[str, str, str, str, str, str]]) -> None:
 
 def status(document: dict[str, Any], now: float) -> None:
     """Show the status document of `cli_status`."""
-    console = new_console()
+    console, document = new_console(), plain(document)
     console.print(controller_line(document["controller"], now))
     for drain in document["drains"]:
         style = "green" if drain["state"] in ("empty", "released") else "yellow"
@@ -83,8 +88,8 @@ def controller_line(controller: dict[str, Any] | None, now: float) -> str:
     if controller is None:
         return "[yellow]no controller leads[/yellow]: start one with `rechannel controller`"
     parts = [
-        f"controller {controller['leader']} leads in epoch {controller['epoch']}",
-        f"mode {controller['mode']}",
+        f"controller {escape(controller['leader'])} leads in epoch {controller['epoch']}",
+        f"mode {escape(controller['mode'])}",
         "[yellow]paused[/yellow]" if controller["paused"] else "",
         f"next decision in {max(0.0, controller['next_decision'] - now):.0f} s",
     ]
@@ -94,7 +99,7 @@ def controller_line(controller: dict[str, Any] | None, now: float) -> str:
 
 def streams_line(classes: Mapping[str, int]) -> str:
     """Say how many streams are of each class."""
-    return f"streams: {', '.join(f'{count} {kind}' for kind, count in classes.items())}"
+    return escape(f"streams: {', '.join(f'{count} {kind}' for kind, count in classes.items())}")
 
 
 def _short(query: str) -> str:
@@ -125,8 +130,8 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         busy = row["utilization"]
         table.add_row(
-            row["node"],
-            row["executor"],
+            escape(row["node"]),
+            escape(row["executor"]),
             str(row["cores"]),
             str(row["partitions"]),
             number(busy, ".0%"),
@@ -149,7 +154,7 @@ def remarks(row: dict[str, Any]) -> str:
         "drained": row["drained"] and not row["releasing"],
         "about to be released": row["releasing"],
     }
-    return ", ".join(text for text, holds in remarks.items() if holds)
+    return escape(", ".join(text for text, holds in remarks.items() if holds))
 
 
 def _query_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -173,7 +178,7 @@ def _query_table(rows: Sequence[dict[str, Any]]) -> Table:
                 str(row["batch"]) if first else "",
                 (f"{row['batch_seconds']:.2f} s" if row["batch_seconds"] is not None else "?") if first else "",
                 escape(f"{stage['stage']} {operators}"),
-                "  ".join(f"{executor}: {len(held)}" for executor, held in stage["placement"].items()),
+                escape("  ".join(f"{executor}: {len(held)}" for executor, held in stage["placement"].items())),
                 escape(remark) if first else "",
             )
     return table
@@ -197,7 +202,7 @@ def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         table.add_row(
             escape(f"{row['name'] or _short(row['query'])}/{row['stage']} #{row['partition']}"),
-            row["executor"] or "?",
+            escape(row["executor"] or "?"),
             number(row["cpu"], ".3f"),
             number(row["python_cpu"], ".3f"),
             number(row["busy_seconds"], ".3f"),
@@ -216,11 +221,11 @@ def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
     for move in moves[:_MOVES_SHOWN]:
         missed = f", missed {move['misses']}" if move["misses"] else ""
         table.add_row(
-            move["move"],
-            f"{_short(move['query'])}/{move['stage']} #{move['partition']}",
-            f"{move['source'] or '?'} → {move['target']}",
+            escape(move["move"]),
+            escape(f"{_short(move['query'])}/{move['stage']} #{move['partition']}"),
+            escape(f"{move['source'] or '?'} → {move['target']}"),
             str(move["step"]),
-            f"{move['state']}{missed}",
+            escape(f"{move['state']}{missed}"),
         )
     if len(moves) > _MOVES_SHOWN:
         table.add_row(f"… and {len(moves) - _MOVES_SHOWN} more")
@@ -229,8 +234,10 @@ def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
 
 def decision(application: str, made: Decision) -> None:
     """Show a decision with its numbers."""
-    console = new_console()
-    console.print(f"[bold]{escape(application)}[/bold] {made.decision} ({made.policy}): {escape(made.sentence)}")
+    console, application = new_console(), plain(application)
+    made = msgspec.convert(plain(msgspec.to_builtins(made)), Decision)
+    title = f"{made.decision} ({made.policy}): {made.sentence}"
+    console.print(f"[bold]{escape(application)}[/bold] {escape(title)}")
     if made.executors:
         table = new_table(
             "",
@@ -243,8 +250,8 @@ def decision(application: str, made: Decision) -> None:
         )
         for load in made.executors:
             table.add_row(
-                load.node,
-                load.executor,
+                escape(load.node),
+                escape(load.executor),
                 f"{load.partitions_before} → {load.partitions_after}",
                 f"{load.utilization_before:.0%} → {load.utilization_after:.0%}",
                 f"{load.arrival_before:,.0f} → {load.arrival_after:,.0f}",
@@ -261,7 +268,7 @@ def decision(application: str, made: Decision) -> None:
     if made.moves:
         table = new_table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
         for move in made.moves[:_MOVES_SHOWN]:
-            where = f"{move.source or '?'} → {move.target}"
+            where = escape(f"{move.source or '?'} → {move.target}")
             name = made.names.get(move.query) or _short(move.query)
             table.add_row(str(move.step), escape(f"{name}/{move.stage} #{move.partition}"), where)
         if len(made.moves) > _MOVES_SHOWN:
@@ -272,7 +279,7 @@ def decision(application: str, made: Decision) -> None:
         for stream in made.hot_streams:
             console.print(f"  {escape(stream)}")
     for refusal in made.refusals:
-        console.print(f"refused by {refusal.law} (reaches the {refusal.reach}): {escape(refusal.detail)}")
+        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.reach}): {refusal.detail}"))
     for note in made.notes:
         console.print(f"note: {escape(note)}")
 
@@ -295,6 +302,7 @@ def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
 
 def history_line(entry: dict[str, Any]) -> str:
     """Return one line of the history."""
+    entry = plain(entry)
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"

@@ -28,6 +28,7 @@ from rechannel.daemon.cli_tables import (
 )
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.plain import plain
 from rechannel.wire.store import Store, StoreError
 
 _BAR = 12
@@ -72,10 +73,11 @@ class _View:
         shown = [row for row in rows if self._only in ("", row["application"])]
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         parts: list[RenderableType] = [
-            f"[bold]rechannel top[/bold]  {clock}  {controller_line(document['controller'], now)}"
+            f"[bold]rechannel top[/bold]  {clock}  {controller_line(plain(document['controller']), now)}"
         ]
         parts += [
-            f"[yellow]drain {escape(row['node'])}: {escape(row['sentence'])}[/yellow]" for row in document["drains"]
+            f"[yellow]drain {escape(row['node'])}: {escape(row['sentence'])}[/yellow]"
+            for row in plain(document["drains"])
         ]
         if not shown:
             parts.append("no application reports: does a driver run rechannel.attach(spark)?")
@@ -86,6 +88,7 @@ class _View:
 
 def application(row: Row) -> list[RenderableType]:
     """Draw one application of the status document."""
+    row = plain(row)
     colors = _colors(row["partitions"])
     readiness = row["readiness"]
     seen = "no shuffles seen" if row["shuffles_seen"] is None else f"{row['shuffles_seen']:.0%} of shuffle outputs seen"
@@ -135,8 +138,8 @@ def _executors(rows: Sequence[Row], partitions: Sequence[Row], colors: Mapping[s
             cells.append(_shade(share), style=colors[item["name"] or item["query"]])
         cpu = None if row["cpu"] is None else row["cpu"] + row["python_cpu"]
         table.add_row(
-            row["node"],
-            row["executor"],
+            escape(row["node"]),
+            escape(row["executor"]),
             _bar(row["utilization"]),
             number(cpu, ".2f"),
             number(row["speed"], ".2f"),

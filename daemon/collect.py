@@ -1,8 +1,11 @@
 """What is kept of Redis between two decisions: fresh link reports, the last batches, the last agent windows.
 
 Streams are read on from the last entry seen, so a refresh costs what is new. Everything is bounded: so many batches a
-query, so many windows a node, and what belongs to an application or node that is gone is dropped. Any method may raise
-a StoreError; what was read before stays, and whoever decides reads anew first.
+query, so many windows a node, so many bytes in all, and what belongs to an application or node that is gone is dropped.
+Any method may raise a StoreError; what was read before stays, and whoever decides reads anew first.
+
+Whoever may write to Redis may have written any of it. A report that cannot be true (`unsound`) is counted as rejected
+and passed over, as if its link were silent.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyNameError, KeyRule
-from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport
+from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport, encode
 from rechannel.wire.store import Store
 
 _PAGE = 200
@@ -23,6 +27,11 @@ _BATCHES_KEPT = 64  # of each query, at least
 _TASKS_KEPT = 25_600  # of each query, in all batches beyond those
 _WINDOW_KEPT = 12  # of each node, at least
 _SIZES_KEPT = 500_000  # of each node, numbers in the stream rows of all windows beyond those
+_BYTES_KEPT = 64 * 2**20  # of all batches and windows, as messages; some ten times that in memory
+_REPORT_BYTES = 32 * 2**20  # of all reports, as messages
+MOST_EXECUTORS = 10_000  # of an application
+MOST_CORES = 1024  # of an executor
+MOST_PARTITIONS = 200_000  # of an application
 
 
 @dataclass(frozen=True)
@@ -40,13 +49,13 @@ class Facts:
 class _Application:
     report: Envelope
     after: str = ""
-    batches: dict[str, deque[tuple[str, BatchReport]]] = field(default_factory=dict)  # query -> (run, batch)
+    batches: dict[str, deque[tuple[str, BatchReport, int]]] = field(default_factory=dict)  # query -> run, batch, size
 
 
 @dataclass
 class _Node:
     after: str = ""
-    windows: deque[AgentWindow] = field(default_factory=deque)
+    windows: deque[tuple[AgentWindow, int]] = field(default_factory=deque)  # with its size
 
 
 class Collector:
@@ -73,14 +82,20 @@ class Collector:
         """Read the report of every application and return the fresh ones."""
         now = self._clock()
         fresh: dict[str, Envelope] = {}
+        room = _REPORT_BYTES
         for name in self._store.applications(now - keys.REPORT.ttl):
             try:
                 envelope = self._store.get(keys.REPORT, name)
             except KeyNameError:
                 continue  # somebody put a name on the list that can have no key
             # A report that was copied under another application's key is nobody's.
-            if envelope is not None and isinstance(envelope.body, LinkReport) and envelope.application == name:
-                fresh[name] = envelope
+            if envelope is None or not isinstance(envelope.body, LinkReport) or envelope.application != name:
+                continue
+            room -= len(encode(envelope))
+            if room < 0 or unsound(envelope.body):
+                self._store.rejected += 1
+                continue
+            fresh[name] = envelope
         for name in set(self._applications) - set(fresh):
             del self._applications[name]
         for name, envelope in fresh.items():
@@ -98,26 +113,32 @@ class Collector:
         for host in hosts:
             self._read_windows(host)
         self._forget_nodes()
+        self._shed()
         runs = {query.query: query.run for query in report.queries}
         known.batches = {query: kept for query, kept in known.batches.items() if query in runs}
         batches = tuple(
-            batch for query, kept in known.batches.items() for run, batch in kept if run in ("", runs[query])
+            batch for query, kept in known.batches.items() for run, batch, _ in kept if run in ("", runs[query])
         )
-        windows = {host: tuple(self._nodes[host].windows) for host in hosts if host in self._nodes}
+        windows = {
+            host: tuple(window for window, _ in self._nodes[host].windows) for host in hosts if host in self._nodes
+        }
         return Facts(application, report, known.report.time, batches, windows)
 
     def _read_batches(self, application: str, known: _Application) -> None:
         kept_batches = max(_BATCHES_KEPT, self._settings.reschedule.batches * _SPARE)
-        queries = len(known.report.body.queries) if isinstance(known.report.body, LinkReport) else 1
+        own = (
+            {query.query for query in known.report.body.queries} if isinstance(known.report.body, LinkReport) else set()
+        )
+        queries = len(own)
         first = min(kept_batches * max(queries, 1), keys.BATCHES.bound)
         known.after, envelopes = read_on(self._store, keys.BATCHES, application, known.after, first=first)
         for envelope in envelopes:
             body = envelope.body
-            if not isinstance(body, BatchReport) or envelope.application != application:
+            if not isinstance(body, BatchReport) or envelope.application != application or body.query not in own:
                 continue
             kept = known.batches.setdefault(body.query, deque(maxlen=keys.BATCHES.bound))
-            kept.append((envelope.run, body))
-            tasks = sum(len(run.tasks) for _, batch in kept for run in batch.stages)
+            kept.append((envelope.run, body, len(encode(envelope))))
+            tasks = sum(len(run.tasks) for _, batch, _ in kept for run in batch.stages)
             while len(kept) > kept_batches and tasks > _TASKS_KEPT:
                 tasks -= sum(len(run.tasks) for run in kept.popleft()[1].stages)
 
@@ -129,14 +150,28 @@ class Collector:
             return  # a host name that can have no key has no agent: it counts as silent
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
-                node.windows.append(envelope.body)
+                node.windows.append((envelope.body, len(encode(envelope))))
         # A slow query's streams are in windows of minutes ago; many rows are kept for a minute alone.
         least = max(self._settings.reschedule.windows, _WINDOW_KEPT)
-        numbers = [sum(len(row.sizes) for row in window.streams) for window in node.windows]
+        numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]
         total = sum(numbers)
         while len(node.windows) > least and total > _SIZES_KEPT:
             node.windows.popleft()
             total -= numbers.pop(0)
+
+    def _shed(self) -> None:
+        """Drop the oldest of whatever holds most, until all of it together is no more than is kept."""
+        holders: list[deque[Any]] = [node.windows for node in self._nodes.values()]
+        for known in self._applications.values():
+            holders += known.batches.values()
+        held = [(sum(item[-1] for item in kept), kept) for kept in holders]
+        total = sum(size for size, _ in held)
+        while total > _BYTES_KEPT:
+            index = max(range(len(held)), key=lambda number: held[number][0])
+            size, kept = held[index]
+            dropped = kept.popleft()[-1]
+            total -= dropped
+            held[index] = (size - dropped, kept)
 
     def _forget_nodes(self) -> None:
         wanted = {info.host for report in self.reports.values() for info in report.executors}
@@ -155,15 +190,39 @@ def read_on(store: Store, rule: KeyRule, name: str, after: str, *, first: int) -
             return "", []
         return newest, store.last(rule, name, first)
     found: list[Envelope] = []
-    while True:
+    for _ in range(2 + 2 * rule.bound // _PAGE):
         newest, envelopes = store.read(rule, name, after, _PAGE)
-        if newest == after:
-            break
         found += envelopes
+        if newest == after or len(envelopes) < _PAGE:
+            after = newest
+            break  # the rest, if large entries or unreadable ones cut the page short, is read next time
         after = newest
+    else:  # more than such a stream may hold: nobody trims it, and its end is what counts
+        return read_on(store, rule, name, "", first=first)
     if not found and entry_number(store.last_id(rule, name)) < entry_number(after):
         return read_on(store, rule, name, "", first=first)
     return after, found
+
+
+def unsound(report: LinkReport) -> str:
+    """Say what about a report cannot be true, or is more than is ever decided on; "" where it may be."""
+    executors = len(report.executors)
+    if executors > MOST_EXECUTORS:
+        return f"{executors} executors"
+    cores = max((info.cores for info in report.executors), default=0)
+    if cores > MOST_CORES:
+        return f"an executor of {cores} cores"
+    partitions = sum(len(stage.placement) for query in report.queries for stage in query.stages)
+    if partitions > MOST_PARTITIONS:
+        return f"{partitions} partitions"
+    units = [(query.query, stage.stage) for query in report.queries for stage in query.stages]
+    if len(set(units)) != len(units):
+        return "a stage that is there twice"
+    for query in report.queries:
+        for stage in query.stages:
+            if stage.stage < 0 or stage.partitions != len(stage.placement):
+                return f"stage {stage.stage} with {stage.partitions} partitions and {len(stage.placement)} places"
+    return ""
 
 
 def entry_number(entry: str) -> tuple[int, int]:

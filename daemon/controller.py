@@ -2,6 +2,7 @@
 
 Each public method is one cycle: it reads once, walks its guards and returns a sentence or a decision. Methods may raise
 StoreError (nothing is decided on stale data; the next cycle tries again) and are safe to call from several threads.
+What it writes goes through `Lead.store`, so that nothing is written once another leads.
 
 One migration at a time per application. It decides by time, on request, when an application's executors changed and
 stayed so for a while, as long as a drained node holds state, and when a migration made things worse.
@@ -24,7 +25,7 @@ from rechannel.daemon.choosing import DRAIN, policy_for
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.deciding import Ask
 from rechannel.daemon.following import in_flight
-from rechannel.daemon.lead import Lead, Turn
+from rechannel.daemon.lead import Lead, Turn, steady_clock
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.orders import Orders, left_on
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
@@ -64,9 +65,11 @@ class Controller:
         clock: Callable[[], float] = time.time,
         *,
         name: str = "controller",
+        steady: Callable[[], float] = steady_clock,
     ) -> None:
         self.settings = settings
-        self.lead = Lead(settings, store, clock, name)
+        self.lead = Lead(settings, store, clock, name, steady=steady)
+        store = self.lead.store  # a leader writes nothing that its lease does not cover
         self.next_decision = clock() + settings.reschedule.timeout
         self._store = store
         self._signer = signer
@@ -158,7 +161,7 @@ class Controller:
             if not self.lead.holds():
                 return deciding.not_ready(ask, why)
             decision = self._decided(ask, application, asked)
-            if not self.lead.holds():  # planning took long, or the process was held up meanwhile
+            if not self.lead.still_holds():  # planning took long, or the process was held up meanwhile
                 return deciding.not_ready(ask, why)
             self._publish(decision, application)
             return decision

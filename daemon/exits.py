@@ -9,6 +9,7 @@
 5    Redis cannot be reached, or refuses
 6    no controller answered
 7    the configuration is wrong
+8    a controller took the order up and lost the lead; `history` says how far it came
 ==== ==================================================================
 """
 
@@ -28,6 +29,7 @@ class Exit(IntEnum):
     REDIS = 5
     NO_ANSWER = 6
     CONFIGURATION = 7
+    UNCLEAR = 8
 
 
 EXIT_WORDS = {
@@ -39,6 +41,7 @@ EXIT_WORDS = {
     Exit.REDIS: "Redis cannot be reached, or refuses",
     Exit.NO_ANSWER: "no controller answered",
     Exit.CONFIGURATION: "the configuration is wrong",
+    Exit.UNCLEAR: "a controller took the order up and lost the lead; history says how far it came",
 }
 
 

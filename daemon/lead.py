@@ -1,19 +1,26 @@
 """Who leads: the lease in Redis, the epoch that fences deposed leaders, and the paused flag that only a leader writes.
 
-Two guards against two leaders: a lease that was not renewed in time is not acted under (a process that was stopped for
-a minute notices by its own clock), and every desired placement carries the epoch, which links never let go down.
+Three guards against two leaders. A lease that was not renewed in time is not acted under: a leader counts it from
+before it asked, by a clock that nobody sets, and stops so long before the lease's end that what it began is over then
+(`rechannel.conf.timing`). What a leader writes is written only while the lease in Redis is its own (`Store.fenced`):
+that holds however long the process was held up between looking and writing. And every desired placement carries the
+epoch, which links never let go down.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from enum import StrEnum
 
+from rechannel.conf import timing
+from rechannel.conf.address import SENTINEL_SCHEME
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState
-from rechannel.wire.store import Store
+from rechannel.wire.scripts import EPOCH_LEAP
+from rechannel.wire.store import Lease, Store
 
 
 class Turn(StrEnum):
@@ -25,53 +32,86 @@ class Turn(StrEnum):
     WAITING = "waiting"
 
 
-class Lead:
-    """One controller's hold on the lead."""
+def steady_clock() -> float:
+    """Seconds that nobody sets and that go on while the machine sleeps, unlike those of `time.monotonic`."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def __init__(self, settings: Settings, store: Store, clock: Callable[[], float], name: str) -> None:
+
+class Lead:
+    """One controller's hold on the lead.
+
+    ``clock``: seconds since the epoch, for people to read. ``steady``: seconds that only ever pass, for the lease.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        clock: Callable[[], float],
+        name: str,
+        *,
+        steady: Callable[[], float] = steady_clock,
+    ) -> None:
         # Two controllers of one name must not share a lease, so each start is a holder of its own.
         self.name = f"{name}/{secrets.token_hex(3)}"
         self.holder = ""
         self.epoch = 0
         self.since = 0.0
         self.paused = False
+        #: what a leader writes through
+        self.store = store.fenced(self.lease)
         self._settings = settings
-        self._store = store
         self._clock = clock
+        self._steady = steady
+        call = timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
+        self._acting = timing.acting_time(settings.controller.lease, call)
         self._leading = False
         self._until = 0.0
         self._highest = 0
+        self._untold = False  # a higher epoch that no caller of `renew` was told of
 
     def holds(self) -> bool:
-        """Whether this controller may act at this moment."""
-        return self._leading and self._clock() < self._until
+        """Whether this controller may begin to act at this moment."""
+        return self._leading and self._steady() < self._until
+
+    def still_holds(self) -> bool:
+        """The same after something that took long: the lease is renewed if it has to be, and if nobody led meanwhile."""
+        if self.holds() or not self._leading:
+            return self.holds()
+        turn = self.renew(0)
+        self._untold = turn is Turn.RAISED
+        return turn is Turn.KEPT and self.holds()
+
+    def lease(self) -> Lease:
+        """What has to stand in Redis for this controller to write."""
+        return Lease(self.name, self.epoch)
 
     def renew(self, least_epoch: int) -> Turn:
         """Take or keep the lead; ``least_epoch`` is the highest epoch that any link has accepted."""
-        asked = self._clock()
+        asked, now = self._steady(), self._clock()
         self._highest = max(self._highest, least_epoch)
-        seconds = self._settings.controller.lease
-        lease = self._store.acquire_lease(self.name, seconds, self._highest)
+        sent, mine = self._highest, self.epoch
+        lease = self.store.acquire_lease(self.name, self._settings.controller.lease, sent)
         self._highest = max(self._highest, lease.epoch)
         self.holder = lease.holder
-        if lease.holder != self.name:
-            self._leading = False
-            self.epoch = lease.epoch
-            self.paused = self._store.paused()
-            return Turn.WAITING
-        self._until = asked + seconds
-        raised = lease.epoch != self.epoch
         self.epoch = lease.epoch
+        if lease.holder != self.name:
+            self._leading = self._untold = False
+            self.paused = self.store.paused()
+            return Turn.WAITING
+        self._until = asked + self._acting
         if self._leading:
-            if raised and self._last_leader() not in ("", self.name):
-                self.paused = self._store.paused()  # somebody led while we could not reach Redis
+            raised = lease.epoch != mine or self._untold
+            self._untold = False
+            if lease.epoch != mine:
+                self.paused = self._paused_meanwhile(mine, sent)
             self._keep_paused()
             return Turn.RAISED if raised else Turn.KEPT
         # A stand-by that knew of a pause and finds no word of any leader was left with an emptied Redis.
-        self.paused = self._store.paused() or (self.paused and not self._last_leader())
+        self.paused = self.store.paused() or (self.paused and not self._last_leader())
         self._keep_paused()
         self._leading = True
-        self.since = asked
+        self.since = now
         return Turn.TAKEN
 
     def learn(self, epoch: int) -> None:
@@ -80,18 +120,30 @@ class Lead:
 
     def pause(self, paused: bool) -> None:
         """Pause or resume everything, and remember it across restarts."""
-        self._store.set_paused(paused)
+        self.store.set_paused(paused)
         self.paused = paused
 
     def release(self) -> None:
         """Let a stand-by take over at once."""
         self._leading = False
-        self._store.release_lease(self.name)
+        self.store.release_lease(self.name)
+
+    def _paused_meanwhile(self, mine: int, sent: int) -> bool:
+        """Whether all is paused, after a time in which this leader did not hold the lease.
+
+        ``mine``: its epoch before; ``sent``: the highest it knew of when it asked for the lease.
+        """
+        led = self._last_leader() not in ("", self.name) or self.epoch > sent + 1
+        if self.epoch < sent + EPOCH_LEAP and led:
+            return self.store.paused()  # somebody led, and Redis remembers it
+        if led or sent > mine:
+            return self.paused or self.store.paused()  # the same, but Redis may have forgotten: rather pause
+        return self.paused
 
     def _last_leader(self) -> str:
-        found = self._store.get(keys.STATE)
+        found = self.store.get(keys.STATE)
         return found.body.leader if found is not None and isinstance(found.body, ControllerState) else ""
 
     def _keep_paused(self) -> None:
-        if self._store.paused() != self.paused:
-            self._store.set_paused(self.paused)
+        if self.store.paused() != self.paused:
+            self.store.set_paused(self.paused)

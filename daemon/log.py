@@ -10,6 +10,9 @@ import structlog
 
 _STANDARD_LEVEL = logging.WARNING  # libraries (APScheduler above all) log every job they run at INFO
 
+# Without the values of variables, among which secrets may be.
+_TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+
 
 class _Forward(logging.Handler):
     """Hands the lines of libraries that use the standard library's logging to structlog."""
@@ -25,9 +28,9 @@ def set_up(stream: TextIO | None = None, level: int = logging.INFO) -> None:
     target = sys.stderr if stream is None else stream
     people = target.isatty()
     last: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if people
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [structlog.processors.ExceptionRenderer(_TRACEBACKS), structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[

@@ -94,7 +94,8 @@ class Migrations:
         if application not in self.ended:
             return 0.0
         rest = self._rests.get(application, self._settings.gate.cooldown)
-        return max(0.0, self.ended[application] + rest - now)
+        # Never longer than the rest itself: the clock may have been set back since.
+        return min(rest, max(0.0, self.ended[application] + rest - now))
 
     def unexamined(self, applications: set[str], *, anew: bool) -> list[str]:
         """Return the applications whose desired placement is still to be looked at; all of them if ``anew``."""

@@ -26,7 +26,7 @@ from rechannel.wire.messages import BatchReport, QueryState, StageRun, StatefulS
 
 _SHORTEST_PERIOD = 1e-3
 _IDLE_RATE = 1e-3  # batches per second of a query that was not measured: rates have to be positive
-_LARGEST_BLOCK = 20_000_000  # entries of one dense shuffle block: 160 MB
+LARGEST_BLOCKS = 20_000_000  # entries of all dense shuffle blocks together: 160 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +72,12 @@ def model_query(
     placeable: bool,
     now: float,
     speed: FloatArray | None = None,
+    room: int = LARGEST_BLOCKS,
 ) -> QueryModel:
     """Model one query from its last batches (oldest first, at least one) and the stream rows of its application.
 
-    ``executors`` is executor -> index, ``speed`` one figure for each of them (1 everywhere if not given).
+    ``executors`` is executor -> index, ``speed`` one figure for each of them (1 everywhere if not given), ``room`` how
+    many entries its shuffle blocks may have together.
     """
     speed = np.ones(len(executors)) if speed is None else speed
     known = [stage for stage in query.stages if placeable and stage.partitions > 0]
@@ -101,7 +103,7 @@ def model_query(
     )
     skipped: Counter[str] = Counter()
     by_task = {row.map_task: row for row in streams}
-    blocks = _blocks(named, by_task, totals, executors, sizes, skipped)
+    blocks = _blocks(named, by_task, totals, executors, sizes, skipped, room)
     position = {key: index for index, key in enumerate(order)}
     kept = tuple(
         Stream(up, down, volume * rate)
@@ -239,6 +241,7 @@ def _blocks(
     executors: Mapping[str, int],
     sizes: Mapping[str, int],
     skipped: Counter[str],
+    room: int,
 ) -> dict[tuple[str, str], FloatArray]:
     """Mean bytes per batch between the entries of every two stages that a shuffle joins."""
     sums: dict[tuple[str, str], FloatArray] = {}
@@ -251,11 +254,14 @@ def _blocks(
             for down, reader in batch:
                 if run.spark_stage not in reader.parents:
                     continue
-                shape = (len(totals[up].busy), len(totals[down].busy))
-                if shape[0] * shape[1] > _LARGEST_BLOCK:
-                    skipped["shuffle too large for a dense block"] += 1
-                    continue
-                block = sums.setdefault((up, down), np.zeros(shape))
+                if (up, down) not in sums:
+                    shape = (len(totals[up].busy), len(totals[down].busy))
+                    if shape[0] * shape[1] > room:
+                        skipped["shuffle too large for a dense block"] += 1
+                        continue
+                    room -= shape[0] * shape[1]
+                    sums[up, down] = np.zeros(shape)
+                block = sums[up, down]
                 targets = None if down in sizes else _targets(reader, executors)
                 for task, row in sent:
                     entry = task.partition if up in sizes else executors.get(task.executor, -1)

@@ -38,7 +38,7 @@ class Orders:
     def adopt(self, reports: Mapping[str, LinkReport]) -> bool:
         """Take over the newest orders that anybody holds: Redis, the links, or we ourselves.
 
-        Returns whether all is to be paused because links say so and Redis has no orders any more.
+        Returns whether all is to be paused because links say so, and what Redis has is older or nothing.
         """
         kept = self._store.get(keys.ORDERS)
         paused = False
@@ -47,7 +47,7 @@ class Orders:
             if said > self._known and isinstance(envelope.body, StandingOrders):
                 self._known = said
                 self.drains = {drain.node: drain for drain in envelope.body.drains}
-                paused = envelope.body.paused and kept is None
+                paused = envelope.body.paused and envelope is not kept
         return paused
 
     def _found(self, kept: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:

@@ -1,13 +1,17 @@
-"""The desk where operators' requests are answered: each one once, by whoever leads.
+"""The desk where requests are answered: each one once, by whoever leads.
+
+Orders come on the stream of the operators. Viewers write to another one, from which nothing but questions is answered:
+Redis' ACL says who may write to which, so no password of a viewer moves anything. Orders are audited, and so is what
+was refused because it came where viewers ask.
 
 A request that is expired was for a leader before us, or nobody waits for its answer any more: it is passed over. One
-that has a reply was answered by the leader before us.
+that has a reply was answered by the leader before us. An order is claimed before it is carried out: where a leader
+claimed it and left no reply, nobody knows how far it came: it is not carried out again, and whoever asked is told so.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,7 +19,9 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from rechannel.daemon import deciding
+from rechannel.conf.settings import Settings
+from rechannel.daemon import audit, deciding
+from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.choosing import unknown_policy
 from rechannel.daemon.collect import entry_number
 from rechannel.daemon.exits import Exit
@@ -23,15 +29,21 @@ from rechannel.daemon.snapshot import Snapshot
 from rechannel.daemon.wishes import PlanFileError, Wish, from_plan, read_plan
 from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
-from rechannel.wire.keys import KeyNameError
+from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.messages import Decision, Envelope, Refusal, Reply, Request
-from rechannel.wire.store import Author, Store, StoreError
+from rechannel.wire.store import Author, Lease, Store, StoreError
 
 _REMEMBERED = 1000
+_LONGEST_DEADLINE = 3650 * 86_400.0  # seconds
+_QUESTIONS_AT_ONCE = 5  # in one cycle: whoever may ask must not keep the leader from leading
 
 
 class Leader(Protocol):
     """What the desk asks of the controller."""
+
+    @property
+    def settings(self) -> Settings:
+        """Its settings."""
 
     @property
     def epoch(self) -> int:
@@ -75,15 +87,20 @@ class Leader(Protocol):
 
 
 class Desk:
-    """Reads the request stream and writes replies."""
+    """Reads requests and questions, and writes replies. ``refused``: orders on the stream of questions, since start."""
 
     def __init__(self, leader: Leader, store: Store, author: Author, clock: Callable[[], float]) -> None:
         self._leader = leader
         self._store = store
         self._author = author
         self._clock = clock
-        self._after = "0"
+        self.refused = 0
+        self._questions = 0  # of this cycle
+        self._audit = AuditFile(leader.settings.controller.audit_file)
+        self._after = dict.fromkeys((keys.REQUESTS, keys.QUESTIONS), "0")
+        self._asked: OrderedDict[str, None] = OrderedDict()  # orders whose first line is in the audit file
         self._given: OrderedDict[str, Envelope] = OrderedDict()  # by request id: replies of this leader
+        self._begun: set[str] = set()  # ids of orders that this leader claims or claimed, and has no reply to yet
         self._log = structlog.get_logger("rechannel.controller")
         self._verbs: dict[str, Callable[[Request], Reply]] = {
             "plan": self._plan,
@@ -99,22 +116,29 @@ class Desk:
 
     def forget(self) -> None:
         """Start at the stream's begin again: another leader answers meanwhile."""
-        self._after = "0"
+        self._after = dict.fromkeys(self._after, "0")
+        self._asked.clear()
         self._given.clear()
+        self._begun.clear()
 
     def answer(self) -> int:
-        """Answer all requests that wait; returns how many."""
-        newest, envelopes = self._store.read(keys.REQUESTS, "", self._after)
-        answered = sum(self._answer(envelope) for envelope in envelopes)
-        if newest == self._after and newest != "0":
-            last = self._store.last_id(keys.REQUESTS)
+        """Answer all requests that wait, of many questions the first ones; returns how many."""
+        self._questions = 0
+        return self._read(keys.REQUESTS) + self._read(keys.QUESTIONS)
+
+    def _read(self, stream: KeyRule) -> int:
+        after = self._after[stream]
+        newest, envelopes = self._store.read(stream, "", after)
+        answered = sum(self._answer(envelope, stream) for envelope in envelopes)
+        if newest == after and newest != "0":
+            last = self._store.last_id(stream)
             newest = "0" if entry_number(last) < entry_number(newest) else newest  # Redis was emptied
-        self._after = newest  # only now: had Redis gone away meanwhile, the rest would be read again
+        self._after[stream] = newest  # only now: had Redis gone away meanwhile, the rest would be read again
         return answered
 
-    def _answer(self, envelope: Envelope) -> bool:
+    def _answer(self, envelope: Envelope, stream: KeyRule) -> bool:
         request = envelope.body
-        if not isinstance(request, Request) or envelope.expires <= self._clock():
+        if not isinstance(request, Request) or _last_call(envelope) <= self._clock():
             return False
         try:
             if self._store.get(keys.REPLY, request.request) is not None:
@@ -123,14 +147,83 @@ class Desk:
             return False  # nobody can read a reply under such an id
         given = self._given.get(request.request)
         if given is None:
-            reply = self._reply(request)
+            if request.verb in self._verbs and request.verb not in keys.QUESTIONS_ARE:
+                reply = self._ordered(request, envelope, stream)
+            else:
+                reply = self._asked_for(request, stream)
             self._log.info("request", verb=request.verb, user=request.user, code=reply.code, sentence=reply.sentence)
             given = self._author.envelope(reply, ttl=keys.REPLY.ttl, epoch=self._leader.epoch)
             self._given[request.request] = given
-            while len(self._given) > _REMEMBERED:
-                self._given.popitem(last=False)
+            _bound(self._given)
         self._store.put(keys.REPLY, request.request, given)
         return True
+
+    def _asked_for(self, request: Request, stream: KeyRule) -> Reply:
+        if stream is keys.QUESTIONS:
+            self._questions += 1
+            if self._questions > _QUESTIONS_AT_ONCE:
+                sentence = "too many questions came at once; ask again"
+                return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=sentence)
+        return self._reply(request)
+
+    def _ordered(self, request: Request, envelope: Envelope, stream: KeyRule) -> Reply:
+        """Carry an order out, if it may be, and leave a trace of it."""
+        refusal = self._refusal(request, stream)
+        if refusal:
+            reply = _no(request, refusal)
+            try:
+                self._record(audit.REFUSED, request, envelope, reply)
+            except AuditError as error:
+                self._log.error("audit-failed", sentence=str(error))
+            return reply
+        try:
+            if request.request not in self._asked:
+                self._record(audit.ASKED, request, envelope)
+                self._asked[request.request] = None
+                _bound(self._asked)
+        except AuditError as error:
+            self._log.error("audit-failed", sentence=str(error))
+            return _no(request, f"{error}; nothing is ordered without a trace: mend that, and ask again")
+        reply = self._reply(request) if self._claimed(request, envelope) else _taken_up(request)
+        self._begun.discard(request.request)
+        try:
+            self._record(audit.ANSWERED, request, envelope, reply)
+        except AuditError as error:
+            self._log.error("audit-failed", sentence=str(error))
+        return reply
+
+    def _claimed(self, request: Request, envelope: Envelope) -> bool:
+        """Claim an order; False where another leader did so before, or we did before we lost the lead."""
+        again = request.request in self._begun
+        self._begun.add(request.request)  # before: should Redis' answer be lost, the claim may be ours
+        left = _last_call(envelope) - self._clock()
+        found = self._store.claim(request.request, left + keys.REPLY.ttl)
+        mine = Lease(self._author.sender, self._leader.epoch)
+        return found == mine or (again and found.holder == mine.holder)
+
+    def _refusal(self, request: Request, stream: KeyRule) -> str:
+        if stream is not keys.REQUESTS:
+            self.refused += 1
+            self._log.warning("order-refused", verb=request.verb, user=request.user, refused=self.refused)
+            return (
+                f"{request.verb} is an order, and came where viewers ask: orders take a Redis user of the role "
+                "operator (`rechannel acl add-role operator`)"
+            )
+        if self._leader.settings.controller.require_reason and not request.reason.strip():
+            return f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
+        return ""
+
+    def _record(self, event: str, request: Request, envelope: Envelope, reply: Reply | None = None) -> None:
+        entry = audit.line(
+            event,
+            request,
+            sender=envelope.sender,
+            at=self._clock(),
+            leader=self._author.sender,
+            epoch=self._leader.epoch,
+            reply=reply,
+        )
+        self._audit.append(entry)
 
     def _reply(self, request: Request) -> Reply:
         verb = self._verbs.get(request.verb)
@@ -226,7 +319,7 @@ class Desk:
         given = request.arguments
         try:
             patience = float(given.get("deadline") or 0.0)
-            if not 0 <= patience < math.inf:
+            if not 0 <= patience <= _LONGEST_DEADLINE:  # beyond it no message can say when
                 raise ValueError(f"deadline: {patience:g} is no number of seconds")
             sentence = self._leader.drain(
                 given.get("node", ""),
@@ -246,6 +339,24 @@ class Desk:
         except ValueError as error:
             return _no(request, str(error))
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"node": node})
+
+
+def _bound(remembered: OrderedDict[str, Any]) -> None:
+    while len(remembered) > _REMEMBERED:
+        remembered.popitem(last=False)
+
+
+def _last_call(envelope: Envelope) -> float:
+    """When a request expires: as it says, and within the time for which claims are kept."""
+    return min(envelope.expires, envelope.time + keys.REQUESTS.ttl)
+
+
+def _taken_up(request: Request) -> Reply:
+    sentence = (
+        f"{request.verb} was taken up by a controller that lost the lead before it answered, and is not begun again; "
+        "whether it was carried out shows in `rechannel history` and `rechannel status`"
+    )
+    return Reply(request=request.request, code=int(Exit.UNCLEAR), sentence=sentence)
 
 
 def _no(request: Request, sentence: str) -> Reply:

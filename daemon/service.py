@@ -19,6 +19,23 @@ from rechannel.daemon.controller import Controller
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.store import Store, StoreError, StoreUnavailableError
 
+_STEP = 1.0  # seconds; less is the clock's own drift, and a job that is late by as much does no harm
+
+
+class ClockSteps:
+    """Notices that somebody set the clock: it no longer agrees with a steady one. Both in seconds."""
+
+    def __init__(self, clock: Callable[[], float], steady: Callable[[], float]) -> None:
+        self._clock = clock
+        self._steady = steady
+        self._apart = clock() - steady()
+
+    def seen(self) -> float:
+        """Return by how much the clock was set since the last call; 0 for less than a second."""
+        apart = self._clock() - self._steady()
+        step, self._apart = apart - self._apart, apart
+        return step if abs(step) >= _STEP else 0.0
+
 
 def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[], float] = time.time) -> None:
     """Run the controller until ``stop`` is set.
@@ -40,12 +57,13 @@ def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[]
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
     scheduler = BackgroundScheduler(timezone=UTC)
     often = settings.controller.observe
-    for title, job, seconds in (
+    jobs = (
         ("observe", controller.observe, often),
         ("requests", controller.answer_requests, often),
         ("follow", controller.follow, often),
         ("decide", controller.decide_all, settings.reschedule.timeout),
-    ):
+    )
+    for title, job, seconds in jobs:
         scheduler.add_job(
             Brake(title, job, time.monotonic),
             "interval",
@@ -58,8 +76,14 @@ def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[]
     where = settings.redis.url.split("@")[-1]
     log.info("controller-starts", name=controller.lead.name, cluster=settings.cluster.name, redis=where)
     scheduler.start()
+    steps = ClockSteps(clock, time.monotonic)
     try:
-        stop.wait()
+        while not stop.wait(often):
+            if step := steps.seen():
+                # The scheduler lives by the clock: set back by an hour, it would do nothing for an hour.
+                log.warning("clock-was-set", seconds=round(step, 1))
+                for title, _, seconds in jobs:
+                    scheduler.reschedule_job(title, trigger="interval", seconds=seconds)
     finally:
         scheduler.shutdown(wait=True)
         try:
@@ -82,6 +106,6 @@ def signer_of(settings: Settings) -> Signer:
     if mistakes:
         raise SettingsError(mistakes)
     try:
-        return Signer.from_file(settings.signing.private_key_file)
+        return Signer.from_file(settings.signing.private_key_file, settings.signing.public_key_file)
     except KeyFileError as error:
         raise KeyFileError(f"{error}; make a key pair with `rechannel config keys DIR`") from error

@@ -133,13 +133,17 @@ def build_snapshot(
     replay: dict[str, FloatArray] = {}
     durations: dict[str, float] = {}
     periods: dict[str, float] = {}
+    room = observed.LARGEST_BLOCKS
     for query in queries.values():
         last = last_of[query.query]
         if whole and not query.problem and len(last) < settings.reschedule.batches:
             model = observed.unmeasured(query)
         elif last:
             placeable = not query.problem and len(last) >= settings.reschedule.batches
-            model = observed.model_query(query, last, rows, executors, placeable=placeable, now=now, speed=rates.speed)
+            model = observed.model_query(
+                query, last, rows, executors, placeable=placeable, now=now, speed=rates.speed, room=room
+            )
+            room -= sum(stream.volume.size for stream in model.streams)
         else:
             continue
         stages += model.stages

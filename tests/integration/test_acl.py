@@ -66,7 +66,6 @@ def test_it_can_do_nothing_else(agent: Store) -> None:
     for attempt in (
         lambda: agent.put(keys.DESIRED, "app-1", envelope),
         lambda: agent.put(keys.ORDERS, "", envelope),
-        lambda: agent.delete(keys.WINDOWS, NODE),
         lambda: agent.last(keys.WINDOWS, NODE, 1),
         lambda: agent.get(keys.REPORT, "app-1"),
         lambda: agent.acquire_lease("thief", 10, 0),

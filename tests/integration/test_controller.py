@@ -30,7 +30,7 @@ from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
 from rechannel.wire.signing import Verifier, make_keys
-from rechannel.wire.store import Author, Store, StoreRefusedError
+from rechannel.wire.store import Author, Store, StoreDeposedError, StoreRefusedError
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 PATIENCE = 30.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
@@ -67,12 +67,13 @@ def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 [redis]
 url = "unix://{server.socket_path}"
 password_file = "{tmp_path}/password"
+timeout = 0.9
 [signing]
 private_key_file = "{tmp_path}/keys/signing.key"
 public_key_file = "{tmp_path}/keys/signing.pub"
 [controller]
 name = "test"
-lease = 1
+lease = 6
 observe = 0.1
 [gate]
 move_cost = 0.01
@@ -554,5 +555,31 @@ def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store
     assert not tried.paused()
     tried.set_paused(True)
     assert tried.paused()
+    held = tried.acquire_lease("b", 100, 0)
+    leader, late = tried.fenced(lambda: held), tried.fenced(lambda: one)
+    for view in (leader, late):
+        for write in (
+            lambda view=view: view.put(keys.STATE, "", author.envelope(state, ttl=7)),
+            lambda view=view: view.append(keys.REQUESTS, "", author.envelope(state, ttl=8)),
+            lambda view=view: view.set_paused(False),
+            lambda view=view: view.delete(keys.STATE),
+        ):
+            if view is leader:
+                write()
+                continue
+            before = (tried.get(keys.STATE), tried.last_id(keys.REQUESTS), tried.paused())
+            with pytest.raises(StoreDeposedError, match=f"epoch {one.epoch} "):
+                write()
+            assert (tried.get(keys.STATE), tried.last_id(keys.REQUESTS), tried.paused()) == before
+    assert (tried.get(keys.STATE), tried.paused()) == (None, False)
+    assert leader.claim("r", 100) == held
+    assert leader.claim("r", 100) == held
+    with pytest.raises(StoreDeposedError):
+        late.claim("other", 100)
+    tried.release_lease("b")
+    with pytest.raises(StoreDeposedError):
+        leader.put(keys.STATE, "", author.envelope(state, ttl=7))
+    after_b = tried.acquire_lease("c", 100, 0)
+    assert tried.fenced(lambda: after_b).claim("r", 100) == held, "an earlier leader's"
     tried.seen_application("x", 100.0)
     assert (tried.applications(100.0), tried.applications(101.0)) == (["x"], [])

@@ -79,10 +79,12 @@ def test_garbage_is_counted_and_passed_over(store):
     assert store.rejected == 4
 
 
-def test_a_key_of_another_kind_is_refused_not_crashed_on(store):
+def test_a_key_of_another_kind_is_counted_and_written_over(store):
     raw(store).set(store.keys(keys.REQUESTS), "a string")
-    with pytest.raises(StoreRefusedError, match="WRONGTYPE"):
-        store.read(keys.REQUESTS, "", "0")
+    assert store.read(keys.REQUESTS, "", "0") == ("0", [])
+    assert store.rejected == 1
+    store.append(keys.REQUESTS, "", request("1"))
+    assert [item.body.request for item in store.read(keys.REQUESTS, "", "0")[1]] == ["1"]
 
 
 def test_the_lease_has_one_holder_and_its_epoch_only_rises(store):

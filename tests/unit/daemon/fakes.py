@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -35,8 +36,9 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
+from rechannel.wire.scripts import EPOCH_LEAP
 from rechannel.wire.signing import Signer, Verifier
-from rechannel.wire.store import Author, Lease, StoreUnavailableError
+from rechannel.wire.store import Author, Lease, StoreDeposedError, StoreUnavailableError
 
 NOW = 1_700_000_000.0
 APP = "app-1"
@@ -56,6 +58,51 @@ class FakeClock:
         self.now += seconds
 
 
+class FakeFenced:
+    """A leader's view of a FakeStore: it writes only while the lease is the one that is held."""
+
+    def __init__(self, store: FakeStore, held: Callable[[], Lease]) -> None:
+        self._store = store
+        self._held = held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _guard(self) -> Lease:
+        held = self._held()
+        self._store._there()
+        if self._store.owner() != held:
+            raise StoreDeposedError(
+                f"the lease of epoch {held.epoch} is over, or another's: nothing was written (test)"
+            )
+        return held
+
+    def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        self._guard()
+        self._store.put(rule, name, envelope, ttl)
+
+    def delete(self, rule: KeyRule, name: str = "") -> None:
+        self._guard()
+        self._store.delete(rule, name)
+
+    def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
+        self._guard()
+        self._store.append(rule, name, *envelopes)
+
+    def set_paused(self, paused: bool) -> None:
+        self._guard()
+        self._store.set_paused(paused)
+
+    def claim(self, request: str, seconds: float) -> Lease:
+        key = self.keys(keys.CLAIM, request)
+        held = self._guard()
+        found, until = self._store.claims.get(key, (held, 0.0))
+        if until <= self._store.clock():
+            found = held
+            self._store.claims[key] = (held, self._store.clock() + seconds)
+        return found
+
+
 class FakeStore:
     """Store without a server. ``away`` makes every call fail; messages go through the real encoding."""
 
@@ -72,8 +119,10 @@ class FakeStore:
         """What an emptied Redis looks like; stream ids go on with time."""
         self.strings: dict[str, tuple[bytes, float]] = {}
         self.streams: dict[str, list[tuple[tuple[int, int], bytes]]] = defaultdict(list)
+        self.claims: dict[str, tuple[Lease, float]] = {}
         self.apps: dict[str, float] = {}
         self._epoch = 0
+        self._leap = False
         self._lease: tuple[str, int, float] | None = None
         self._paused = False
 
@@ -87,6 +136,19 @@ class FakeStore:
 
     def close(self) -> None:
         self._there()
+
+    def fenced(self, held: Callable[[], Lease]) -> FakeFenced:
+        return FakeFenced(self, held)
+
+    def fail_over(self, *, known_epoch: int) -> None:
+        """A replica takes over, to which the newest epochs had not come yet, and no lease."""
+        self._leap, self._epoch, self._lease = True, known_epoch, None
+
+    def owner(self) -> Lease | None:
+        """Who holds the lease at this moment."""
+        if self._lease is None or self._lease[2] <= self.clock():
+            return None
+        return Lease(self._lease[0], self._lease[1])
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
         self._there()
@@ -143,15 +205,15 @@ class FakeStore:
 
     def acquire_lease(self, holder: str, seconds: float, least_epoch: int) -> Lease:
         self._there()
-        now = self.clock()
-        owner = self._lease if self._lease is not None and self._lease[2] > now else None
-        if owner is not None and owner[0] != holder:
-            return Lease(owner[0], owner[1])
-        if owner is None or owner[1] < max(least_epoch, self._epoch):
-            self._epoch = max(self._epoch, least_epoch) + 1
-            owner = (holder, self._epoch, 0.0)
-        self._lease = (holder, owner[1], now + seconds)
-        return Lease(holder, owner[1])
+        owner = self.owner()
+        if owner is not None and owner.holder != holder:
+            return owner
+        if owner is None or self._leap or owner.epoch < max(least_epoch, self._epoch):
+            self._epoch = max(self._epoch, least_epoch) + (EPOCH_LEAP if self._leap else 1)
+            self._leap = False
+            owner = Lease(holder, self._epoch)
+        self._lease = (holder, owner.epoch, self.clock() + seconds)
+        return owner
 
     def release_lease(self, holder: str) -> None:
         self._there()
@@ -374,7 +436,7 @@ CONFIG = dataclasses.replace(settings("apply"), gate=GateSettings(move_cost=0.01
 
 
 def controller(store: FakeStore, clock: FakeClock, config: Settings = CONFIG, name: str = "a") -> Controller:
-    return Controller(config, store, SIGNER, clock, name=name)  # type: ignore[arg-type]
+    return Controller(config, store, SIGNER, clock, name=name, steady=clock)  # type: ignore[arg-type]
 
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:

@@ -99,7 +99,7 @@ def test_config_check_looks_at_what_the_settings_point_at(tmp_path: Path) -> Non
     assert "signing.private_key_file: /nowhere" in done.stderr
     assert "known are adaptive" in done.stderr
     fine = CliRunner().invoke(main, ["config", "check", "--json"])
-    assert (fine.exit_code, json.loads(fine.stdout)) == (0, {"ok": True})
+    assert (fine.exit_code, json.loads(fine.stdout)["ok"]) == (0, True)
 
 
 def test_config_looks_at_the_parameters_of_policies(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rechannel.wire.messages import (
     Decision,
     Envelope,
 )
-from rechannel.wire.store import StoreUnavailableError
+from rechannel.wire.store import StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -155,6 +155,85 @@ def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
     assert found is not None
     assert found.code == Exit.DONE
     assert len(decisions(store)) == 1
+
+
+@pytest.mark.parametrize("verb", ["rebalance", "pause"])
+def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_again(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store.put
+
+    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        if rule is keys.REPLY:
+            raise StoreUnavailableError("gone")
+        real(rule, name, envelope, ttl)
+
+    monkeypatch.setattr(store, "put", failing)
+    request(store, verb, ttl=60)
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    monkeypatch.setattr(store, "put", real)
+    done = (desired(store), store.paused(), len(decisions(store)))
+    clock.sleep(16)  # and the leader is dead
+    world.ready()
+    other = controller(store, clock, name="b")
+    other.observe()
+    store.set_paused(False)
+    assert other.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.UNCLEAR
+    assert "`rechannel history`" in found.sentence
+    assert (desired(store), len(decisions(store))) == (done[0], done[2])
+    assert not store.paused()
+    assert other.answer_requests() == 0
+    # The dead one was only slow: what it still does changes nothing.
+    with pytest.raises(StoreDeposedError):
+        leader.pause(True)
+    assert not store.paused()
+
+
+def test_a_claim_whose_answer_was_lost_is_the_same_leaders(
+    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = leader.lead.store
+    real = view.claim
+
+    def lost(*arguments: Any) -> Any:
+        real(*arguments)
+        raise StoreUnavailableError("the answer was lost")
+
+    monkeypatch.setattr(view, "claim", lost)
+    request(store, "rebalance")
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    monkeypatch.setattr(view, "claim", real)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+
+
+def test_a_question_is_answered_by_every_leader_that_is_asked(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    store.fenced(leader.lead.lease).claim("r1", 100)
+    request(store, "plan")
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+    assert store.claims.keys() == {store.keys(keys.CLAIM, "r1")}
+
+
+def test_an_order_is_heard_no_longer_than_its_claim_is_kept(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause", ttl=1e9)
+    clock.sleep(keys.REQUESTS.ttl + 1)
+    leader.observe()
+    assert leader.answer_requests() == 0
+    assert not store.paused()
 
 
 def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, store: FakeStore) -> None:

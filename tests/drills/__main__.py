@@ -1,0 +1,103 @@
+"""Runs the drills, keeps what they found, writes the documentation: ``python -m tests.drills --json FILE``.
+
+What a file holds already is not run again unless it did not hold; so a run that was broken off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from tests.drills import chaos, load, reliability, results
+from tests.drills.scenarios import SCENARIOS
+from tests.drills.session import NoWorldError, Session, to_stderr
+from tests.drills.world import PROVIDERS
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.drills", description=__doc__)
+    parser.add_argument("--scenario", action="append", default=[], metavar="WORDS", help="those whose name has these")
+    parser.add_argument("--fast", action="store_true", help="only those that CI runs")
+    parser.add_argument("--provider", choices=sorted(PROVIDERS), action="append", help="[default: both]")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run each so many times [default: 1]")
+    parser.add_argument("--only", choices=["scenarios", "load", "chaos"], action="append", help="[default: all three]")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of chaos [default: 10]")
+    parser.add_argument("--seed", type=int, default=1, help="of chaos [default: 1]")
+    parser.add_argument("--phase", type=float, default=load.PHASE, help="of the load test, in seconds [default: 40]")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="what was found; added to")
+    parser.add_argument("--document", type=Path, metavar="FILE", help="write the tables between its marks")
+    parser.add_argument("--render", action="store_true", help="run nothing, only write the document")
+    parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="where logs of what did not hold are kept")
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run what was asked for; 1 if anything did not hold."""
+    given = arguments()
+    if given.list:
+        sys.stdout.writelines(f"{scenario.name}{' (CI)' if scenario.fast else ''}\n" for scenario in SCENARIOS)
+        return 0
+    providers = given.provider or sorted(PROVIDERS)
+    only = given.only or ["scenarios", "load", "chaos"]
+    document = results.load(given.json)
+    document["machine"] = reliability.machine()
+    broken = 0
+    if not given.render and "scenarios" in only:
+        document, broken = _scenarios(given, document, providers)
+    if not given.render and "load" in only:
+        for provider in providers:
+            found = load.run(provider, seconds=given.phase, say=to_stderr)
+            document["load"] = document.get("load", {}) | {provider: found}
+            results.save(given.json, document)
+    if not given.render and "chaos" in only:
+        for provider in providers:
+            run = chaos.run(given.seed, given.minutes, provider, directory=given.logs, say=to_stderr)
+            document["chaos"] = chaos.merged(document.get("chaos", []), run)
+            broken += not run["held"]
+            results.save(given.json, document)
+    if given.document is not None:
+        reliability.write(given.document, document)
+        to_stderr(f"{given.document} is written")
+    return 1 if broken else 0
+
+
+def _scenarios(
+    given: argparse.Namespace, document: results.Document, providers: list[str]
+) -> tuple[results.Document, int]:
+    broken = 0
+    wanted = [
+        scenario
+        for scenario in SCENARIOS
+        if (scenario.fast or not given.fast)
+        and (not given.scenario or any(re.search(words, scenario.name) for words in given.scenario))
+    ]
+    if not wanted:
+        known = "\n".join(scenario.name for scenario in SCENARIOS)
+        raise SystemExit(f"no scenario is named so; known are\n{known}")
+    session = Session(given.logs)
+    try:
+        for repetition in range(1, given.repeat + 1):
+            for provider in providers:
+                for scenario in wanted:
+                    if results.is_done(document, scenario.name, provider, repetition):
+                        continue
+                    try:
+                        result = session.run(scenario, provider, repetition)
+                    except NoWorldError as error:
+                        to_stderr(str(error))
+                        broken += 1
+                        continue
+                    broken += not (result.held or result.skipped)
+                    document = results.merge(document, result)
+                    results.save(given.json, document)
+    finally:
+        session.close()
+    return document, broken
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,212 @@
+"""What the drills found: kept in a JSON file that grows run by run, and told in `docs/reliability.md`. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Document = dict[str, Any]
+BEGIN, END = "<!-- {name} -->", "<!-- end of {name} -->"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of one scenario. Seconds, rows, counts; ``skipped``: why it could not be run on this machine.
+
+    ``recovered``: until all parts worked together again, counted from ``counted_from``; ``settled``: until no move was
+    left under way; ``gap``: the longest time without a commit while it lasted, beside the ``usual_gap`` before.
+    """
+
+    scenario: str
+    fault: str
+    when: str
+    provider: str
+    held: bool = False
+    repetition: int = 1
+    problems: Sequence[str] = ()
+    lost: int = 0
+    doubled: int = 0
+    batches: int = 0
+    failed_attempts: int = 0
+    recovered: float | None = None
+    counted_from: str = ""
+    settled: float | None = None
+    gap: float | None = None
+    usual_gap: float | None = None
+    migration: str = ""
+    landed: int = 0
+    abandoned: Mapping[str, int] = field(default_factory=dict)
+    late_writes: int = 0
+    skipped: str = ""
+    at: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What makes two results the same run."""
+        return self.scenario, self.provider, self.repetition
+
+
+def load(path: Path) -> Document:
+    """Read what was found before; an empty document where there is nothing."""
+    if not path.exists():
+        return {"runs": []}
+    document: Document = json.loads(path.read_text())
+    document.setdefault("runs", [])
+    return document
+
+
+def save(path: Path, document: Document) -> None:
+    """Write the file whole: a run that is broken off leaves the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(document, indent=1) + "\n")
+    partial.replace(path)
+
+
+def merge(document: Document, result: Result) -> Document:
+    """Return the document with a run added, in place of an older one of the same scenario, provider and repetition."""
+    row = dataclasses.asdict(result)
+    kept = [item for item in document["runs"] if _key(item) != result.key]
+    return document | {"runs": [*kept, row]}
+
+
+def is_done(document: Document, scenario: str, provider: str, repetition: int) -> bool:
+    """Whether a run is in the document and need not be made again: it held, or cannot be made on this machine."""
+    return any(
+        _key(item) == (scenario, provider, repetition) and (item["held"] or item["skipped"])
+        for item in document["runs"]
+    )
+
+
+def _key(item: Mapping[str, Any]) -> tuple[str, str, int]:
+    return item["scenario"], item["provider"], item["repetition"]
+
+
+def table(runs: Iterable[Mapping[str, Any]], order: Sequence[tuple[str, str]]) -> str:
+    """Return faults x outcome in Markdown. ``order``: (fault, when) of each row; those without a run are left out."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        found.setdefault((run["fault"], run["when"]), []).append(run)
+    lines = [
+        (
+            "| fault | when | runs that held | rows lost | rows doubled | failed attempts | recovered, median / worst "
+            "| counted from | longest gap between commits / usual | migration |"
+        ),
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [_row(fault, when, found[fault, when]) for fault, when in order if (fault, when) in found]
+    return "\n".join(lines)
+
+
+def _row(fault: str, when: str, runs: list[Mapping[str, Any]]) -> str:
+    made = [run for run in runs if not run["skipped"]]
+    if not made:
+        return f"| {fault} | {when} | skipped: {runs[0]['skipped']} |" + " |" * 7
+    providers = sorted({run["provider"] for run in made})
+    held = ", ".join(
+        f"{name} {sum(run['held'] for run in own)} of {len(own)}"
+        for name in providers
+        if (own := [run for run in made if run["provider"] == name])
+    )
+    if any(not run["held"] for run in made):
+        held = f"**{held}**"
+    cells = [
+        fault,
+        when,
+        held,
+        str(sum(run["lost"] for run in made)),
+        str(sum(run["doubled"] for run in made)),
+        _spread([run["failed_attempts"] for run in made]),
+        _median_worst([run["recovered"] for run in made]),
+        next((run["counted_from"] for run in made if run["counted_from"]), ""),
+        f"{_worst([run['gap'] for run in made])} / {_worst([run['usual_gap'] for run in made])}",
+        _migrations(made),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _spread(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _median_worst(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):.0f} / {max(known):.0f} s" if known else "not recovered"
+
+
+def _worst(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{max(known):.1f} s" if known else "-"
+
+
+def _migrations(runs: Sequence[Mapping[str, Any]]) -> str:
+    moving = [run for run in runs if run["migration"]]
+    if not moving:
+        return ""
+    reasons: dict[str, int] = {}
+    for run in moving:
+        for reason, count in run["abandoned"].items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    said = f"{sum(run['landed'] for run in moving)} moves landed"
+    if reasons:
+        said += ", given up: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return said
+
+
+def problems(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Name what did not hold, one line each; "" if all did."""
+    return "\n".join(
+        f"* {run['scenario']} ({run['provider']}, run {run['repetition']}): {problem}"
+        for run in runs
+        if not run["skipped"]
+        for problem in (run["problems"] or ([] if run["held"] else ["did not hold"]))
+    )
+
+
+def load_table(load: Mapping[str, Any]) -> str:
+    """Return the load test in Markdown: what was done to Rechannel and what the batches of the queries made of it."""
+    lines = [
+        "| what was done to Rechannel | batches | median batch | healthy before and after | ratio |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {row['phase']} | {row['batches']} | {row['median']:.2f} s | {row['healthy']:.2f} s | {row['ratio']:.2f} |"
+        for row in load["phases"]
+    ]
+    low, high = load["noise"]
+    lines += ["", f"Healthy phases against the healthy phases beside them, the noise: {low:.2f} to {high:.2f}."]
+    return "\n".join(lines)
+
+
+def chaos_table(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Return the chaos runs in Markdown."""
+    lines = [
+        (
+            "| seed | minutes | provider | faults | batches audited | rows lost | rows doubled "
+            "| moves landed / given up | recovered after the last mending |"
+        ),
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {run['seed']} | {run['minutes']:g} | {run['provider']} | {len(run['strikes'])} | {run['batches']} "
+        f"| {run['lost']} | {run['doubled']} | {run['landed']} / {run['abandoned']} | {run['recovered']:.0f} s |"
+        for run in runs
+    ]
+    return "\n".join(lines)
+
+
+def between_marks(page: str, name: str, text: str) -> str:
+    """Return the page with ``text`` between the marks of ``name``."""
+    begin, end = BEGIN.format(name=name), END.format(name=name)
+    before, found, rest = page.partition(begin)
+    if not found:
+        raise ValueError(f"the page has no {begin}")
+    after = rest.partition(end)[2]
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"

@@ -1,0 +1,182 @@
+"""The scenarios: each fault, while nothing moves and during a running migration; and how one is run on a world.
+
+What must hold in every one of them:
+
+* the output of every batch equals the batch computation: no row lost, none doubled;
+* the queries go on committing meanwhile, unless it is the driver or an executor that is hit;
+* the migration completes, or its moves end settled, each with a typed reason; no step of a move is taken twice;
+* no two controllers lead under one epoch;
+* nothing is decided while a node's figures are missing;
+* within `scenarios.WITHIN` seconds all parts work together again, by themselves. That is recognized by what they say
+  later than the strike (or the mending): a leader, a link's report of newer batches, figures of every node, three
+  executors that hold all partitions, an application that is ready for decisions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rechannel.daemon.cli_history import Reader
+from rechannel.migration.moves import Reason
+from rechannel.wire.store import StoreError
+from tests.drills import audit
+from tests.drills.faults import FAULTS, Fault
+from tests.drills.results import Result
+from tests.drills.world import PATIENCE, World
+
+IDLE, MIGRATING = "while nothing moves", "during a migration"
+WITHIN = 240.0  # seconds; on a machine that is not overloaded it takes a small part of that
+_LANDED_BEFORE = 2  # moves of the migration that have landed when the fault strikes
+_STALE_AFTER = 15.0  # seconds after which a silent node's figures count as missing for certain
+_PROGRESS_AFTER = 10.0  # faults that last longer must see commits meanwhile
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A fault at a time. ``fast``: whether it is part of what CI runs."""
+
+    fault: Fault
+    when: str
+    fast: bool = False
+
+    @property
+    def name(self) -> str:
+        """The scenario in an operator's words."""
+        return f"{self.fault.name} {self.when}"
+
+
+_FAST = {
+    ("the leading controller is killed", MIGRATING),
+    ("Redis is emptied", MIGRATING),
+    ("the executor that takes partitions is killed", MIGRATING),
+    ("an agent is cut off from Redis", MIGRATING),
+}
+SCENARIOS = tuple(
+    Scenario(fault, when, (fault.name, when) in _FAST)
+    for fault in FAULTS
+    for when in (IDLE, MIGRATING)
+    if (fault.idle if when == IDLE else fault.moving)
+)
+
+
+def until_well(world: World, what: str) -> None:
+    """Wait until all parts work together and nothing moves."""
+    since, batches = time.time(), world.last_batches()
+    world.wait(what, lambda: world.lacking(since, batches) or world.moving())
+
+
+def run(world: World, scenario: Scenario, say: Callable[[str], None] = lambda _: None) -> Result:
+    """Run one scenario on a world that is up; raises `DrillError` where something does not come about in time."""
+    fault = scenario.fault
+    if fault.prepare is not None:
+        fault.prepare(world)
+    until_well(world, "all is well before the fault")
+    failed_before, attached = world.failed_tasks(), _attached(world)
+    decision, moves = "", 0
+    if scenario.when == MIGRATING:
+        decision, moves = world.start_migration()
+        say(f"migration {decision} of {moves} moves runs")
+        world.wait("some moves have landed", lambda: _too_few(world, decision, moves), every=0.2)
+    struck, batches = time.time(), world.last_batches()
+    mend = fault.strike(world)
+    hit = time.time()  # what was said before it was hit is no sign of recovery
+    say(f"struck: {fault.name}")
+    _last(world, fault.lasts)
+    meanwhile = world.last_batches()
+    mended = time.time()
+    mend()
+    say(f"mended after {mended - struck:.0f} s")
+    if fault.healed_from == "strike":
+        since, after, seen = struck, hit, batches
+    else:
+        since, after, seen = mended, time.time(), meanwhile
+    world.wait("Rechannel recovers", lambda: world.lacking(after, seen), patience=max(WITHIN, PATIENCE))
+    recovered = time.time()
+    world.wait("no move is left under way", world.moving)
+    settled = time.time()
+    say(f"recovered in {recovered - since:.1f} s, no move under way after {settled - since:.1f} s")
+    journal = world.journal()
+    outcome = audit.migrated(journal, decision, moves)
+    checked = audit.audit(world.app_directory)
+    same_run = _attached(world) == attached
+    problems = list(checked.wrong) + world.watch.leaders.problems() + audit.taken_twice(journal)
+    problems += _progress_problems(fault, batches, meanwhile)
+    problems += _migration_problems(outcome, fault)
+    if fault.blinds and fault.lasts > _STALE_AFTER:
+        problems += decided_blindly(world, hit + _STALE_AFTER, mended)
+    if recovered - since > WITHIN:
+        problems.append(f"recovery took {recovered - since:.0f} s; {WITHIN:g} s are promised")
+    times = world.commit_times()
+    return Result(
+        scenario=scenario.name,
+        fault=fault.name,
+        when=scenario.when,
+        provider=world.provider,
+        held=not problems and checked.exact,
+        problems=problems,
+        lost=checked.lost,
+        doubled=checked.doubled,
+        batches=checked.batches,
+        failed_attempts=world.failed_tasks() - (failed_before if same_run else 0),
+        recovered=round(recovered - since, 1),
+        counted_from=fault.healed_from,
+        settled=round(settled - since, 1) if decision else None,
+        gap=round(max(audit.longest_gap(own, struck, recovered) for own in times.values()), 1),
+        usual_gap=round(max(audit.usual_gap(own, struck) for own in times.values()), 1),
+        migration=outcome.sentence() if decision else "",
+        landed=outcome.landed,
+        abandoned=dict(outcome.reasons),
+        late_writes=world.watch.leaders.late,
+    )
+
+
+def _last(world: World, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 1.0))
+        world.journal()
+
+
+def _attached(world: World) -> float:
+    found = world.report()
+    return found.body.attached if found is not None else 0.0
+
+
+def _too_few(world: World, decision: str, moves: int) -> str:
+    so_far = audit.migrated(world.journal(), decision, moves)
+    return f"{so_far.sentence()}" if so_far.landed < _LANDED_BEFORE else ""
+
+
+def _progress_problems(fault: Fault, before: dict[str, int], after: dict[str, int]) -> list[str]:
+    if fault.stalls or fault.lasts < _PROGRESS_AFTER:
+        return []
+    return [f"{name} committed nothing while {fault.name}" for name in before if after[name] <= before[name]]
+
+
+def _migration_problems(outcome: audit.Migrated, fault: Fault) -> list[str]:
+    typed = {str(reason) for reason in Reason}
+    problems = [f"moves given up with no typed reason: {reason}" for reason in outcome.reasons if reason not in typed]
+    # The moves of a driver that was killed end with its run; the next run has other ones.
+    if outcome.unsettled and not fault.ends_run:
+        problems.append(f"moves not settled: {outcome.unsettled}")
+    if outcome.moves and not fault.ends_run and outcome.landed + outcome.abandoned < outcome.moves:
+        problems.append(f"moves that nobody accounts for: {outcome.sentence()}")
+    return problems
+
+
+def decided_blindly(world: World, since: float, until: float) -> list[str]:
+    """Name the decisions of a span in which some node's figures were missing, other than "not ready"."""
+    store = world.store()
+    try:
+        entries = Reader(store, time.time).first(1000)
+    except StoreError as error:
+        return [f"the decisions could not be read: {error}"]
+    finally:
+        store.close()
+    return [
+        f"decided though figures were missing: {entry['outcome']}, {entry['sentence']}"
+        for entry in entries
+        if entry["type"] == "decision" and since < entry["at"] < until and entry["outcome"] != "not-ready"
+    ]

@@ -1,0 +1,504 @@
+"""A whole Rechannel on real parts, whose parts can be killed, stopped, cut off and started again one by one.
+
+Redis, a standalone cluster with three one-core executors, two controllers, an agent for each node, and an application
+that can be audited at any time. Where root allows, every part lives in a network namespace of its own, and nothing of
+it can be reached from outside; elsewhere all meet on a unix socket and on loopback addresses, and nothing can be cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from benchmarks.testbed.processes import ProcessDiedError, ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from rechannel.conf.settings import Settings, load
+from rechannel.daemon import cli_status
+from rechannel.migration.moves import UNSETTLED
+from rechannel.wire import keys
+from rechannel.wire.messages import LinkReport
+from rechannel.wire.signing import make_keys
+from rechannel.wire.store import Store, StoreError
+from tests.drills import network as networks
+from tests.drills.audit import QUERIES, commit_times, read_journal
+from tests.drills.machine import FAKETIME, signal_tree, tmpfs_why_not
+from tests.drills.watch import Watch
+
+ROOT = Path(__file__).parents[2]
+NODES = ("127.0.0.61", "127.0.0.62", "127.0.0.63")
+CONTROLLERS = ("alpha", "beta")
+CLUSTER_NAME = "drills"
+APPLICATION = "drill"
+PARTITIONS = 6
+TMPFS_MB = 64
+PATIENCE = 300.0 * float(os.environ.get("DRILLS_PATIENCE", "1"))  # seconds for each stage; a busy box is slow
+PROVIDERS = {
+    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+
+
+class DrillError(RuntimeError):
+    """Something did not come about in time; the message says what, and how things stood."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A link's report: of which application, and when it was said, in seconds since the epoch."""
+
+    application: str
+    time: float
+    body: LinkReport
+
+
+class World:
+    """Everything a drill needs; all of it is gone when the block ends. Not for more than one thread."""
+
+    def __init__(
+        self, directory: Path, provider: str, *, trigger: str = "2 seconds", link_url: str = "", moves: int = 1
+    ) -> None:
+        """``trigger``: time between two batches; ``moves``: those that one batch of a query takes over at most."""
+        self.directory = directory
+        self.provider = provider
+        self.trigger = trigger
+        self.app_directory = directory / "app"
+        self.link_directory = directory / "link"
+        self.group = ProcessGroup(directory / "logs")
+        self.network: networks.Network | None = None
+        self.redis: RedisServer
+        self.cluster: StandaloneCluster
+        self.watch: Watch
+        self.settings: Settings
+        self.down: set[str] = set()  # parts that a fault holds down; `restart` leaves them alone
+        self.fake_clock = directory / "clock"
+        self._link_url = link_url
+        self._moves_per_batch = moves
+        self._journals: dict[Path, list[dict[str, Any]]] = {}
+        self._mounted = False
+        self._open = contextlib.ExitStack()
+
+    # -- life --
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.app_directory.mkdir()
+        self.link_directory.mkdir(mode=0o700)
+        self.fake_clock.write_text("+0s\n")
+        self._open.enter_context(self.group)
+        if not networks.why_not():
+            self.network = networks.Network(self.group, ["cluster", *CONTROLLERS, *NODES])
+        if not tmpfs_why_not():
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_MB}m,mode=700", "tmpfs", str(self.link_directory)]
+            subprocess.run(mount, check=True)
+            self._mounted = True
+        self.redis = RedisServer(self.group, options=self._redis_options())
+        self.start_redis()
+        self._write_config()
+        self.watch = Watch(self.redis.socket_path)
+        self._open.callback(self.watch.close)
+        for name in CONTROLLERS:
+            self.start_controller(name)
+        workers = [WorkerSpec(node, 1, 768, None) for node in NODES]
+        java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        self.cluster = StandaloneCluster(
+            self.group, self.directory / "cluster", workers, executor_memory_mb=700, executor_java_options=java
+        )
+        self._open.callback(self.cluster.close)
+        with self.inside("cluster"):
+            self.cluster.start(PATIENCE)
+        for node in NODES:
+            self.start_agent(node)
+        self.start_driver()
+
+    def close(self) -> None:
+        """Kill everything; logs, output and journals stay in the directory."""
+        with contextlib.suppress(psutil.Error, OSError):
+            for name in list(self.group.processes):
+                self.resume(name)
+        self._open.close()
+        if hasattr(self, "redis"):
+            shutil.rmtree(self.redis.directory, ignore_errors=True)
+        if self._mounted:
+            subprocess.run(["umount", "-l", str(self.link_directory)], check=False)
+            self._mounted = False
+
+    def _redis_options(self) -> dict[str, str]:
+        # What is written survives a crash of the server, as an operator would have it.
+        options = {"appendonly": "yes", "appendfsync": "everysec"}
+        if self.network is not None:
+            bind = " ".join(["127.0.0.1", *self.network.hub_addresses])
+            options |= {"port": "6379", "bind": bind, "protected-mode": "no"}
+        return options
+
+    def _write_config(self) -> None:
+        private, public = make_keys(self.directory / "keys")
+        config = self.directory / "rechannel.toml"
+        config.write_text(
+            f"""
+            [cluster]
+            name = "{CLUSTER_NAME}"
+            [redis]
+            url = "unix://{self.redis.socket_path}"
+            [signing]
+            private_key_file = "{private}"
+            public_key_file = "{public}"
+            [agent]
+            sample = 0.5
+            window = 2.0
+            [link]
+            directory = "{self.link_directory}"
+            [reschedule]
+            mode = "observe"
+            timeout = 5.0
+            settle = 3.0
+            batches = 2
+            [gate]
+            cooldown = 5.0
+            max_utilization = 10
+            [migration]
+            moves_per_batch = {self._moves_per_batch}
+            settle_batches = 2
+            """
+        )
+        self.config = config
+        self.settings = load(config, {})
+
+    # -- parts --
+
+    def inside(self, part: str) -> contextlib.AbstractContextManager[None]:
+        """Where the processes of a part are started: its namespace, or here where there are none."""
+        return contextlib.nullcontext() if self.network is None else self.network.inside(part)
+
+    def environment(self, part: str) -> dict[str, str]:
+        """Return the environment of one of Rechannel's processes."""
+        environment = {**os.environ, "RECHANNEL_CONFIG": str(self.config)}
+        environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        if self.network is not None and part:
+            environment["RECHANNEL_REDIS__URL"] = f"redis://{self.network.hub_from(part)}:6379/0"
+        return environment
+
+    def start_redis(self, *, empty: bool = False) -> None:
+        """Start Redis with what it had written, or with nothing."""
+        if empty:
+            shutil.rmtree(self.redis.directory / "appendonlydir", ignore_errors=True)
+        with self.inside(networks.HUB):
+            self.redis.start(60.0)
+
+    def start_controller(self, name: str, *, fake_clock: bool = False) -> None:
+        """Start a controller; with ``fake_clock`` its clock is the machine's plus what the file `fake_clock` says."""
+        environment = self.environment(name) | {"RECHANNEL_CONTROLLER__NAME": name}
+        if fake_clock:
+            environment |= {
+                "LD_PRELOAD": str(FAKETIME),
+                "FAKETIME_TIMESTAMP_FILE": str(self.fake_clock),
+                "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        with self.inside(name):
+            self._start_ours(f"controller-{name}", ["controller"], environment)
+
+    def start_agent(self, node: str) -> None:
+        with self.inside(node):
+            self._start_ours(f"agent-{node}", ["agent", "--node", node], self.environment(node))
+
+    def _start_ours(self, name: str, words: list[str], environment: dict[str, str]) -> None:
+        self.group.start(name, [sys.executable, "-m", "rechannel.daemon.cli", *words], env=environment)
+
+    def start_driver(self) -> None:
+        """Start the application, or start it again from its checkpoints."""
+        self.journal()
+        for old in self.link_directory.glob("rechannel-*"):  # of a driver that was killed
+            shutil.rmtree(old, ignore_errors=True)
+        for left in ("stop", "result.json"):
+            (self.app_directory / left).unlink(missing_ok=True)
+        spark = self.cluster.conf(executor_cores=1) | {
+            "spark.app.name": APPLICATION,
+            "spark.sql.shuffle.partitions": str(PARTITIONS),
+            "spark.sql.streaming.stateStore.providerClass": PROVIDERS[self.provider],
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.driver.memory": "700m",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            # A restarted driver must not starve behind the executors of the one that was killed.
+            "spark.cores.max": str(len(NODES)),
+        }
+        (self.app_directory / "conf.json").write_text(json.dumps({"spark": spark, "trigger": self.trigger}))
+        ours = self.environment("cluster")
+        environment = self.cluster.driver_environment()
+        environment |= {name: value for name, value in ours.items() if name.startswith("RECHANNEL_")}
+        environment["PYTHONPATH"] = ours["PYTHONPATH"]
+        if self._link_url:
+            environment["RECHANNEL_REDIS__URL"] = self._link_url
+        with self.inside("cluster"):
+            command = [sys.executable, "-m", "tests.drills.app", str(self.app_directory)]
+            self.group.start("driver", command, env=environment, cwd=ROOT)
+
+    def stop_driver(self) -> dict[str, Any]:
+        """Have the application end in good order; returns what it said at the end."""
+        self.journal()
+        (self.app_directory / "stop").touch()
+        process = self.group.processes.pop("driver")
+        self.wait("the application ends", lambda: "" if not process.alive() else "it still runs")
+        result = self.app_directory / "result.json"
+        if not result.exists():
+            raise DrillError(f"the application ended without a result:\n{process.log_tail(30)}")
+        said: dict[str, Any] = json.loads(result.read_text())
+        return said
+
+    # -- hitting them --
+
+    def alive(self, name: str) -> bool:
+        """Whether a process of ours runs (or is stopped)."""
+        process = self.group.processes.get(name)
+        return process is not None and process.alive()
+
+    def kill(self, name: str) -> None:
+        """Kill a process and what it started with SIGKILL."""
+        if name == "driver":
+            self.journal()
+        if name == "redis":
+            self.redis.kill()
+        else:
+            self.group.kill(name)
+
+    def pause(self, name: str) -> None:
+        """Stop a process, and what it started, in the middle of whatever it does (SIGSTOP)."""
+        self._signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """Let it go on (SIGCONT)."""
+        self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, number: int) -> None:
+        process = self.group.processes.get(name)
+        if process is not None and process.alive():
+            signal_tree(process.pid, number)
+
+    def executor_pids(self, node: str) -> list[int]:
+        """Return the processes of the node's executors."""
+        return [found.pid for found in self.cluster.executors(node)]
+
+    # -- looking at them --
+
+    def store(self) -> Store:
+        """Return an open store of our own, on the unix socket; the caller closes it."""
+        return Store(self.settings.redis, CLUSTER_NAME)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Store]:
+        store = self.store()
+        try:
+            yield store
+        finally:
+            with contextlib.suppress(StoreError):
+                store.close()
+
+    def wait(self, what: str, missing: Callable[[], str], patience: float | None = None, every: float = 1.0) -> float:
+        """Wait until nothing is missing any more; returns the seconds it took, or raises `DrillError`."""
+        patience = PATIENCE if patience is None else patience
+        began = time.monotonic()
+        while lacking := missing():
+            try:
+                self.group.check()
+            except ProcessDiedError as error:
+                raise DrillError(f"{what}: {error}") from error
+            if time.monotonic() - began > patience:
+                raise DrillError(f"{what}: not within {patience:g} s: {lacking}\n{self.tails()}")
+            time.sleep(every)
+        return time.monotonic() - began
+
+    def tails(self, lines: int = 8) -> str:
+        """Return the ends of the logs."""
+        ours = [
+            item for name, item in self.group.processes.items() if name.startswith(("controller", "agent", "driver"))
+        ]
+        return "\n".join(f"--- {item.name}\n{item.log_tail(lines)}" for item in ours)
+
+    def leader(self, since: float = 0.0) -> str:
+        """Return the controller that leads, by its own words later than ``since``; "" where nobody says so."""
+        try:
+            with self._reading() as store:
+                state = store.get(keys.STATE)
+        except StoreError:
+            return ""
+        # A leader whose clock is ahead says so in the future; that is no word of now.
+        if state is None or not since < state.time <= time.time() + 5:
+            return ""
+        return str(getattr(state.body, "leader", "")).partition("/")[0]
+
+    def report(self) -> Reported | None:
+        """Return the newest report of the application's link."""
+        with self._reading() as store:
+            found = [store.get(keys.REPORT, name) for name in store.applications(0.0)]
+        reports = [
+            Reported(item.application, item.time, item.body)
+            for item in found
+            if item is not None and isinstance(item.body, LinkReport)
+        ]
+        return max(reports, key=lambda item: (item.body.attached, item.time), default=None)
+
+    def last_batches(self) -> dict[str, int]:
+        """Query -> its last batch that was written."""
+        return {
+            name: max((int(path.stem) for path in (self.app_directory / "out" / name).glob("[0-9]*.json")), default=-1)
+            for name in QUERIES
+        }
+
+    def lacking(self, since: float, batches: dict[str, int]) -> str:
+        """Say what is not well yet, by words later than ``since`` alone; "" when all parts work together.
+
+        Well is: a leader; a report of the link that knows batches after ``batches``; figures of every node; three
+        executors and no partition elsewhere; ready for decisions.
+        """
+        try:
+            return self._lacking(since, batches)
+        except StoreError as error:
+            return str(error)
+
+    def _lacking(self, since: float, batches: dict[str, int]) -> str:
+        behind = [name for name, last in self.last_batches().items() if last <= batches.get(name, -1)]
+        if behind:
+            return f"no commit of {', '.join(behind)} yet"
+        if not self.leader(since):
+            return "no leader has spoken"
+        found = self.report()
+        if found is None or found.time <= since:
+            return "the link has not reported"
+        report = found.body
+        seen = {query.name: query.batch for query in report.queries}
+        blind = [name for name in QUERIES if seen.get(name, -1) <= batches.get(name, -1)]
+        if blind:
+            return f"the link has seen no batch of {', '.join(blind)}"
+        executors = {info.executor for info in report.executors}
+        if len(executors) != len(NODES):
+            return f"{len(executors)} of {len(NODES)} executors"
+        if not all(
+            query.stages and set(stage.placement) <= executors for query in report.queries for stage in query.stages
+        ):
+            return "partitions are not placed yet"
+        with self._reading() as store:
+            for node in NODES:
+                windows = store.last(keys.WINDOWS, node, 1)
+                if not windows or windows[0].time <= since:
+                    return f"no figures of {node}"
+            document = cli_status.collect(store, self.settings, time.time())
+        row = next((row for row in document["applications"] if row["application"] == found.application), None)
+        if row is None:
+            return "no status of the application"
+        return "" if row["readiness"]["ready"] else str(row["readiness"]["sentence"])
+
+    def moving(self) -> str:
+        """Say which moves are under way, "" if none is."""
+        try:
+            found = self.report()
+        except StoreError as error:
+            return str(error)
+        if found is None:
+            return "no report"
+        open_ = [view for view in found.body.moves if view.state in UNSETTLED]
+        return f"{len(open_)} moves under way, as {open_[0].move}: {open_[0].state}" if open_ else ""
+
+    def failed_tasks(self) -> int:
+        """Return the failed task attempts that the link has counted."""
+        try:
+            found = self.report()
+        except StoreError:
+            return 0
+        return found.body.failed_tasks if found is not None else 0
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Return all lines of all journals the links have written, also of drivers that are gone."""
+        for path in self.link_directory.glob("rechannel-*/journal.jsonl"):
+            with contextlib.suppress(OSError):
+                self._journals[path] = read_journal(path)
+        return [line for lines in self._journals.values() for line in lines]
+
+    def commit_times(self) -> dict[str, list[float]]:
+        """Query -> when each of its batches was written."""
+        return commit_times(self.app_directory)
+
+    # -- a long migration --
+
+    def start_migration(self, wait: float | None = None) -> tuple[str, int]:
+        """Have an operator apply a plan in which every partition goes to the next executor; (decision, moves).
+
+        ``wait``: seconds for which an answer is waited for, if not the command's own.
+        """
+        path = self.directory / "plan.json"
+        found = self.report()
+        if found is None:
+            raise DrillError("no report to make a plan of")
+        plan = everything_moves(found.application, found.time, found.body)
+        path.write_text(json.dumps(plan))
+        patience = [] if wait is None else ["--wait", f"{wait:g}"]
+        code, answer = self.cli("apply", str(path), "--force", "--reason", "a drill", *patience)
+        if code != 0:
+            said = answer.get("sentence") or answer.get("error") if isinstance(answer, dict) else answer
+            raise DrillError(f"the migration was refused: {said}")
+        return str(answer["decision"]["decision"]), len(answer["decision"]["moves"])
+
+    def cli(self, *words: str) -> tuple[int, Any]:
+        """Run a command of the operator's; returns its exit code and what it said."""
+        command = [sys.executable, "-m", "rechannel.daemon.cli", *words, "--json"]
+        try:
+            done = subprocess.run(
+                command, env=self.environment(""), capture_output=True, text=True, timeout=120, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DrillError(f"rechannel {words[0]} did not end within 120 s") from error
+        try:
+            return done.returncode, json.loads(done.stdout)
+        except ValueError:
+            return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def everything_moves(application: str, at: float, report: LinkReport) -> dict[str, Any]:
+    """Return a saved plan that brings every partition to the executor after its own."""
+    names = [info.executor for info in report.executors]
+    following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
+    moves = [
+        {
+            "query": query.query,
+            "stage": stage.stage,
+            "partition": partition,
+            "source": where,
+            "target": following[where],
+        }
+        for query in report.queries
+        for stage in query.stages
+        for partition, where in enumerate(stage.placement)
+        if where in following
+    ]
+    return {
+        "format": 1,
+        "cluster": CLUSTER_NAME,
+        "application": application,
+        "decision": "by-hand",
+        "at": at,
+        "executors": {info.executor: info.host for info in report.executors},
+        "runs": {query.query: query.run for query in report.queries},
+        "moves": moves,
+    }

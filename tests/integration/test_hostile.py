@@ -1,0 +1,357 @@
+"""A real Redis full of what nobody of ours wrote, a real controller process, and a link's courier.
+
+Every key of the table holds garbage in turn: another type of key, no message, a message of another kind, values far too
+large, streams that nobody trims. The controller lives, leads and answers; the link obeys nothing that was not signed;
+neither of the two grows with what is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+import redis
+from click.testing import CliRunner
+from unit.daemon.fakes import APP, QUERY, World
+
+from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import Settings, load
+from rechannel.daemon.cli import main
+from rechannel.daemon.exits import Exit
+from rechannel.migration.link.courier import Courier
+from rechannel.wire import keys
+from rechannel.wire.keys import KeyRule
+from rechannel.wire.messages import MAX_MESSAGE_BYTES, DesiredMove, DesiredPlacement, Envelope, StandingOrders, encode
+from rechannel.wire.signing import Signer, Verifier, make_keys
+from rechannel.wire.store import Author, Store, StoreError
+
+PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(10 * PATIENCE)]
+HOST = "127.0.0.2"
+NAMES = {"node": HOST, "app": APP, "query": QUERY, "request": "r1"}
+MIB = 2**20
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
+        server = RedisServer(group, password="geheim", options={"maxmemory": "1gb"}).start()
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    make_keys(tmp_path / "keys")
+    (tmp_path / "password").write_text("geheim\n")
+    path = tmp_path / "rechannel.toml"
+    path.write_text(
+        f"""
+[redis]
+url = "unix://{server.socket_path}"
+password_file = "{tmp_path}/password"
+timeout = 5
+[signing]
+private_key_file = "{tmp_path}/keys/signing.key"
+public_key_file = "{tmp_path}/keys/signing.pub"
+[controller]
+lease = 25
+observe = 0.2
+[gate]
+move_cost = 0.01
+"""
+    )
+    monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
+    return load(path)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    made = Store(settings.redis, settings.cluster.name)
+    raw(made).flushall()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(store: Store) -> World:
+    made = World(store, time.time)  # type: ignore[arg-type]
+    made.ready()
+    return made
+
+
+@pytest.fixture
+def controller(settings: Settings, store: Store, world: World, tmp_path: Path) -> Iterator[ManagedProcess]:
+    with ProcessGroup(tmp_path / "logs") as group:
+        process = group.start(
+            "controller", [sys.executable, "-m", "rechannel.daemon.cli", "controller"], env=dict(os.environ)
+        )
+        until(lambda: leads(store), "a leader")
+        yield process
+        process.require_alive()
+        assert "application-failed" not in process.log_tail(10_000)
+        assert "job-failed" not in process.log_tail(10_000)
+
+
+def raw(store: Store) -> redis.Redis:
+    return store._redis
+
+
+def leads(store: Store) -> bool:
+    state = store.get(keys.STATE)
+    return state is not None and state.expires > time.time()
+
+
+def key_of(store: Store, rule: KeyRule) -> str:
+    name = next((name for what, name in NAMES.items() if "{" + what + "}" in rule.pattern), "")
+    return store.keys(rule, name)
+
+
+def ask(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, [*arguments, "--json"])
+    assert "Traceback" not in done.output, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout
+
+
+# -- garbage everywhere --
+
+
+def _as_list(client: redis.Redis, key: str) -> None:
+    client.delete(key)
+    client.rpush(key, "x", "y")
+
+
+def _as_hash(client: redis.Redis, key: str) -> None:
+    client.delete(key)
+    client.hset(key, "a", "b")
+
+
+def _as_text(client: redis.Redis, key: str) -> None:
+    client.set(key, b"\xff\x00 no message \n-1")
+
+
+def _as_huge_text(client: redis.Redis, key: str) -> None:
+    client.set(key, b'{"schema":1,')
+    client.setrange(key, 2 * MAX_MESSAGE_BYTES, b"}")
+
+
+def _as_stream(client: redis.Redis, key: str) -> None:
+    client.delete(key)
+    for data in (b"", b"{}", b"[" * 100_000, b'{"schema":1e999}'):
+        client.xadd(key, {"m": data, "n": "x"})
+    client.xadd(key, {"x": "y"}, id=f"{2**63}-1")
+
+
+def _as_long_stream(client: redis.Redis, key: str) -> None:
+    """Two hundred thousand entries that nobody trims, at the server itself."""
+    script = "redis.call('DEL', KEYS[1]) for i = 1, 200000 do redis.call('XADD', KEYS[1], '*', 'm', 'x') end"
+    client.eval(script, 1, key)
+
+
+def _as_large_stream(client: redis.Redis, key: str) -> None:
+    client.delete(key)
+    for _ in range(3):
+        client.eval("redis.call('XADD', KEYS[1], '*', 'm', string.rep(' ', 20971520))", 1, key)
+
+
+def _as_members(client: redis.Redis, key: str) -> None:
+    client.delete(key)
+    client.zadd(key, {"../..": "inf", "x" * 200: time.time() + 9, APP + "\n": time.time(), "\x00": time.time()})
+
+
+GARBAGE = [
+    _as_list,
+    _as_hash,
+    _as_text,
+    _as_huge_text,
+    _as_stream,
+    _as_long_stream,
+    _as_large_stream,
+    _as_members,
+]
+
+
+def test_whatever_the_keys_hold_the_controller_lives_leads_and_answers(
+    store: Store, world: World, controller: ManagedProcess, settings: Settings
+) -> None:
+    """Each kind of garbage on all keys of the table at once, then the honest parts say what they say again."""
+    before = psutil.Process(controller.pid).memory_info().rss
+    for spoil in GARBAGE:
+        for rule in keys.TABLE:
+            spoil(raw(store), key_of(store, rule))
+        time.sleep(1.0)  # the controller has seen it
+        controller.require_alive()
+        for command in (("status",), ("history",)):
+            code, said = ask(*command)
+            assert code == 0, (spoil.__name__, command, said)
+            json.loads(said)
+        said = until(lambda: _planned(world), f"a plan after {spoil.__name__}")
+        assert json.loads(said)["application"] == APP
+        until(lambda: leads(store), f"a leader after {spoil.__name__}")
+        code, said = ask("rebalance", "--apply", "--reason", "test")
+        assert code in (Exit.DONE, Exit.REFUSED, Exit.NOTHING, Exit.NOT_READY), (spoil.__name__, said)
+        world.measure()
+        link = _courier(store, settings)
+        link._round()
+        taken = link.take_desired()
+        if taken is not None:
+            Verifier.from_file(settings.signing.public_key_file).check(taken)
+    raw(store).flushall()
+    grown = psutil.Process(controller.pid).memory_info().rss - before
+    assert grown < 300 * MIB, f"{grown / MIB:.0f} MiB"
+
+
+def _planned(world: World) -> str:
+    """The leader's decision on a plan, whatever it is; asked for again until it knows of the application again."""
+    world.ready()
+    code, said = ask("plan")
+    answered = code in (Exit.DONE, Exit.REFUSED, Exit.NOTHING, Exit.NOT_READY)
+    return said if answered and "decision" in json.loads(said) else ""
+
+
+def _courier(store: Store, settings: Settings) -> Courier:
+    verifier = Verifier.from_file(settings.signing.public_key_file)
+    made = Courier(settings.redis, Author(settings.cluster.name, "link", time.time), APP, verifier)
+    made._store = store
+    made._nodes = {HOST: "0"}
+    return made
+
+
+# -- nothing unsigned steers --
+
+
+def _desired(settings: Settings, **changes: Any) -> Envelope:
+    move = DesiredMove(move="d.0", query=QUERY, stage=0, partition=0, source="0", target="1", step=0)
+    body = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[move])
+    author = Author(settings.cluster.name, "a", time.time)
+    return msgspec.structs.replace(author.envelope(body, ttl=60, application=APP, epoch=7), **changes)
+
+
+def test_a_link_takes_only_what_is_signed_and_its_own(store: Store, settings: Settings, tmp_path: Path) -> None:
+    signer = Signer.from_file(settings.signing.private_key_file)
+    make_keys(tmp_path / "others")
+    other = Signer.from_file(tmp_path / "others" / "signing.key")
+    good = signer.sign(_desired(settings))
+    flipped = base64.b64encode(bytes(byte ^ 1 for byte in base64.b64decode(good.signature))).decode()
+    hostile = {
+        "unsigned": _desired(settings),
+        "by another key": other.sign(_desired(settings)),
+        "a signature's bits": msgspec.structs.replace(good, signature=flipped),
+        "another epoch": msgspec.structs.replace(good, epoch=8),
+        "another expiry": msgspec.structs.replace(good, expires=good.expires + 1),
+        "another application": signer.sign(_desired(settings, application="app-2")),
+        "another cluster": signer.sign(_desired(settings, cluster="other")),
+        "another kind": signer.sign(_desired(settings, body=StandingOrders(paused=True))),
+    }
+    link = _courier(store, settings)
+    for number, (what, envelope) in enumerate(hostile.items(), start=1):
+        raw(store).set(store.keys(keys.DESIRED, APP), encode(envelope))
+        link._round()
+        assert link.take_desired() is None, what
+        assert link.refused == number, what
+    raw(store).set(store.keys(keys.ORDERS), encode(_desired(settings, body=StandingOrders(paused=True))))
+    link._round()
+    assert link.take_orders() is None
+    raw(store).set(store.keys(keys.DESIRED, APP), encode(good))
+    link._round()
+    assert link.take_desired() == good
+
+
+def test_a_migration_under_way_is_not_bent_by_what_is_written_over_it(
+    store: Store, world: World, controller: ManagedProcess, settings: Settings
+) -> None:
+    """Somebody writes over the desired placement all the time: the link sees the controller's word, or refuses."""
+    code, said = ask("rebalance", "--apply", "--force", "--reason", "test")
+    assert code == 0, said
+    verifier = Verifier.from_file(settings.signing.public_key_file)
+    link, targets = _courier(store, settings), set()
+    for number in range(40):
+        forged = _desired(settings, sequence=10_000 + number, epoch=2**40, signature=secrets.token_urlsafe(64))
+        raw(store).set(store.keys(keys.DESIRED, APP), encode(forged))
+        link._round()
+        world.ready()
+        time.sleep(0.05)
+        taken = link.take_desired()
+        if taken is not None:
+            verifier.check(taken)
+            assert isinstance(taken.body, DesiredPlacement)
+            targets |= {move.move for move in taken.body.moves}
+    assert "d.0" not in targets
+    assert link.refused >= 40
+    until(lambda: link._round() or link.take_desired() is not None or targets, "the controller's word again")
+
+
+# -- nothing grows --
+
+
+def test_memory_stays_bounded_while_hostile_content_is_written(
+    store: Store, world: World, controller: ManagedProcess, settings: Settings
+) -> None:
+    """Large, valid messages of an application and a node that try to be kept: more each second than is ever let go."""
+    process, here = psutil.Process(controller.pid), psutil.Process()
+    link = _courier(store, settings)
+    author = Author(settings.cluster.name, "hostile", time.time)
+    batch = store.last(keys.BATCHES, APP, 1)[0].body
+    window = store.last(keys.WINDOWS, HOST, 1)[0].body
+    rows = batch.stages[1].tasks * 2000  # some 2 MB each
+    seen: list[int] = []
+    ended = time.monotonic() + 25
+    number = 100
+    while time.monotonic() < ended:
+        number += 1
+        stage = msgspec.structs.replace(batch.stages[1], tasks=rows)
+        large = msgspec.structs.replace(batch, batch=number, end=time.time(), stages=[batch.stages[0], stage])
+        store.append(keys.BATCHES, APP, author.envelope(large, ttl=60, application=APP, run="run-1"))
+        wide = msgspec.structs.replace(window, end=time.time(), skipped={f"reason {i}": i for i in range(20_000)})
+        store.append(keys.WINDOWS, HOST, author.envelope(wide, ttl=60))
+        for rule in (keys.EVIDENCE, keys.REQUESTS, keys.DECISIONS, keys.OUTCOMES):
+            raw(store).xadd(key_of(store, rule), {"m": secrets.token_bytes(MIB)}, maxlen=40)
+        for index in range(20):
+            name = f"fake-{number % 10}-{index}"
+            store.seen_application(name, time.time())
+            raw(store).set(store.keys(keys.REPORT, name), secrets.token_bytes(MIB // 4), px=5000)
+        world.report()
+        link._round()
+        seen.append(process.memory_info().rss)
+    grown = max(seen) - seen[0]
+    late = max(seen[-len(seen) // 3 :]) - max(seen[: 2 * len(seen) // 3])
+    assert max(seen) < 1000 * MIB, f"{[rss // MIB for rss in seen]}"
+    assert late < 150 * MIB, f"still grows: {[rss // MIB for rss in seen]}"
+    assert len(link._closed) <= 10_000 and here.memory_info().rss < 2000 * MIB
+    assert link.refused > 0
+    print(f"controller grew by {grown / MIB:.0f} MiB to {max(seen) / MIB:.0f} MiB in {len(seen)} rounds")
+    status = json.loads(ask("status")[1])
+    assert status["rejected_messages"] > 0  # the fakes' reports
+    controller.require_alive()
+    until(lambda: _leads(store), "a leader")
+    os.kill(controller.pid, 0 * signal.SIGTERM)
+
+
+def _leads(store: Store) -> bool:
+    try:
+        return leads(store)
+    except StoreError:
+        return False

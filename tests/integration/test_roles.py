@@ -1,0 +1,403 @@
+"""Users of each role in a real server: what the table of keys allows is allowed, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import structlog
+from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from unit.daemon.fakes import APP, World, window
+
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import Settings, load
+from rechannel.daemon import log
+from rechannel.daemon.cli import main
+from rechannel.daemon.service import run_controller
+from rechannel.migration.link.courier import Courier
+from rechannel.monitors.agent import Pusher, open_store
+from rechannel.wire import keys
+from rechannel.wire.keys import KeyRule, Keys, Role
+from rechannel.wire.messages import DesiredPlacement, Request, StandingOrders
+from rechannel.wire.signing import Signer, Verifier, make_keys
+from rechannel.wire.store import Author, Store, StoreForbiddenError, StoreRefusedError
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+NODE, OTHER = "127.0.0.2", "127.0.0.3"
+PATIENCE = 30.0
+ORDERS = ("rebalance --apply", "stop", "pause", "resume", f"drain {NODE}", f"undrain {NODE}", "rollback")
+
+Users = Callable[[Role], Settings]
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _log() -> Iterator[None]:
+    """The controller's lines, which must not get between those of the command line."""
+    log.set_up(io.StringIO())
+    yield
+    structlog.reset_defaults()
+    logging.getLogger().handlers = []
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("roles")
+
+
+@pytest.fixture(scope="module")
+def files(server: RedisServer, directory: Path) -> dict[Role | None, Path]:
+    """A configuration file for each role, and one for the administrator (None)."""
+    (directory / "admin").write_text("geheim\n")
+    make_keys(directory / "keys")
+    found: dict[Role | None, Path] = {None: _write(directory, server, "", directory / "admin", None)}
+    for role in Role:
+        password = directory / f"{role}.password"
+        words = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else []), "--json"]
+        done = CliRunner().invoke(main, [*words, "--config", str(found[None]), "--password-file", str(password)])
+        assert done.exit_code == 0, done.output
+        found[role] = _write(directory, server, json.loads(done.stdout)["user"], password, role)
+    return found
+
+
+def _write(directory: Path, server: RedisServer, user: str, password: Path, role: Role | None) -> Path:
+    path = directory / f"{role or 'admin'}.toml"
+    private = f'private_key_file = "{directory}/keys/signing.key"' if role is Role.CONTROLLER else ""
+    path.write_text(
+        f"""
+[redis]
+url = "unix://{server.socket_path}"
+username = "{user}"
+password_file = "{password}"
+[signing]
+{private}
+public_key_file = "{directory}/keys/signing.pub"
+[agent]
+node = "{NODE}"
+[controller]
+name = "test"
+lease = 10
+observe = 0.1
+[gate]
+move_cost = 0.01
+"""
+    )
+    return path
+
+
+@pytest.fixture
+def settings(files: dict[Role | None, Path]) -> Iterator[Callable[[Role | None], Settings]]:
+    yield lambda role: load(files[role], {})
+
+
+@pytest.fixture
+def open_as(settings: Callable[[Role | None], Settings]) -> Iterator[Callable[[Role | None], Store]]:
+    opened: dict[Role | None, Store] = {}
+
+    def store(role: Role | None) -> Store:
+        if role not in opened:
+            opened[role] = Store(settings(role).redis, "default")
+        return opened[role]
+
+    admin = raw(store(None))
+    for key in admin.scan_iter("*"):
+        admin.delete(key)
+    yield store
+    for found in opened.values():
+        found.close()
+
+
+def raw(store: Store) -> redis.Redis:
+    return store._redis
+
+
+def key_of(rule: KeyRule) -> str:
+    return Keys("default")(rule, NODE if "{node}" in rule.pattern else APP)
+
+
+WRITE: dict[str, Callable[[redis.Redis, str], Any]] = {
+    "stream": lambda client, key: client.xadd(key, {"m": "x"}, maxlen=10) and client.expire(key, 60),
+    "string": lambda client, key: client.set(key, "x", px=60_000),
+    "sorted set": lambda client, key: client.zadd(key, {"x": 1}),
+}
+READ: dict[str, Callable[[redis.Redis, str], Any]] = {
+    "stream": lambda client, key: client.xrevrange(key, count=1),
+    "string": lambda client, key: client.getrange(key, 0, 10),
+    "sorted set": lambda client, key: client.zrangebyscore(key, 0, "+inf"),
+}
+
+
+def allowed(act: Callable[[redis.Redis, str], Any], client: redis.Redis, key: str) -> bool:
+    try:
+        act(client, key)
+    except redis.exceptions.NoPermissionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("rule", keys.TABLE, ids=lambda rule: rule.pattern)
+def test_a_role_may_what_the_table_says(open_as: Callable[[Role | None], Store], rule: KeyRule, role: Role) -> None:
+    client, key = raw(open_as(role)), key_of(rule)
+    assert allowed(WRITE[rule.kind], client, key) == rule.written_by(role)
+    raw(open_as(None)).delete(key)
+    WRITE[rule.kind](raw(open_as(None)), key)
+    assert allowed(READ[rule.kind], client, key) == rule.read_by(role)
+    foreign = key.replace("{default}", "{other}")
+    assert not allowed(WRITE[rule.kind], client, foreign)
+    assert not allowed(READ[rule.kind], client, foreign)
+
+
+@pytest.mark.parametrize("rule", [keys.WINDOWS, keys.EVIDENCE], ids=lambda rule: rule.pattern)
+def test_an_agent_may_nothing_on_another_node(open_as: Callable[[Role | None], Store], rule: KeyRule) -> None:
+    client = raw(open_as(Role.AGENT))
+    assert not allowed(WRITE["stream"], client, Keys("default")(rule, OTHER))
+    assert not allowed(READ["stream"], client, Keys("default")(rule, NODE))
+
+
+def test_one_key_one_writing_role() -> None:
+    for rule in keys.TABLE:
+        writers = {role for role in Role if rule.written_by(role)}
+        assert writers in ({rule.writer}, {Role.VIEWER, Role.OPERATOR}), rule.pattern
+
+
+DANGEROUS = (
+    "KEYS *",
+    "SCAN 0",
+    "DBSIZE",
+    "RANDOMKEY",
+    "FLUSHALL",
+    "FLUSHDB",
+    "CONFIG GET requirepass",
+    "CONFIG SET dir /tmp",
+    "ACL LIST",
+    "ACL SETUSER thief on",
+    "ACL WHOAMI",
+    "MODULE LIST",
+    "SHUTDOWN",
+    "SAVE",
+    "BGSAVE",
+    "REPLICAOF NO ONE",
+    "SLAVEOF NO ONE",
+    "MIGRATE h 1 k 0 1",
+    "MONITOR",
+    "CLIENT LIST",
+    "CLIENT KILL ID 1",
+    "CLIENT PAUSE 1",
+    "SLOWLOG GET",
+    "LATENCY RESET",
+    "PUBLISH c m",
+    "SUBSCRIBE c",
+    "SWAPDB 0 1",
+    "FUNCTION LIST",
+    "SCRIPT FLUSH",
+    "SCRIPT KILL",
+    "EVAL return(1) 0",
+    "FCALL f 0",
+    "DUMP k",
+    "RESTORE k 0 x",
+    "RENAME k l",
+    "COPY k l",
+    "OBJECT ENCODING k",
+    "SORT k",
+    "XGROUP CREATE k g 0",
+    "CLUSTER INFO",
+)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_dangerous_commands_are_refused(open_as: Callable[[Role | None], Store], role: Role) -> None:
+    client = raw(open_as(role))
+    commands = [*DANGEROUS, *(() if role is Role.CONTROLLER else ("EVALSHA abc 0", "SCRIPT LOAD return(1)"))]
+    let_through = []
+    for command in commands:
+        try:
+            client.execute_command(*command.split())
+        except redis.exceptions.NoPermissionError:
+            continue
+        except redis.ResponseError as error:
+            let_through.append(f"{command}: {error}")
+            continue
+        let_through.append(command)
+    assert let_through == []
+
+
+# -- every part works with its own user --
+
+
+def run(path: Path, *arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, [*arguments, "--config", str(path)])
+    assert done.exit_code == code, (arguments, done.output)
+    return done
+
+
+@pytest.fixture
+def led(settings: Callable[[Role | None], Settings], open_as: Callable[[Role | None], Store]) -> Iterator[World]:
+    """A real controller as its own user leads over an application that a link's user reports."""
+    world = World(_Split(open_as), time.time)  # type: ignore[arg-type]
+    world.ready()
+    stop = threading.Event()
+    thread = threading.Thread(target=run_controller, args=(settings(Role.CONTROLLER), stop))
+    thread.start()
+    try:
+        until(lambda: open_as(Role.VIEWER).get(keys.STATE))
+        yield world
+    finally:
+        stop.set()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+class _Split:
+    """Sends what agents write as an agent, what links write as a link."""
+
+    cluster = "default"
+
+    def __init__(self, open_as: Callable[[Role | None], Store]) -> None:
+        self._open_as = open_as
+
+    def _of(self, rule: KeyRule, name: str) -> Store:
+        other = rule.writer is Role.AGENT and name != NODE  # only one node has a user here
+        return self._open_as(None if other else rule.writer)
+
+    def put(self, rule: KeyRule, name: str, envelope: Any, ttl: float | None = None) -> None:
+        self._of(rule, name).put(rule, name, envelope, ttl)
+
+    def append(self, rule: KeyRule, name: str, *envelopes: Any) -> None:
+        self._of(rule, name).append(rule, name, *envelopes)
+
+    def seen_application(self, application: str, now: float) -> None:
+        self._open_as(Role.LINK).seen_application(application, now)
+
+
+def test_viewers_look_and_ask_and_order_nothing(
+    led: World, files: dict[Role | None, Path], open_as: Callable[[Role | None], Store]
+) -> None:
+    viewer = files[Role.VIEWER]
+    shown = json.loads(run(viewer, "status", "--partitions", "--json").stdout)
+    assert shown["applications"][0]["application"] == APP
+    assert shown["controller"]["leader"].startswith("test/")
+    run(viewer, "top", "--once")
+    planned = json.loads(run(viewer, "plan", "--json").stdout)
+    assert planned["decision"]["outcome"] == "planned"
+    run(viewer, "rebalance")  # a dry run is a question
+    assert planned["decision"]["decision"] in run(viewer, "history", "--json").stdout
+    for command in ORDERS:
+        refused = run(viewer, *command.split(), code=5)
+        assert "an order, which takes a Redis user of the role operator" in refused.stderr
+    assert open_as(None).last_id(keys.REQUESTS) == "0"
+
+
+def test_an_order_among_the_questions_is_refused_whoever_wrote_it(
+    led: World, open_as: Callable[[Role | None], Store]
+) -> None:
+    viewer = open_as(Role.VIEWER)
+    author = Author("default", "thief")
+    for verb in ("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain"):
+        request = Request(request=f"forged-{verb}", verb=verb, user="root", arguments={"node": NODE})
+        viewer.append(keys.QUESTIONS, "", author.envelope(request, ttl=30))
+        found = until(lambda verb=verb: viewer.get(keys.REPLY, f"forged-{verb}"))
+        assert (found.body.code, found.body.sentence.split(",")[0]) == (1, f"{verb} is an order")
+    assert open_as(None).get(keys.DESIRED, APP) is None
+    assert not open_as(None).paused()
+
+
+def test_operators_order(led: World, files: dict[Role | None, Path], open_as: Callable[[Role | None], Store]) -> None:
+    operator = files[Role.OPERATOR]
+    assert "paused" in run(operator, "pause", "--reason", "a test").stdout
+    assert "resumed" in run(operator, "resume").stdout
+    run(operator, "plan")
+    run(operator, "status")
+    run(operator, "rebalance", "--apply")
+    assert open_as(Role.LINK).get(keys.DESIRED, APP) is not None
+    run(operator, "stop")
+    led.ready()
+    run(operator, "drain", NODE)
+    run(operator, "undrain", NODE)
+
+
+def test_a_link_carries_its_mail_with_its_own_user(
+    settings: Callable[[Role | None], Settings], open_as: Callable[[Role | None], Store], directory: Path
+) -> None:
+    own = settings(Role.LINK)
+    signer = Signer.from_file(directory / "keys/signing.key")
+    author = Author("default", f"link@{APP}")
+    boss = Author("default", "controller")
+    desired = boss.envelope(DesiredPlacement(decision="d", runs={}, moves=[]), ttl=60, application=APP, epoch=1)
+    open_as(Role.CONTROLLER).put(keys.DESIRED, APP, signer.sign(desired))
+    open_as(Role.CONTROLLER).put(keys.ORDERS, "", signer.sign(boss.envelope(StandingOrders(), ttl=60, epoch=1)))
+    world = World(_Split(open_as), time.time)  # type: ignore[arg-type]
+    world.ready()
+    courier = Courier(own.redis, author, APP, Verifier.from_file(own.signing.public_key_file))
+    courier.fetch_orders()
+    assert courier.take_orders() is not None
+    assert courier.recall("no-query") is None
+    report = open_as(Role.VIEWER).get(keys.REPORT, APP)
+    courier.post_report(report.body, {NODE})  # type: ignore[union-attr, arg-type]
+    courier.start()
+    try:
+        assert until(courier.take_desired).body.decision == "d"
+    finally:
+        courier.stop(PATIENCE)
+    assert courier.refused == 0
+
+
+def test_an_agent_pushes_with_its_own_user(
+    settings: Callable[[Role | None], Settings], open_as: Callable[[Role | None], Store]
+) -> None:
+    own = settings(Role.AGENT)
+    pusher = Pusher(NODE, lambda: open_store(own), buffered_windows=10)
+    pusher.offer(Author("default", f"agent:{NODE}").envelope(window(0), ttl=60))
+    assert pusher.attempt() == 0.0
+    pusher._let_go()
+    assert len(open_as(Role.VIEWER).last(keys.WINDOWS, NODE, 10)) == 1
+
+
+def test_a_link_cannot_forge_what_a_controller_says(open_as: Callable[[Role | None], Store], directory: Path) -> None:
+    forged = Signer(Ed25519PrivateKey.generate()).sign(
+        Author("default", "thief").envelope(StandingOrders(paused=True), ttl=60, epoch=9)
+    )
+    for rule, name in ((keys.ORDERS, ""), (keys.DESIRED, APP), (keys.STATE, "")):
+        with pytest.raises(StoreForbiddenError):
+            open_as(Role.LINK).put(rule, name, forged)
+
+
+def test_two_of_one_role_have_passwords_of_their_own(
+    files: dict[Role | None, Path], settings: Callable[[Role | None], Settings], tmp_path: Path
+) -> None:
+    for name in ("ann", "bob"):
+        words = ["acl", "add-role", "operator", name, "--json", "--password-file", str(tmp_path / name)]
+        said = json.loads(run(files[None], *words).stdout)
+        assert said["user"] == f"rechannel-default-operator-{name}"
+    passwords = {(tmp_path / name).read_text() for name in ("ann", "bob")}
+    assert len(passwords) == 2
+    wrong = dataclasses.replace(
+        settings(None).redis, username="rechannel-default-operator-ann", password_file=str(tmp_path / "bob")
+    )
+    with pytest.raises(StoreRefusedError, match="refuses us"):
+        Store(wrong, "default").check()
+
+
+def test_names_and_roles_that_cannot_be(files: dict[Role | None, Path], tmp_path: Path) -> None:
+    password = str(tmp_path / "p")
+    assert "name the node" in run(files[None], "acl", "add-role", "agent", "--password-file", password, code=2).stderr
+    assert "letters" in run(files[None], "acl", "add-role", "link", "a b", "--password-file", password, code=1).stderr
+    run(files[None], "acl", "add-role", "king", "--password-file", password, code=2)
+    assert not (tmp_path / "p").exists()

@@ -1,0 +1,240 @@
+"""No secret is shown: passwords and private keys carry a mark, and nothing that comes out of Rechannel has it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import structlog
+from click.testing import CliRunner
+from unit.daemon.fakes import APP
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import Settings, load
+from rechannel.daemon import log
+from rechannel.daemon.cli import main
+from rechannel.daemon.service import run_controller
+from rechannel.migration.link.courier import Courier
+from rechannel.monitors.agent import Pusher, open_store
+from rechannel.wire.signing import KeyFileError, Signer, Verifier, make_keys
+from rechannel.wire.store import Author, Store, StoreError
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+PASSWORD = "MARKEDpassword0123456789"
+
+# What each command is given, where it needs something; all others are run as they are.
+GIVEN: dict[str, list[str]] = {
+    "plan": ["--wait", "0.2"],
+    "rebalance": ["--apply", "--wait", "0.2"],
+    "rollback": ["--wait", "0.2"],
+    "stop": ["--wait", "0.2"],
+    "pause": ["--wait", "0.2"],
+    "resume": ["--wait", "0.2"],
+    "drain": ["127.0.0.2", "--wait", "0.2"],
+    "undrain": ["127.0.0.2", "--wait", "0.2"],
+    "apply": ["{directory}/plan.json", "--wait", "0.2"],
+    "top": ["--once"],
+    "config keys": ["{directory}/keys", "--rotate"],
+    "acl add-node": ["127.0.0.2", "--password-file", "{directory}/password"],
+    "acl add-role": ["operator", "--password-file", "{directory}/password"],
+}
+DAEMONS = ("agent", "controller")  # run below, for they do not end by themselves
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
+        made = RedisServer(group, password=PASSWORD).start()
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "password").write_text(PASSWORD + "\n")
+    (tmp_path / "password").chmod(0o600)
+    (tmp_path / "plan.json").write_text("{}")
+    make_keys(tmp_path / "keys")
+    path = tmp_path / "rechannel.toml"
+    path.write_text(
+        f"""
+[redis]
+url = "unix://{server.socket_path}"
+password_file = "{tmp_path}/password"
+timeout = 0.5
+[signing]
+private_key_file = "{tmp_path}/keys/signing.key"
+public_key_file = "{tmp_path}/keys/signing.pub"
+[controller]
+lease = 10
+audit_file = "{tmp_path}/audit.jsonl"
+"""
+    )
+    monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
+    return path
+
+
+@pytest.fixture
+def secrets(config: Path) -> list[str]:
+    """The password, and the line of the private key that is the key."""
+    return [PASSWORD, (config.parent / "keys/signing.key").read_text().splitlines()[1]]
+
+
+@pytest.fixture(autouse=True)
+def lines() -> Iterator[io.StringIO]:
+    target = io.StringIO()
+    log.set_up(target)
+    yield target
+    structlog.reset_defaults()
+    logging.getLogger().handlers = []
+
+
+def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
+        else:
+            yield (*before, name)
+
+
+COMMANDS = [words for words in commands(main) if words[0] not in DAEMONS]
+
+
+def breakages(directory: Path, server: RedisServer) -> dict[str, dict[str, str]]:
+    """What may be wrong, as environment variables over the good configuration."""
+    wrong = directory / "wrong"
+    wrong.write_text("MARKEDpassword-that-is-wrong\n")
+    broken = directory / "broken.key"
+    broken.write_text("-----BEGIN PRIVATE KEY-----\nMARKEDkey\n-----END PRIVATE KEY-----\n")
+    for path in (wrong, broken):
+        path.chmod(0o600)
+    return {
+        "right": {},
+        "wrong password": {"RECHANNEL_REDIS__PASSWORD_FILE": str(wrong)},
+        "unknown user": {"RECHANNEL_REDIS__USERNAME": "nobody"},
+        "redis away": {"RECHANNEL_REDIS__URL": "unix:///nonexistent.sock"},
+        "password in the URL": {"RECHANNEL_REDIS__URL": "redis://joe:MARKEDurl@127.0.0.1/0"},
+        "no URL": {"RECHANNEL_REDIS__URL": "redis:/joe:MARKEDurl@127.0.0.1/0"},
+        "broken key": {"RECHANNEL_SIGNING__PRIVATE_KEY_FILE": str(broken)},
+        "broken TLS key": {
+            "RECHANNEL_REDIS__URL": "rediss://127.0.0.1:1/0",
+            "RECHANNEL_REDIS__TLS_CERTIFICATE_FILE": str(broken),
+            "RECHANNEL_REDIS__TLS_KEY_FILE": str(broken),
+        },
+        "private key for links": {"RECHANNEL_SIGNING__PUBLIC_KEY_FILE": str(broken)},
+    }
+
+
+BREAKAGES = (
+    "right",
+    "wrong password",
+    "unknown user",
+    "redis away",
+    "password in the URL",
+    "no URL",
+    "broken key",
+    "broken TLS key",
+    "private key for links",
+)
+
+
+def clean(text: str, secrets: list[str]) -> None:
+    for secret in ("MARKED", *secrets):
+        assert secret not in text
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_no_command_shows_a_secret(
+    config: Path,
+    server: RedisServer,
+    secrets: list[str],
+    lines: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    breakage: str,
+) -> None:
+    found = breakages(config.parent, server)
+    assert tuple(found) == BREAKAGES
+    for name, value in found[breakage].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(config.parent)
+    for words in COMMANDS:
+        given = [text.format(directory=config.parent) for text in GIVEN.get(" ".join(words), [])]
+        for more in ([], ["--json"]):
+            done = CliRunner().invoke(main, [*words, *given, *more])
+            clean(done.output + done.stderr + lines.getvalue(), secrets)
+            assert done.exception is None or isinstance(done.exception, SystemExit), (words, done.exception)
+
+
+def test_showing_the_settings_names_files_and_not_what_they_hold(config: Path, secrets: list[str]) -> None:
+    done = CliRunner().invoke(main, ["config", "show", "--json"])
+    shown = json.loads(done.stdout)["settings"]
+    assert shown["redis"]["password_file"].endswith("password")
+    assert shown["signing"]["private_key_file"].endswith("signing.key")
+    clean(done.output, secrets)
+
+
+@pytest.mark.parametrize("breakage", [name for name in BREAKAGES if "URL" not in name])
+def test_no_daemon_logs_a_secret(
+    config: Path,
+    server: RedisServer,
+    secrets: list[str],
+    lines: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    breakage: str,
+) -> None:
+    for name, value in breakages(config.parent, server)[breakage].items():
+        monkeypatch.setenv(name, value)
+    settings = load(config)
+    said = [repr(settings)]
+    stop = threading.Event()
+    stop.set()
+    for act in (lambda: run_controller(settings, stop), lambda: _push(settings), lambda: _carry(settings, said)):
+        try:
+            act()
+        except (StoreError, KeyFileError) as error:
+            said.append(str(error) + repr(error) + repr(error.__cause__))
+            structlog.get_logger("test").exception("as a daemon logs it")
+    clean(lines.getvalue() + "".join(said), secrets)
+
+
+def _push(settings: Settings) -> None:
+    pusher = Pusher("127.0.0.2", lambda: open_store(settings), buffered_windows=10)
+    pusher.attempt()
+    store: Any = open_store(settings)
+    store.check()
+
+
+def _carry(settings: Settings, said: list[str]) -> None:
+    verifier = Verifier.from_file(settings.signing.public_key_file)
+    courier = Courier(settings.redis, Author("default", f"link@{APP}"), APP, verifier)
+    said.append(repr(courier) + repr(vars(courier)) + repr(vars(verifier)))
+    courier.fetch_orders()
+    courier.recall("query")
+
+
+def test_nothing_shows_a_secret_when_it_is_looked_at(config: Path, secrets: list[str], lines: io.StringIO) -> None:
+    settings = load(config)
+    store = Store(settings.redis, "default")
+    signer = Signer.from_file(settings.signing.private_key_file, settings.signing.public_key_file)
+    looked = [repr(settings), repr(store), repr(vars(store)), repr(signer), repr(vars(signer))]
+    client: Any = store._redis
+    looked += [repr(client), repr(client.connection_pool), repr(client.connection_pool.connection_kwargs)]
+    store.check()
+    looked.append(repr(vars(client)))
+    try:
+        password = PASSWORD  # a variable of a frame of the traceback
+        raise RuntimeError(str(len(password)))
+    except RuntimeError:
+        structlog.get_logger("test").exception("failed")
+    store.close()
+    clean("".join(looked), secrets)
+    assert "RuntimeError" in lines.getvalue()
+    clean(lines.getvalue(), secrets)

@@ -1,0 +1,113 @@
+"""``config keys``: a pair is made, changed without a gap, and looked at by ``config check``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rechannel.daemon.cli import main
+from rechannel.wire.messages import DesiredPlacement, Envelope
+from rechannel.wire.signing import SignatureError, Signer, Verifier, make_keys
+from rechannel.wire.store import Author
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    assert "PRIVATE" not in done.output
+    return done
+
+
+def message() -> Envelope:
+    body = DesiredPlacement(decision="d", runs={}, moves=[])
+    return Author("default", "c", lambda: 1.0).envelope(body, ttl=9, application="app-1", epoch=1)
+
+
+def test_a_key_is_changed_without_a_gap(tmp_path: Path) -> None:
+    run("config", "keys", tmp_path)
+    public, private = tmp_path / "signing.pub", tmp_path / "signing.key"
+    link = Verifier.from_file(public)
+    old = Signer.from_file(private)
+    said = run("config", "keys", "--rotate", tmp_path).stdout
+    assert [line[:2] for line in said.splitlines()[1:]] == ["1.", "2.", "3."]
+    following = tmp_path / "signing.next.key"
+    assert following.stat().st_mode & 0o777 == 0o600
+    new = Signer.from_file(following)
+    for signer in (old, new):
+        link.check(signer.sign(message()))
+    assert "not in use yet" in run("config", "keys", "--retire", tmp_path, code=1).stderr
+    following.rename(private)
+    again = json.loads(run("config", "keys", "--retire", tmp_path, "--json").stdout)
+    assert (len(again["keys"]), len(again["dropped"])) == (1, 1)
+    link.check(new.sign(message()))
+    with pytest.raises(SignatureError):
+        link.check(old.sign(message()))
+    assert "nothing to drop" in run("config", "keys", "--retire", tmp_path).stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["signing.key", "signing.pub"]
+
+
+def test_a_rotation_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    run("config", "keys", tmp_path)
+    before = (tmp_path / "signing.pub").read_bytes()
+    first = json.loads(run("config", "keys", "--rotate", tmp_path, "--json").stdout)
+    (tmp_path / "signing.pub").write_bytes(before)  # as if it had ended before the bundle was written
+    assert json.loads(run("config", "keys", "--rotate", tmp_path, "--json").stdout) == first
+    assert json.loads(run("config", "keys", "--rotate", tmp_path, "--json").stdout) == first
+
+
+def test_one_change_at_a_time_and_of_one_pair(tmp_path: Path) -> None:
+    assert "cannot be read" in run("config", "keys", "--rotate", tmp_path, code=1).stderr
+    run("config", "keys", tmp_path)
+    assert "--rotate" in run("config", "keys", tmp_path, code=1).stderr
+    run("config", "keys", "--rotate", "--retire", tmp_path, code=2)
+    run("config", "keys", "--rotate", tmp_path)
+    (tmp_path / "signing.next.key").rename(tmp_path / "signing.key")
+    assert "end that change first" in run("config", "keys", "--rotate", tmp_path, code=1).stderr
+    (tmp_path / "signing.pub").write_bytes(make_keys(tmp_path / "other")[1].read_bytes())
+    for option in ("--rotate", "--retire"):
+        assert "different pairs" in run("config", "keys", option, tmp_path, code=1).stderr
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    make_keys(tmp_path / "keys")
+    path = tmp_path / "rechannel.toml"
+    path.write_text(
+        f"""
+[signing]
+private_key_file = "{tmp_path}/keys/signing.key"
+public_key_file = "{tmp_path}/keys/signing.pub"
+[controller]
+audit_file = "{tmp_path}/audit.jsonl"
+"""
+    )
+    return path
+
+
+def test_check_finds_what_is_wrong_with_keys_and_files(config: Path, tmp_path: Path) -> None:
+    assert "can be used" in run("config", "check", "--config", config).stdout
+    (tmp_path / "keys/signing.key").chmod(0o644)
+    (tmp_path / "audit.jsonl").chmod(0o666)
+    said = run("config", "check", "--config", config, code=7).stderr
+    for words in ("signing.private_key_file", "`chmod 6", "controller.audit_file", "others can write to it"):
+        assert words in said
+    (tmp_path / "keys/signing.key").chmod(0o600)
+    (tmp_path / "audit.jsonl").chmod(0o600)
+    (tmp_path / "keys/signing.pub").write_bytes(make_keys(tmp_path / "other")[1].read_bytes())
+    assert "links would refuse all" in run("config", "check", "--config", config, code=7).stderr
+
+
+def test_check_tells_of_a_change_under_way_and_of_open_passwords(config: Path, tmp_path: Path) -> None:
+    run("config", "keys", "--rotate", tmp_path / "keys")
+    (tmp_path / "password").write_text("hunter2-hunter2\n")
+    (tmp_path / "password").chmod(0o644)
+    config.write_text(config.read_text() + f'[redis]\npassword_file = "{tmp_path}/password"\n')
+    said = run("config", "check", "--config", config)
+    assert "2 keys are trusted" in said.stderr
+    assert "can be read by everybody" in said.stderr
+    notes = json.loads(run("config", "check", "--config", config, "--json").stdout)["notes"]
+    assert len(notes) == 2
+    assert "hunter2" not in said.output

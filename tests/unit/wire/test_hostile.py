@@ -1,0 +1,673 @@
+"""Whatever stands in Redis: nothing crashes on it, nothing is steered by it that was not signed, nothing grows by it.
+
+Valid messages of every kind are taken and spoiled: other types, huge and negative numbers, NaN, deep nesting, huge and
+odd text, missing and doubled parts, other application, epoch, sequence, expiry and signature. The controller must not
+even need its catch-alls: a job that failed, or an application that did, is a failure here.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+import msgspec
+import pytest
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rechannel.conf.settings import RedisSettings
+from rechannel.daemon import cli_history, cli_status, cli_tables, cli_top, collect
+from rechannel.daemon.aftermath import Aftermath
+from rechannel.daemon.collect import Collector, Facts, unsound
+from rechannel.daemon.snapshot import build_snapshot, take_snapshot
+from rechannel.migration.link.courier import Courier
+from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
+from rechannel.migration.link.spark_adapter import KnownOperator
+from rechannel.migration.link.starts import put_back
+from rechannel.wire import keys
+from rechannel.wire.keys import KeyRule
+from rechannel.wire.messages import (
+    AgentEvidence,
+    AnyBody,
+    ClosedStore,
+    ControllerState,
+    Decision,
+    DesiredMove,
+    DesiredPlacement,
+    Drain,
+    Envelope,
+    ExecutorLoad,
+    LastPlacement,
+    MessageError,
+    MigrationOutcome,
+    MigrationPrice,
+    MoveTransition,
+    Refusal,
+    Reply,
+    Request,
+    StandingOrders,
+    StreamRow,
+    decode,
+    encode,
+)
+from rechannel.wire.signing import Signer
+from rechannel.wire.store import Author
+from unit.daemon import fakes
+from unit.daemon.fakes import APP, CONFIG, NOW, QUERY, SIGNER, VERIFIER, FakeClock, FakeStore, World, controller
+
+FUZZ = settings(
+    max_examples=int(os.environ.get("RECHANNEL_FUZZ", "25")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+CRASHES = {"application-failed", "request-failed", "job-failed"}
+HOST = "127.0.0.2"
+PLACEMENT = list("000000112233")
+
+# -- a valid message of every kind, and how it is spoiled --
+
+PRICE = MigrationPrice(
+    steps=1,
+    bytes=1e6,
+    pause=0.5,
+    seconds=1.0,
+    total=10.0,
+    batch_before={QUERY: 5.0},
+    peak={QUERY: 6.0},
+    batch_after={QUERY: 4.0},
+    overhead=0.1,
+    load_rate=1e8,
+)
+MOVE = DesiredMove(move="d.0", query=QUERY, stage=0, partition=0, source="0", target="1", step=0, bytes=10.0)
+LINE = MoveTransition(
+    move="d.0",
+    decision="d",
+    query=QUERY,
+    stage=0,
+    partition=0,
+    source="0",
+    target="1",
+    step=0,
+    before="steered",
+    after="drained",
+    reason="landed",
+    evidence="batch 7",
+    batch=7,
+    at=NOW - 5,
+)
+DECISION = Decision(
+    decision="d",
+    at=NOW - 20,
+    trigger="timeout",
+    user="root",
+    policy="adaptive",
+    outcome="applied",
+    reason="ok",
+    sentence="moving",
+    executors=[
+        ExecutorLoad(
+            executor=str(e),
+            node=f"127.0.0.{e + 2}",
+            partitions_before=3,
+            partitions_after=3,
+            arrival_before=1.0,
+            arrival_after=1.0,
+            service=2.0,
+            utilization_before=0.5,
+            utilization_after=0.5,
+        )
+        for e in range(4)
+    ],
+    moves=[MOVE],
+    refusals=[Refusal(law="gate", reach="plan", detail="no")],
+    batch_time_before={QUERY: 5.0},
+    names={QUERY: "name"},
+    price=PRICE,
+    runs={QUERY: "run-1"},
+)
+OUTCOME = MigrationOutcome(
+    decision="earlier",
+    at=NOW - 30,
+    landed=1,
+    abandoned=0,
+    total=9.0,
+    batch_before={QUERY: 5.0},
+    peak={QUERY: 6.0},
+    batch_after={QUERY: 4.0},
+    loads=[(1e6, 0.1)],
+    verdict="kept",
+    sentence="1 of 1",
+    predicted=PRICE,
+)
+DESIRED = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[MOVE])
+ORDERS = StandingOrders(paused=True, drains=[Drain(node=HOST, since=NOW - 9, deadline=NOW + 60)])
+LAST = LastPlacement(query=QUERY, name="n", batch=3, operators={0: PLACEMENT}, hosts={"0": HOST, "1": "127.0.0.3"})
+CLOSED = ClosedStore(
+    application=APP, executor="0", run="run-1", operator=0, partition=0, store="default", evidence="closed"
+)
+STATE = ControllerState(
+    leader="a",
+    since=NOW,
+    epoch=1,
+    paused=False,
+    mode="apply",
+    next_decision=NOW + 9,
+    last_sentence="x",
+    applications={APP: "r"},
+)
+STREAMS = [StreamRow(APP, "0", 0, 9000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
+
+# Every kind of key that holds messages, with one that fits.
+SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
+    (keys.REPORT, APP, fakes.report([fakes.query(PLACEMENT)])),
+    (keys.BATCHES, APP, fakes.batch(9, PLACEMENT)),
+    (keys.WINDOWS, HOST, fakes.window(0, streams=STREAMS)),
+    (keys.EVIDENCE, HOST, AgentEvidence(node=HOST, closed=[CLOSED])),
+    (keys.JOURNAL, APP, LINE),
+    (keys.DESIRED, APP, DESIRED),
+    (keys.DECISIONS, "", DECISION),
+    (keys.OUTCOMES, "", OUTCOME),
+    (keys.STATE, "", STATE),
+    (keys.ORDERS, "", ORDERS),
+    (keys.PLACEMENT, QUERY, LAST),
+    (keys.REQUESTS, "", Request(request="r1", verb="plan", user="root", reason="r", arguments={"node": HOST})),
+    (keys.REPLY, "r1", Reply(request="r1", code=0, sentence="s", data={"a": 1})),
+]
+HOSTILE = st.one_of(
+    st.sampled_from([None, True, False, 0, -1, 1, 2**31, 2**53, 2**53 + 1, 2**63, 2**64, -(2**63), 10**400, 0.1, -0.0]),
+    st.sampled_from([1e-300, 1e11, 1e15, 1e30, 1e31, 1.7e308, -1e308, float("nan"), float("inf"), float("-inf")]),
+    st.sampled_from(["", "\x00", "../..", "{app}", "\ud800", "é" * 300, "x" * 10_000, "a\nb", "[red]", "\x1b[2J", "‮"]),
+    st.sampled_from([[], {}, [[]], [None], [0] * 1000, [[[[[[[]]]]]]], {"": None}, {"type": "request"}, ["0"] * 5000]),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+)
+# Of the type that is expected, so that it is read: what is behind the reading must bear it too.
+WHOLES = st.one_of(
+    st.sampled_from([0, -1, 1, 2, 11, 12, 13, 10_001, 2**31, 2**52, 2**53, -(2**53)]), st.integers(-20, 20)
+)
+REALS = st.one_of(
+    st.sampled_from([0.0, -1.0, 1e-300, 1e30, -1e30, 1e11, -1e11, NOW, NOW + 1e6, NOW - 1e6, 1e11 - 1]),
+    st.floats(-1e11, 1e11),
+)
+TEXTS = st.one_of(
+    st.sampled_from(["", QUERY, APP, "0", "1", "9", "drained", "steered", "applied", "é" * 300, "²", "1" * 5000]),
+    st.sampled_from(["x" * 10_000, "a\nb", "[/red]", "\x1b[2J", "\x00", "\u202e", "../..", "a/b", "q1/0", "{0}", "%s"]),
+    st.text(max_size=20),
+)
+LIKE = st.tuples(WHOLES, REALS, TEXTS, st.integers(0, 3))
+SPOILS = st.lists(
+    st.one_of(
+        st.tuples(st.integers(0, 2**20), st.sampled_from(["set", "drop"]), HOSTILE),
+        *[st.tuples(st.integers(0, 2**20), st.just("like"), LIKE)] * 3,
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def like(value: Any, wanted: tuple[int, float, str, int]) -> Any:
+    """Another value of the same type, or as many copies of a list's or a table's entries."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float | str):
+        return wanted[{int: 0, float: 1, str: 2}[type(value)]]
+    if isinstance(value, list):
+        return copy.deepcopy(value * wanted[3])
+    if isinstance(value, dict):
+        return {key: value[key] for key in list(value)[: wanted[3]]} | (
+            {wanted[2]: next(iter(value.values()))} if value else {}
+        )
+    return value
+
+
+def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document of dicts and lists."""
+    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*here, key)
+        yield from paths(inner, (*here, key))
+
+
+def spoiled(envelope: Envelope, spoils: Sequence[tuple[int, str, Any]]) -> bytes:
+    """A valid message with some of its places changed, as bytes; what cannot be UTF-8 stays as it is."""
+    document = json.loads(encode(envelope))
+    for number, how, value in spoils:
+        places = list(paths(document))
+        path = places[number % len(places)]
+        holder = document
+        for key in path[:-1]:
+            holder = holder[key]
+        if how == "drop":
+            del holder[path[-1]]
+        elif how == "like":
+            holder[path[-1]] = like(holder[path[-1]], value)
+        else:
+            holder[path[-1]] = copy.deepcopy(value)
+        if not document:
+            break
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def sealed(body: AnyBody, application: str = APP, *, signer: Signer | None = None, **changes: Any) -> Envelope:
+    run = "run-1" if application else ""
+    made = Author("default", "hostile", lambda: NOW).envelope(body, ttl=60, application=application, run=run, epoch=1)
+    made = msgspec.structs.replace(made, **changes)
+    return signer.sign(made) if signer is not None else made
+
+
+def seal(rule: KeyRule, body: AnyBody) -> Envelope:
+    signer = SIGNER if rule in (keys.DESIRED, keys.ORDERS) else None
+    return sealed(body, "" if rule in (keys.STATE, keys.ORDERS, keys.WINDOWS) else APP, signer=signer)
+
+
+def put(store: FakeStore, rule: KeyRule, name: str, data: bytes) -> None:
+    if rule.kind == "string":
+        store.strings[store.keys(rule, name)] = (data, 1e12)
+    else:
+        store.append_raw(rule, name, data)
+
+
+def world() -> tuple[FakeStore, FakeClock, World]:
+    clock = FakeClock()
+    store = FakeStore(clock)
+    made = World(store, clock)
+    made.ready()
+    return store, clock, made
+
+
+WRITES = st.lists(st.tuples(st.sampled_from(SEEDS), SPOILS), min_size=1, max_size=6)
+
+
+def test_there_is_a_seed_for_every_kind_of_message() -> None:
+    kinds = {type(body) for _, _, body in SEEDS}
+    assert kinds == set(get_args(AnyBody))
+
+
+# -- reading --
+
+
+@FUZZ
+@given(st.sampled_from(SEEDS), SPOILS)
+def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, AnyBody], spoils: Any) -> None:
+    data = spoiled(seal(seed[0], seed[2]), spoils)
+    try:
+        envelope = decode(data, cluster="default")
+    except MessageError:
+        return
+    assert decode(encode(envelope), cluster="default") == envelope
+
+
+@given(st.binary(max_size=200))
+@example(b"[" * 100_000)
+@example(b'{"a":' * 50_000)
+@example(b'{"schema":1,"cluster":"' + b"\xed\xa0\x80" + b'"}')
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(MessageError):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    "number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "1" + "0" * 31, "-1e31", "null"]
+)
+def test_figures_that_nobody_measures_are_refused_with_their_message(number: str) -> None:
+    whole = encode(sealed(fakes.window(0))).decode()
+    for field in ('"node_cpu":3.0', '"memory_total":8589934592'):
+        assert field in whole
+        name = field.partition(":")[0]
+        with pytest.raises(MessageError):
+            decode(whole.replace(field, f"{name}:{number}").encode())
+
+
+# -- the controller --
+
+
+@FUZZ
+@given(WRITES)
+def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
+    store, clock, _ = world()
+    leader = controller(store, clock)
+    leader.observe()
+    for (rule, name, body), spoils in writes:
+        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            leader.observe()
+            leader.answer_requests()
+            leader.follow()
+            leader.decide_all()
+            clock.sleep(15)
+    assert not [line for line in logs if line["event"] in CRASHES], logs
+    assert leader.lead.holds() or leader.observe().startswith("leading")
+
+
+@FUZZ
+@given(WRITES)
+def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
+    store, clock, made = world()
+    leader = controller(store, clock)
+    leader.observe()
+    for (rule, name, body), spoils in writes:
+        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    signed: list[Envelope] = []
+    store.put, plain = (lambda rule, *rest, **more: (signed.append(rest[1]), plain(rule, *rest, **more))[1]), store.put  # type: ignore[method-assign]
+    leader.observe()
+    leader.decide_all()
+    for envelope in signed:
+        if isinstance(envelope.body, DesiredPlacement | StandingOrders):
+            VERIFIER.check(envelope)
+            decode(encode(envelope))  # its links can read it
+    report = leader._collector.reports.get(APP)
+    executors = {info.executor for info in report.executors} if report is not None else set()
+    for envelope in signed:
+        if isinstance(envelope.body, DesiredPlacement):
+            assert {move.target for move in envelope.body.moves} <= executors
+    assert made.application == APP
+
+
+@FUZZ
+@given(st.lists(st.tuples(st.sampled_from(SEEDS[:3]), SPOILS), max_size=5), st.randoms(use_true_random=False))
+def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler: Any) -> None:
+    """A stream that was replayed backwards, twice, models the same batches."""
+    store, clock, _ = world()
+    batches = list(store.streams[store.keys(keys.BATCHES, APP)])
+    facts = _facts(store)
+    for _, data in reversed(batches + batches):
+        store.append_raw(keys.BATCHES, APP, data)
+    again = _facts(store)
+    assert facts is not None and again is not None
+    models = [take_snapshot(APP, it.report, it.batches, it.windows, CONFIG, NOW) for it in (facts, again)]
+    assert models[0].workload.stages[0].busy.tolist() == models[1].workload.stages[0].busy.tolist()  # type: ignore[union-attr]
+    for (rule, name, body), spoils in writes:
+        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    entries = store.streams[store.keys(keys.BATCHES, APP)]
+    data = [item for _, item in entries]
+    shuffler.shuffle(data)
+    for item in data:
+        store.append_raw(keys.BATCHES, APP, item)
+    found = _facts(store)
+    if found is not None:
+        build_snapshot(APP, found.report, found.batches, found.windows, CONFIG, clock(), whole=True)
+
+
+def _facts(store: FakeStore) -> Facts | None:
+    collector = Collector(store, CONFIG, store.clock)  # type: ignore[arg-type]
+    collector.refresh()
+    return collector.gather(APP)
+
+
+@FUZZ
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([keys.JOURNAL, keys.DECISIONS, keys.OUTCOMES, keys.BATCHES]), SPOILS),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
+    store, clock, _ = world()
+    put(store, keys.DECISIONS, "", encode(seal(keys.DECISIONS, DECISION)))
+    bodies = {rule: (name, body) for rule, name, body in SEEDS}
+    for rule, spoils in writes:
+        name, body = bodies[rule]
+        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    facts = _facts(store)
+    aftermath = Aftermath(CONFIG, store, Author("default", "c", clock), clock)  # type: ignore[arg-type]
+    rates = aftermath.rates()
+    assert rates.overhead >= 0 and rates.load_rate > 0
+    aftermath.adopt(APP)
+    assume(facts is not None and aftermath.awaits(APP))
+    assert facts is not None
+    aftermath.look(APP, facts, 1)
+    clock.sleep(1000)
+    if aftermath.awaits(APP):
+        aftermath.look(APP, facts, 1)
+    for envelope in store.last(keys.OUTCOMES, "", 10):
+        assert isinstance(envelope.body, MigrationOutcome)
+
+
+# -- the command line --
+
+
+@FUZZ
+@given(WRITES)
+def test_status_top_and_history_show_what_there_is(writes: Any) -> None:
+    store, clock, _ = world()
+    for (rule, name, body), spoils in writes:
+        put(store, rule, name, encode(seal(rule, body)))
+        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    document = cli_status.collect(store, CONFIG, clock(), details=True)  # type: ignore[arg-type]
+    json.dumps(document, allow_nan=False)
+    console = Console(record=True, width=120, file=io.StringIO())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli_tables, "new_console", lambda: console)
+        cli_tables.status(document, clock())
+    for row in document["applications"]:
+        for part in cli_top.application(row):
+            console.print(part)
+    assert "\x1b[2J" not in console.export_text(styles=False)
+    reader = cli_history.Reader(store, clock)  # type: ignore[arg-type]
+    for entry in reader.first(100):
+        json.dumps(entry, allow_nan=False)
+        assert "\x1b" not in cli_tables.history_line(entry)
+
+
+# -- the link --
+
+
+def courier(store: FakeStore, application: str = APP) -> Courier:
+    made = Courier(RedisSettings(), Author("default", "link", store.clock), application, VERIFIER)
+    made._store = store  # type: ignore[assignment]
+    made._nodes = {HOST: "0"}
+    return made
+
+
+def observed(run: str = "run-1") -> Observed:
+    key = (QUERY, 0)
+    return Observed({"0", "1", "2", "3"}, {key: PLACEMENT}, {key: [9] * 12}, {QUERY: run}, {key}, {QUERY: 9})
+
+
+LIMITS = Limits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
+
+
+@FUZZ
+@given(st.sampled_from([keys.DESIRED, keys.ORDERS]), SPOILS)
+def test_a_link_obeys_nothing_that_was_changed_after_it_was_signed(rule: KeyRule, spoils: Any) -> None:
+    store, _, _ = world()
+    carrier = courier(store)
+    name, body = (APP, DESIRED) if rule is keys.DESIRED else ("", ORDERS)
+    original = seal(rule, body)
+    data = spoiled(original, spoils)
+    put(store, rule, name, data)
+    carrier._round()
+    taken = carrier.take_desired() or carrier.take_orders()
+    assert taken is None or taken == original
+    if taken is None:
+        assert carrier.refused + store.rejected >= 1
+
+
+@FUZZ
+@given(SPOILS)
+def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> None:
+    """A controller gone mad: the reconciler takes it up or refuses it, and keeps its own laws."""
+    try:
+        wild = decode(spoiled(sealed(DESIRED), spoils))
+    except MessageError:
+        return
+    reconciler = Reconciler(LIMITS)
+    now = NOW
+    try:
+        reconciler.accept(wild, observed(), now)
+    except MessageError:
+        return
+    for _ in range(4):
+        lines, due = reconciler.due(QUERY, observed(), now)
+        for move in due:
+            assert move.wanted.target in observed().executors
+            assert 0 <= move.wanted.partition < len(PLACEMENT)
+            lines += reconciler.steer(move, observed(), now)
+        reconciler.batch_done(QUERY, 10, observed(), now, 1.0)
+        reconciler.tick(observed(), now)
+        now += 60
+    reconciler.tick(observed(), max(now, wild.expires) + 200)
+    assert not reconciler.waiting
+
+
+@FUZZ
+@given(st.lists(SPOILS, min_size=1, max_size=4))
+def test_evidence_and_memories_of_anybody_do_a_link_no_harm(writes: Any) -> None:
+    store, _, _ = world()
+    carrier = courier(store)
+    reconciler = Reconciler(LIMITS)
+    reconciler.accept(sealed(DESIRED), observed(), NOW)
+    for spoils in writes:
+        put(store, keys.EVIDENCE, HOST, spoiled(sealed(AgentEvidence(node=HOST, closed=[CLOSED])), spoils))
+    carrier._round()
+    for store_closed in carrier.take_closed():
+        assert store_closed.application == APP
+        assert not reconciler.closed(store_closed, {(0, "default")}, 0, QUERY, NOW)  # nothing was steered yet
+    known = fakes.executors()
+    for spoils in writes:
+        try:
+            last = decode(spoiled(sealed(LAST), spoils)).body
+        except MessageError:
+            continue
+        if isinstance(last, LastPlacement):
+            wanted = put_back(last, [KnownOperator(0, 12, ("default",))], {info.executor: info for info in known})
+            assert {name for where in wanted.values() for name in where} <= {info.executor for info in known}
+
+
+def _signature(envelope: Envelope) -> Envelope:
+    raw = bytearray(base64.b64decode(envelope.signature))
+    raw[7] ^= 1
+    return msgspec.structs.replace(envelope, signature=base64.b64encode(bytes(raw)).decode())
+
+
+GOOD = sealed(DESIRED, signer=SIGNER)
+LATER = msgspec.structs.replace(DESIRED, decision="d2", moves=[msgspec.structs.replace(MOVE, move="d2.0", target="2")])
+BROKEN: dict[str, Envelope] = {
+    "no signature": sealed(DESIRED),
+    "a bit of the signature": _signature(GOOD),
+    "another key's signature": sealed(DESIRED, signer=Signer(Ed25519PrivateKey.generate())),
+    "a signature that is no base64": msgspec.structs.replace(GOOD, signature="é!"),
+    "another message's signature": msgspec.structs.replace(GOOD, signature=sealed(LATER, signer=SIGNER).signature),
+    "another target": msgspec.structs.replace(GOOD, body=LATER),
+    "a later expiry": msgspec.structs.replace(GOOD, expires=NOW + 9999),
+    "a higher epoch": msgspec.structs.replace(GOOD, epoch=99),
+    "a higher sequence": msgspec.structs.replace(GOOD, sequence=99),
+    "another application": sealed(DESIRED, "app-2", signer=SIGNER),
+    "another cluster": sealed(DESIRED, signer=SIGNER, cluster="other"),
+    "another kind of message": sealed(ORDERS, signer=SIGNER),
+    "expired": sealed(DESIRED, signer=SIGNER, expires=NOW - 1),
+    "an older epoch": sealed(LATER, signer=SIGNER, epoch=4, sequence=500),
+    "an older sequence": sealed(LATER, signer=SIGNER, epoch=5, sequence=2),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_each_binding_alone_keeps_a_placement_from_being_obeyed(what: str) -> None:
+    store, _, _ = world()
+    carrier, reconciler = courier(store), Reconciler(LIMITS)
+    reconciler.accept(sealed(LATER, signer=SIGNER, epoch=5, sequence=3), observed(), NOW)
+    before = {move.wanted.move: move.state for move in reconciler.moves}
+    store.strings[store.keys(keys.DESIRED, APP)] = (encode(BROKEN[what]), 1e12)
+    carrier._read_desired(store)  # type: ignore[arg-type]
+    taken = carrier.take_desired()
+    if taken is not None:
+        with pytest.raises(MessageError):
+            reconciler.accept(taken, observed(), NOW)
+    else:
+        assert carrier.rejected + store.rejected == 1
+    assert {move.wanted.move: move.state for move in reconciler.moves} == before
+    assert (reconciler.epoch, reconciler.decision) == (5, "d2")
+
+
+def test_a_placement_decided_for_another_run_moves_nothing() -> None:
+    reconciler = Reconciler(LIMITS)
+    lines = reconciler.accept(sealed(DESIRED, signer=SIGNER), observed("run-2"), NOW)
+    assert [line.after for line in lines] == ["planned", "abandoned"]
+    assert reconciler.due(QUERY, observed("run-2"), NOW) == ([], [])
+
+
+def test_a_placement_said_again_begins_nothing_twice_and_lives_no_longer() -> None:
+    reconciler = Reconciler(LIMITS)
+    assert len(reconciler.accept(GOOD, observed(), NOW)) == 1
+    for _ in range(3):
+        assert reconciler.accept(GOOD, observed(), NOW + 30) == []
+    assert reconciler.tick(observed(), GOOD.expires)[0].reason == "expired"
+
+
+# -- what would make it grow --
+
+
+def test_a_reports_size_is_what_it_brings_not_what_it_claims() -> None:
+    """A hundred bytes must not make a controller lay out gigabytes."""
+    store, clock, _ = world()
+    claims = fakes.report([fakes.query(PLACEMENT)])
+    stage = msgspec.structs.replace(claims.queries[0].stages[0], partitions=2**40)
+    query = msgspec.structs.replace(claims.queries[0], stages=[stage])
+    claims = msgspec.structs.replace(claims, queries=[query])
+    store.put(keys.REPORT, APP, sealed(claims))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    assert collector.refresh() == {}
+    assert store.rejected == 1
+    assert "1099511627776 partitions" in unsound(claims)
+
+
+def test_a_link_that_claims_a_huge_epoch_leaves_epochs_room() -> None:
+    claims = msgspec.structs.replace(fakes.report([]), accepted_epoch=2**53)
+    assert decode(encode(sealed(claims))).body == claims
+    with pytest.raises(MessageError):
+        decode(encode(sealed(msgspec.structs.replace(claims, accepted_epoch=2**53 + 1))))
+
+
+def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    monkeypatch.setattr(collect, "_BYTES_KEPT", 100_000)
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    for number in range(10, 400):
+        store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
+        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, streams=STREAMS * 20)))
+        collector.refresh()
+        facts = collector.gather(APP)
+    assert facts is not None
+    kept = [*facts.batches, *(window for some in facts.windows.values() for window in some)]
+    assert 80_000 < sum(len(encode(sealed(body))) for body in kept) < 110_000
+    assert facts.batches[-1].batch == 399
+
+
+def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    monkeypatch.setattr(collect, "_REPORT_BYTES", 20_000)
+    for number in range(50):
+        name = f"x-{number:02}"
+        store.put(keys.REPORT, name, sealed(fakes.report([fakes.query(PLACEMENT)]), name))
+        store.seen_application(name, NOW)
+    found = Collector(store, CONFIG, clock).refresh()  # type: ignore[arg-type]
+    assert APP in found and 10 < len(found) < 30
+    assert store.rejected == 51 - len(found)
+
+
+def test_a_stream_that_nobody_trims_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    reads: list[int] = []
+    plain = store.read
+    monkeypatch.setattr(
+        store, "read", lambda rule, name, after, count=1000: (reads.append(count), plain(rule, name, after, count))[1]
+    )
+    entry = encode(sealed(fakes.window(0)))
+    store.append_raw(keys.WINDOWS, HOST, entry)
+    after, _ = collect.read_on(store, keys.WINDOWS, HOST, "", first=64)  # type: ignore[arg-type]
+    clock.sleep(1)
+    store.streams[store.keys(keys.WINDOWS, HOST)] += [((int(clock() * 1000), n), entry) for n in range(5000)]
+    after, found = collect.read_on(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
+    assert (len(found), after) == (64, f"{int(clock() * 1000)}-4999")
+    assert sum(reads) <= 200 * 3

@@ -1,0 +1,72 @@
+"""Connections to Redis: to one server, or to whichever server the sentinels call the master at that moment.
+
+Every call is tried once. Whoever calls knows whether it may be tried again: a write whose answer was lost may have been
+made, and a leader must know within `rechannel.conf.timing.longest_call` whether it still leads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from rechannel.conf.address import SentinelAddress, sentinel_address
+from rechannel.conf.settings import RedisSettings
+from rechannel.wire import channel
+
+
+class Connection:
+    """A client of the server to write to. Connects on first use."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        address = sentinel_address(settings.url)
+        self._sentinel: Any = None
+        times: dict[str, Any] = {
+            "socket_timeout": settings.timeout,
+            "socket_connect_timeout": settings.timeout,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        if address is None:
+            self.client: Any = redis.Redis.from_url(settings.url, **channel.options(settings), **times)
+            return
+        make: Any = Sentinel  # it has no types
+        self._sentinel = make(address.sentinels, sentinel_kwargs=_options(settings, address))
+        # On a fail-over the client's next call finds its server gone, or read-only, and asks the sentinels anew.
+        self.client = self._sentinel.master_for(
+            address.service, db=address.database, **channel.options(settings), **times
+        )
+
+    def close(self) -> None:
+        """Drop all connections."""
+        self.client.close()
+        for sentinel in self._sentinel.sentinels if self._sentinel is not None else ():
+            sentinel.close()
+
+
+def _options(settings: RedisSettings, address: SentinelAddress) -> dict[str, Any]:
+    # All of them may have to be asked, to connect and to answer each, before the one that knows.
+    share = settings.timeout / (2 * len(address.sentinels))
+    return {
+        **{name: value for name, value in channel.options(settings).items() if name.startswith("ssl")},
+        "username": settings.sentinel_username or None,
+        "password": _password(settings.sentinel_password_file),
+        **channel.tls(settings),
+        "socket_timeout": share,
+        "socket_connect_timeout": share,
+        "retry": Retry(NoBackoff(), 0),
+    }
+
+
+def _password(path: str) -> channel.Secret | None:
+    if not path:
+        return None
+    try:
+        return channel.Secret(Path(path).read_text(encoding="utf-8").strip())
+    except UnicodeDecodeError:
+        raise channel.ChannelError(f"redis.sentinel_password_file: {path} is not a text file") from None
+    except OSError as error:
+        raise channel.ChannelError(f"redis.sentinel_password_file: {path} cannot be read ({error.strerror})") from error
