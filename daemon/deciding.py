@@ -5,6 +5,7 @@ Pure, except for policies' own defects, which become refusals. Nothing is publis
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,6 +81,9 @@ def decide(
     ``resting``: seconds of its cool-down that are left; ``rates``: what loading costs, by the settings where None;
     ``wish``: a placement that is asked for instead of what the policy would propose.
     """
+    if rates is not None:  # what was measured takes the place of what was set, for the policy too
+        gate = dataclasses.replace(settings.gate, move_cost=rates.overhead, load_rate=rates.load_rate)
+        settings = dataclasses.replace(settings, gate=gate)
     try:
         policy, wanted, said = _wanted(ask, snapshot, settings, wish)
     except ScaleOutError as error:
