@@ -36,27 +36,30 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
         yield loop
 
 
+def report(loop: Loop) -> LinkReport:
+    with loop.store() as (store, _):
+        found = store.get(keys.REPORT, loop.status(APP).get("application", "none"))
+    assert found is not None
+    assert isinstance(found.body, LinkReport)
+    return found.body
+
+
 def placements(loop: Loop) -> dict[str, list[str]]:
-    return {query["name"]: query["stages"][0]["placement"] for query in loop.status(APP)["queries"] if query["stages"]}
+    return {query.name: query.stages[0].placement for query in report(loop).queries if query.stages}
 
 
 def the_other_way_round(loop: Loop, path: Path) -> dict[str, Any]:
     """Write a plan in which every partition goes to the other executor."""
-    application = loop.status(APP)["application"]
-    with loop.store() as (store, settings):
-        found = store.get(keys.REPORT, application)
-        assert found is not None
-        assert isinstance(found.body, LinkReport)
-        report = found.body
-    first, second = (info.executor for info in report.executors)
+    found = report(loop)
+    first, second = (info.executor for info in found.executors)
     plan = {
         "format": 1,
-        "cluster": settings.cluster.name,
-        "application": application,
+        "cluster": "smoke",
+        "application": loop.status(APP)["application"],
         "decision": "by-hand",
-        "at": found.time,
-        "executors": {info.executor: info.host for info in report.executors},
-        "runs": {query.query: query.run for query in report.queries},
+        "at": 0.0,
+        "executors": {info.executor: info.host for info in found.executors},
+        "runs": {query.query: query.run for query in found.queries},
         "moves": [
             {
                 "query": query.query,
@@ -65,7 +68,7 @@ def the_other_way_round(loop: Loop, path: Path) -> dict[str, Any]:
                 "source": where,
                 "target": second if where == first else first,
             }
-            for query in report.queries
+            for query in found.queries
             for partition, where in enumerate(query.stages[0].placement)
         ],
     }
