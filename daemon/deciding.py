@@ -98,7 +98,7 @@ def decide(
         queries=snapshot.queries,
         in_flight=in_flight,
         resting=resting,
-        replay=snapshot.replay,
+        loads=snapshot.loads,
         batch_seconds=snapshot.batch_seconds,
         batch_period=snapshot.batch_period,
         rates=rates,

@@ -166,9 +166,19 @@ class Migrations:
         self._log.info("migration-adopted", application=application, decision=desired.decision, epoch=self._lead.epoch)
 
     def _finish(self, application: str, now: float) -> str:
-        migration = self.running.pop(application)
+        migration = self.running[application]
         why = migration.over(now)
         sentence = migration.sentence(why)
+        if why == "settled":
+            # Whoever reads it from now on, a link that was attached anew too, finds nothing to be done again.
+            wanted = migration.desired
+            migration.desired = msgspec.structs.replace(wanted, moves=[])
+            try:
+                self.renew(application)
+            except StoreError:
+                migration.desired = wanted  # it ends when Redis is there again
+                raise
+        del self.running[application]
         self._log.info("migration-over", application=application, why=why, sentence=sentence)
         if why != "not-taken-up":
             self.ended[application] = now

@@ -52,7 +52,7 @@ class Coverage:
 class Snapshot:
     """The model at one moment. ``stages``: key of a placeable stage -> (query, number in the link's report).
 
-    ``replay``: key of a placeable stage -> bytes that each partition's target replays on top of its newest snapshot.
+    ``loads``: key of a placeable stage -> bytes that another executor would load of each partition.
     ``batch_seconds`` is the mean duration of each query's last batches, ``batch_period`` from start to start.
     ``shuffles_seen`` is the share of map outputs that agents reported, of the time they told of (None: none).
     """
@@ -67,7 +67,7 @@ class Snapshot:
     batch_period: Mapping[str, float]
     coverage: Coverage
     rates: ServiceRates
-    replay: Mapping[str, FloatArray]
+    loads: Mapping[str, FloatArray]
     shuffles_seen: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -130,7 +130,7 @@ def build_snapshot(
     placed: dict[str, tuple[str, int]] = {}
     assignments: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
     skipped: Counter[str] = Counter()
-    replay: dict[str, FloatArray] = {}
+    loads: dict[str, FloatArray] = {}
     durations: dict[str, float] = {}
     periods: dict[str, float] = {}
     for query in queries.values():
@@ -153,7 +153,7 @@ def build_snapshot(
             where = [executors.get(name, UNPLACED) for name in stage.placement[: stage.partitions]]
             where += [UNPLACED] * (stage.partitions - len(where))
             assignments[key] = np.array(where, dtype=np.int64)
-            replay[key] = observed.replay_bytes(stage, query.query, last)
+            loads[key] = observed.load_bytes(stage, query.query, last)
     if not stages:
         return None
     return Snapshot(
@@ -167,7 +167,7 @@ def build_snapshot(
         periods,
         coverage_of(application, report, windows, settings, now),
         rates,
-        replay,
+        loads,
         observed.shuffles_seen(batches, rows, _spans(application, windows, settings)),
         tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items())) + _slow(cluster, rates),
     )

@@ -224,6 +224,7 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True):
     state_bytes: int
     commit: float
     python: float = 0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or none is told
+    state_size: int = 0  # bytes of the state as another executor loads it; state_bytes is what it takes in memory
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -185,6 +185,7 @@ def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, 
     world.obey("drained")
     assert leader.follow() == "no migration runs"
     last = desired(store)
+    assert wanted(store).moves == [], "a link that is attached anew finds nothing to be done again"
     go_on(world, 60)
     leader.observe()
     leader.follow()
