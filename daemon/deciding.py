@@ -148,10 +148,12 @@ def _price(disposed: Disposition, snapshot: Snapshot) -> MigrationPrice | None:
         total=price.total,
         batch_before=before,
         peak=price.peak,
-        batch_after={query: max(0.0, seconds - saved[query]) for query, seconds in before.items()},
+        # A path that shrinks by more than a batch lasts is no prediction of it.
+        batch_after={query: seconds - saved[query] for query, seconds in before.items() if seconds > saved[query]},
         overhead=rates.overhead,
         load_rate=rates.load_rate,
         moves=rates.moves,
+        usual={query: snapshot.usual[query] for query in before if query in snapshot.usual},
     )
 
 

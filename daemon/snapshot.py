@@ -13,6 +13,7 @@ Executors of drained nodes, and those about to be released, are in the model but
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from rechannel.daemon import observed
 from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Placement, Stage, Stream, Workload
 from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
+
+_USUAL = 20  # batches that say what is usual
 
 Windows = Mapping[str, Sequence[AgentWindow]]
 
@@ -53,6 +56,7 @@ class Snapshot:
     """The model at one moment. ``stages``: key of a placeable stage -> (query, number in the link's report).
 
     ``loads``: key of a placeable stage -> bytes that another executor would load of each partition.
+    ``usual`` is the median duration and rows of each query's last twenty batches.
     ``batch_seconds`` is the mean duration of each query's last batches, ``batch_period`` from start to start.
     ``shuffles_seen`` is the share of map outputs that agents reported, of the time they told of (None: none).
     """
@@ -65,6 +69,7 @@ class Snapshot:
     queries: Mapping[str, QueryState]
     batch_seconds: Mapping[str, float]
     batch_period: Mapping[str, float]
+    usual: Mapping[str, tuple[float, float]]
     coverage: Coverage
     rates: ServiceRates
     loads: Mapping[str, FloatArray]
@@ -165,11 +170,20 @@ def build_snapshot(
         queries,
         durations,
         periods,
+        {name: _usual([batch for batch in batches if batch.query == name]) for name in durations},
         coverage_of(application, report, windows, settings, now),
         rates,
         loads,
         observed.shuffles_seen(batches, rows, _spans(application, windows, settings)),
         tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items())) + _slow(cluster, rates),
+    )
+
+
+def _usual(batches: Sequence[BatchReport]) -> tuple[float, float]:
+    last = sorted(batches, key=lambda batch: batch.batch)[-_USUAL:]
+    return (
+        float(statistics.median(batch.end - batch.start for batch in last)),
+        float(statistics.median(batch.input_rows for batch in last)),
     )
 
 

@@ -333,6 +333,7 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     overhead: float
     load_rate: float
     moves: int = 0
+    usual: dict[str, tuple[float, float]] = {}  # query -> median seconds and rows of its last batches before
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):

@@ -360,7 +360,7 @@ class Link:
             batches=self._table.last_batch,
             quiet={query for query in runs if self._table.quiet(query)},
             closed=self._table.executors.keys() - self._may_hold().keys(),
-            replay=self._snapshots.replay(self._stages, runs),
+            replay=self._snapshots.replay(self._reconciler.unsteered, runs),
         )
 
     def _at_boundary(self, query: str) -> None:

@@ -16,6 +16,7 @@ from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, 
 
 _KEPT_SETTLED = 1000  # settled moves remembered, so that a decision said again is not begun again
 _IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer
+_LONG_IDLE = 60.0  # seconds without a batch after which one may load any number of partitions
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Observed:
     ``placement``: (query, stage) -> executor per partition; ``ran``: the batch in which that was; ``runs``: query ->
     current run; ``stores``: (query, stage) whose state stores are known; ``batches``: query -> last batch begun;
     ``quiet``: queries that run no job now; ``closed``: executors that may be given nothing, since they are to leave;
-    ``replay``: (query, stage) -> batches that each partition's newest snapshot lies behind, -1 where it is not known.
+    ``replay``: (query, stage, partition) of what is to be steered next -> batches that its newest snapshot lies behind.
     """
 
     executors: Collection[str]
@@ -73,7 +74,7 @@ class Observed:
     batches: Mapping[str, int]
     quiet: Collection[str] = ()
     closed: Collection[str] = ()
-    replay: Mapping[tuple[str, int], list[int]] = field(default_factory=dict)
+    replay: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
 
     def executor_of(self, query: str, stage: int, partition: int) -> str:
         """Return where a partition last ran, "" if unknown."""
@@ -87,8 +88,7 @@ class Observed:
 
     def replay_of(self, query: str, stage: int, partition: int) -> int:
         """Return how many batches a partition's newest snapshot lies behind, -1 if unknown."""
-        lags = self.replay.get((query, stage), [])
-        return lags[partition] if 0 <= partition < len(lags) else -1
+        return self.replay.get((query, stage, partition), -1)
 
 
 class Reconciler:
@@ -241,8 +241,16 @@ class Reconciler:
                 if not ahead:
                     due.append(move)
             # Else its first batch, its plan's reading or a snapshot is still to come; the deadline bounds the wait.
-        under_way = sum(move not in due for move in self.steered_now(query))
-        return lines, self._pace.allowed(query, due, under_way)
+        return lines, self._pace.allowed(query, due, [move for move in self._loading(query, now) if move not in due])
+
+    def _loading(self, query: str, now: float) -> list[Move]:
+        """Moves whose state the query's next batch will load, said and not yet run.
+
+        A query that has been quiet for a minute has as much time to spare: what waits for its batch counts no more.
+        """
+        quiet = now - self._busy_at.get(query, now)
+        states = {MoveState.STEERED} | ({MoveState.RELEASED_IDLE} if quiet < _LONG_IDLE else set())
+        return [move for move in self._moves.values() if move.state in states and move.wanted.query == query]
 
     def _ready(self, move: Move, observed: Observed, now: float) -> tuple[Reason, str] | None:
         """Say why a move's state may be loaded now: there is little to replay, or it was waited for long enough."""
@@ -290,7 +298,7 @@ class Reconciler:
                 steps[move.decision] = min(steps.get(move.decision, move.wanted.step), move.wanted.step)
         for move in self._moves.values():
             turn = move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.wanted.step == steps[move.decision]
-            if turn and move.wanted.query == query and move.current_since < 0:
+            if turn and move.wanted.query == query and move.current_since < 0 and not self._held(move):
                 move.current_since = now
         return steps
 
@@ -335,7 +343,16 @@ class Reconciler:
                 lines.append(self._abandon(move, Reason.DEADLINE, now, batch=batch, evidence=evidence))
         if seconds > 0:
             self._pace.batch(query, seconds, self.landed - landed)
+        if self.landed > landed:
+            self._restart_clocks(now, query)
         return lines
+
+    def _restart_clocks(self, now: float, query: str = "") -> None:
+        """What waits because others land first, or because all is on hold, has its whole time from then on."""
+        for move in self._moves.values():
+            waits = move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.current_since >= 0
+            if waits and (move.wanted.query == query if query else self._held(move)):
+                move.current_since = now
 
     def closed(
         self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
@@ -390,6 +407,7 @@ class Reconciler:
     def tick(self, observed: Observed, now: float) -> list[MoveTransition]:
         """Let time pass: deadlines, expiry, presumed kills."""
         lines: list[MoveTransition] = []
+        self._restart_clocks(now)
         for query in {move.wanted.query for move in self._moves.values() if move.unsettled and not self._held(move)}:
             self._current_steps(query, now)
         for query in observed.runs:
@@ -437,7 +455,8 @@ class Reconciler:
         lines = []
         for move in self._moves.values():
             wanted = move.wanted
-            waits = move.state in (MoveState.PLANNED, MoveState.PREPARED)
+            ours = bool(move.until) and move.unit not in units  # of the link itself, and not touched by the decision
+            waits = move.state in (MoveState.PLANNED, MoveState.PREPARED) and not ours
             replaced = move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE) and move.unit in units
             if wanted.move not in named and (waits or replaced):
                 lines.append(self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {desired.decision}"))
