@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import msgspec
+import numpy as np
 import pytest
 
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.outcome import measure
+from rechannel.daemon.wishes import Wish
+from rechannel.policies.model import Placement
 from rechannel.wire import keys
 from rechannel.wire.messages import BatchReport, Decision, DesiredMove, MigrationOutcome, MoveTransition
 from unit.daemon.fakes import (
@@ -270,7 +273,8 @@ def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore,
     leader.lead.pause(False)
     go_on(world, 1)
     leader.observe()
-    made = leader.decide("operator", application=APP, apply=True, force=True, policy="round-robin")
+    turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
+    made = leader.decide("operator", application=APP, apply=True, force=True, asked=lambda _: Wish(Placement(turned)))
     assert made.outcome == "applied"
     assert not leader._undoing
 
