@@ -6,10 +6,9 @@ an order to be carried out once: whatever is lost or repeated, the next batch bo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 
-from rechannel.conf.settings import Settings
+from rechannel.migration.link.observed import Limits, Observed
 from rechannel.migration.link.pace import Pace
 from rechannel.migration.moves import Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
@@ -17,78 +16,6 @@ from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, 
 _KEPT_SETTLED = 1000  # settled moves remembered, so that a decision said again is not begun again
 _IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer
 _LONG_IDLE = 60.0  # seconds without a batch after which one may load any number of partitions
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to give up, and how fast to go.
-
-    ``presume`` is two of Spark's maintenance intervals, in seconds. ``max_replay``: batches that a move's newest
-    snapshot may lie behind; it is waited for no longer than ``snapshot_patience`` seconds. ``overlap``: whether a step
-    may begin before the old copies of the one before it are closed.
-    """
-
-    deadline_batches: int
-    deadline_seconds: float
-    presume: float
-    moves_per_batch: int = 32
-    bytes_per_batch: float = float("inf")
-    max_replay: int = 1_000_000
-    overlap: bool = True
-
-    @classmethod
-    def of(cls, settings: Settings, maintenance: float) -> Limits:
-        """Return those of the settings, where Spark keeps house every ``maintenance`` seconds."""
-        link, pace = settings.link, settings.migration
-        return cls(
-            link.deadline_batches,
-            link.deadline_seconds,
-            2 * maintenance,
-            pace.moves_per_batch,
-            pace.bytes_per_batch,
-            pace.max_replay,
-            pace.overlap,
-        )
-
-    @property
-    def snapshot_patience(self) -> float:
-        """Seconds: within ``presume`` Spark makes a snapshot if it makes one at all."""
-        return min(self.presume, self.deadline_seconds / 2)
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What the driver knows at this moment.
-
-    ``placement``: (query, stage) -> executor per partition; ``ran``: the batch in which that was; ``runs``: query ->
-    current run; ``stores``: (query, stage) whose state stores are known; ``batches``: query -> last batch begun;
-    ``quiet``: queries that run no job now; ``closed``: executors that may be given nothing, since they are to leave;
-    ``replay``: (query, stage, partition) of what is to be steered next -> batches that its newest snapshot lies behind.
-    """
-
-    executors: Collection[str]
-    placement: Mapping[tuple[str, int], list[str]]
-    ran: Mapping[tuple[str, int], list[int]]
-    runs: Mapping[str, str]
-    stores: Collection[tuple[str, int]]
-    batches: Mapping[str, int]
-    quiet: Collection[str] = ()
-    closed: Collection[str] = ()
-    replay: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
-
-    def executor_of(self, query: str, stage: int, partition: int) -> str:
-        """Return where a partition last ran, "" if unknown."""
-        where = self.placement.get((query, stage), [])
-        return where[partition] if 0 <= partition < len(where) else ""
-
-    def ran_in(self, query: str, stage: int, partition: int) -> int:
-        """Return the batch in which a partition last ran, -1 if unknown."""
-        ran = self.ran.get((query, stage), [])
-        return ran[partition] if 0 <= partition < len(ran) else -1
-
-    def replay_of(self, query: str, stage: int, partition: int) -> int:
-        """Return how many batches a partition's newest snapshot lies behind, -1 if unknown."""
-        return self.replay.get((query, stage, partition), -1)
 
 
 class Reconciler:
@@ -224,7 +151,13 @@ class Reconciler:
                     continue  # landed and awaits its commit, or has not run since
                 given_up = self._miss(move, ran_in, current, now)
                 lines += given_up
-                if not given_up:
+                if given_up:
+                    continue
+                if self._ended(move):
+                    lines.append(self._abandon(move, Reason.SUPERSEDED, now, batch=last_batch))
+                elif wanted.target not in observed.executors or wanted.target in observed.closed:
+                    lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
+                else:
                     due.append(move)
                 continue
             ahead = wanted.step - steps[move.decision]
@@ -276,8 +209,7 @@ class Reconciler:
             lines.append(move.to(MoveState.STEERED, Reason.SAID_AGAIN, at=now, batch=last_batch, evidence=evidence))
         else:
             lines.append(move.to(MoveState.STEERED, Reason.SAID, at=now, batch=last_batch))
-        if current != move.holder:
-            self._released.pop(wanted.move, None)
+        self._released.pop(wanted.move, None)  # whatever was closed before is open where it ran last
         move.steered_batch, move.steered_at, move.holder = last_batch, now, current
         return lines
 
@@ -312,9 +244,20 @@ class Reconciler:
             for move in self._moves.values()
         )
 
-    def steered_now(self, query: str) -> list[Move]:
-        """Return the moves of a query that Spark has been told of and that wait for their batch."""
-        return [move for move in self._moves.values() if move.state is MoveState.STEERED and move.wanted.query == query]
+    def steered_now(self, query: str, observed: Observed, now: float) -> list[Move]:
+        """Return the moves of a query that Spark has been told of, that wait for a batch, and that nothing holds."""
+        return [
+            move
+            for move in self._moves.values()
+            if move.state is MoveState.STEERED
+            and move.wanted.query == query
+            and observed.ran_in(*move.unit) <= move.steered_batch
+            and not (self._held(move) or self._expired(move, now) or self._ended(move))
+        ]
+
+    def _ended(self, move: Move) -> bool:
+        """Whether its decision is no longer the one that is wanted: what was said stands, nothing is said again."""
+        return not move.until and move.decision != self.decision
 
     def batch_done(
         self, query: str, batch: int, observed: Observed, now: float, seconds: float = 0.0
@@ -322,6 +265,7 @@ class Reconciler:
         """A batch of ``seconds`` (0: unknown) is committed: moves whose partition ran on its target are drained."""
         lines = []
         landed = self.landed
+        self._busy_at[query] = now
         for move in self._moves.values():
             wanted = move.wanted
             if wanted.query != query or move.state not in (MoveState.STEERED, MoveState.RELEASED_IDLE):

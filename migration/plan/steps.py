@@ -136,7 +136,7 @@ def _by_class(moves: Sequence[Move], order: IntArray) -> IntArray:
 
 
 def _in_turn(steps: IntArray, weights: FloatArray, queries: Sequence[str]) -> IntArray:
-    """Number the steps anew, without a gap: by turns of the queries whose heaviest moves they have, most relief first."""
+    """Number the steps anew, without a gap: by turns of the queries that their heaviest moves are of."""
     relief = np.bincount(steps, weights)
     heaviest: dict[int, int] = {}
     for index in np.argsort(-weights, kind="stable").tolist():

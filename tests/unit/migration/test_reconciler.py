@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
+from rechannel.migration.link.observed import Limits, Observed
+from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, MessageError, MoveTransition
 from rechannel.wire.store import Author
