@@ -20,6 +20,8 @@ def main() -> None:
     """Measure row after row, keep what there is in a file, and write the page from it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.migration", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three rows, each way once: some minutes")
+    parser.add_argument("--repeats", type=int, metavar="N", help="how often each way is taken in a row")
+    parser.add_argument("--resume", action="store_true", help="measure the rows that FILE does not have yet")
     parser.add_argument("--only", metavar="ROW", action="append", help="only this row; may be given again")
     parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from what the file has")
     parser.add_argument("--json", type=Path, metavar="FILE", required=True, help="the figures")
@@ -48,7 +50,7 @@ def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
         if unknown := [name for name in arguments.only if name not in known]:
             raise SystemExit(f"no such row: {', '.join(unknown)}; there are {', '.join(known)}")
         wanted = [known[name] for name in arguments.only]
-    repeats = QUICK_REPEATS if arguments.quick else REPEATS
+    repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
     figures: dict[str, Any] = {
         "machine": machine(),
         "quick": arguments.quick,
@@ -57,6 +59,11 @@ def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
         "settings": measure.settings(),
         "rows": [],
     }
+    if arguments.resume and arguments.json.exists():
+        kept = [row for row in json.loads(arguments.json.read_text())["rows"] if "row" in row and "error" not in row]
+        figures["rows"] = kept
+        done = {row["row"]["name"] for row in kept}
+        wanted = [row for row in wanted if row.name not in done]
     root = Path(tempfile.mkdtemp(prefix="rechannel-migration-"))
     began = time.monotonic()
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
