@@ -88,6 +88,11 @@ fi
 # spark-class is a bash script.
 command -v bash >/dev/null 2>&1 || fail "bash was not found; Spark's own scripts need it" "apt-get install bash"
 
+# Only the slow disk of tests and benchmarks needs libfuse; without it they say so and are skipped.
+if [ -e /dev/fuse ] && can_install && ! ldconfig -p 2>/dev/null | grep -q 'libfuse3\.so'; then
+    apt_install fuse3 || printf 'setup: fuse3 could not be installed; what needs a slow disk is skipped\n' >&2
+fi
+
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2>/dev/null || "$python" -m venv --clear "$venv"
 if [ -f constraints.txt ]; then
     "$venv/bin/python" -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo,test]'

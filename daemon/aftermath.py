@@ -8,6 +8,7 @@ leader: the last applied decision without an outcome.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -21,6 +22,20 @@ from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.store import Author, Store
 
 _LINES_A_MOVE = 8  # of the journal, at most, as a rule
+_LEARNED_FROM = 86_400.0  # seconds that a measured load counts
+_LOOK_EVERY = 2.0  # seconds
+_STILL_TO_UNDO = 600.0  # seconds in which a new leader undoes what the one before it measured
+
+
+@dataclass
+class Undo:
+    """A decision whose moves are to go back, who asks for that and why, and until when it is tried."""
+
+    decision: Decision
+    user: str
+    reason: str
+    until: float
+    next_try: float = 0.0
 
 
 class Aftermath:
@@ -32,59 +47,84 @@ class Aftermath:
         self._author = author
         self._clock = clock
         self._awaited: dict[str, Decision] = {}
-        self._loads: list[Outcome] | None = None
+        self._looked: dict[str, float] = {}
+        self._loads: list[tuple[float, Outcome]] | None = None  # when they were measured
         self._log = structlog.get_logger("rechannel.controller")
 
     def rates(self) -> Rates:
         """What loading costs: by the settings, or as this cluster's last moves say."""
         if self._loads is None:
             self._loads = [
-                Outcome(size, added)
+                (envelope.time, Outcome(size, added))
                 for envelope in self._store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
                 if isinstance(envelope.body, MigrationOutcome)
                 for size, added in envelope.body.loads
             ]
-        return learned(self._loads, Rates(self._settings.gate.move_cost, self._settings.gate.load_rate))
+        # What was dear once is tried again: where nothing is moved for its price, nothing new is learned of it.
+        since = self._clock() - _LEARNED_FROM
+        self._loads = [(at, load) for at, load in self._loads if at >= since]
+        given = Rates(self._settings.gate.move_cost, self._settings.gate.load_rate)
+        return learned([load for _, load in self._loads], given)
 
     def begun(self, application: str, decision: Decision) -> None:
         """A migration begins: its outcome is awaited, that of the one before it no more."""
         self._awaited[application] = decision
 
-    def adopt(self, application: str) -> None:
-        """Await the outcome of what a leader before us began, where it has none yet."""
-        decision = self.last_applied(application)
-        if decision is None or application in self._awaited:
-            return
-        known = self._store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
-        if all(getattr(envelope.body, "decision", "") != decision.decision for envelope in known):
-            self._awaited[application] = decision
+    def adopt(self, application: str) -> Decision | None:
+        """Await the outcome of what a leader before us began; returns its decision if that was to be undone."""
+        applied = self._applied(application)
+        if not applied or application in self._awaited:
+            return None
+        known = [
+            envelope.body
+            for envelope in self._store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
+            if isinstance(envelope.body, MigrationOutcome) and envelope.body.decision == applied[0].decision
+        ]
+        if not known:
+            self._awaited[application] = applied[0]
+            return None
+        fresh = known[-1].at >= self._clock() - _STILL_TO_UNDO
+        return applied[0] if fresh and known[-1].verdict == REGRESSED and self._may_undo(applied[0]) else None
 
-    def last_applied(self, application: str, decision: str = "") -> Decision | None:
-        """Return the last decision that moved something in an application, or the one of this id if it did."""
-        for envelope in reversed(self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)):
-            body = envelope.body
-            if not isinstance(body, Decision) or envelope.application != application or body.outcome != "applied":
-                continue
-            if decision in ("", body.decision):
-                return body
+    def undoable(self, application: str, decision: str = "") -> Decision | None:
+        """Return the decision of this id, or the last one that moved something and was not undone ("")."""
+        applied = self._applied(application)
+        undone = {known.undoes for known in applied}
+        for known in applied:
+            if known.decision == decision or not (decision or known.undoes or known.decision in undone):
+                return known
         return None
+
+    def _applied(self, application: str) -> list[Decision]:
+        """Decisions that moved something in an application, the last one first."""
+        return [
+            envelope.body
+            for envelope in reversed(self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound))
+            if isinstance(envelope.body, Decision)
+            and envelope.application == application
+            and envelope.body.outcome == "applied"
+        ]
 
     def awaits(self, application: str) -> bool:
         """Whether the outcome of an application's last migration is still to come."""
         return application in self._awaited
 
-    def look(self, application: str, facts: Facts, epoch: int) -> Decision | None:
-        """Measure what can be measured now; returns the decision if it is to be undone."""
-        decision = self._awaited[application]
+    def look(self, application: str, facts: Facts, epoch: int) -> tuple[MigrationOutcome, Decision | None] | None:
+        """Measure what can be measured now; returns the outcome, and the decision if it is to be undone."""
+        decision, now = self._awaited[application], self._clock()
+        if now < self._looked.get(application, 0.0) + _LOOK_EVERY:
+            return None
+        self._looked[application] = now
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))
         lines = [envelope.body for envelope in self._store.last(keys.JOURNAL, application, most)]
         outcome = measure(
             decision,
             [line for line in lines if isinstance(line, MoveTransition)],
             facts.batches,
+            {query.query: query.run for query in facts.report.queries if query.active},
             {info.executor for info in facts.report.executors},
             self._settings,
-            self._clock(),
+            now,
         )
         if outcome is None:
             return None
@@ -92,7 +132,7 @@ class Aftermath:
         self._store.append(keys.OUTCOMES, "", envelope)
         del self._awaited[application]
         if self._loads is not None:
-            self._loads += [Outcome(size, added) for size, added in outcome.loads]
+            self._loads += [(outcome.at, Outcome(size, added)) for size, added in outcome.loads]
         self._log.info(
             "outcome",
             application=application,
@@ -100,7 +140,7 @@ class Aftermath:
             verdict=outcome.verdict,
             sentence=outcome.sentence,
         )
-        return decision if outcome.verdict == REGRESSED and self._may_undo(decision) else None
+        return outcome, decision if outcome.verdict == REGRESSED and self._may_undo(decision) else None
 
     def forget(self) -> None:
         """Another leader sees to it now."""
@@ -108,6 +148,7 @@ class Aftermath:
         self._loads = None
 
     def _may_undo(self, decision: Decision) -> bool:
-        """Not what an operator forced, what had to leave a node, or what was undone itself."""
+        """Not what an operator forced, what had to leave a node, or what was undone itself; nothing unless acting."""
         asked = decision.forced or decision.trigger == DRAIN or decision.undoes
-        return self._settings.migration.rollback and not asked
+        acts = self._settings.reschedule.mode == "apply" and self._settings.migration.rollback
+        return acts and not asked

@@ -295,8 +295,9 @@ def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
     lines = [cost]
     for query, peak in price.peak.items():
         name = names.get(query) or _short(query)
-        before, after = price.batch_before.get(query, 0.0), price.batch_after.get(query, 0.0)
-        lines.append(f"batch of {name}: {before:.2f} s now, {peak:.2f} s at most meanwhile, {after:.2f} s afterwards")
+        after = f", {price.batch_after[query]:.2f} s afterwards" if query in price.batch_after else ""
+        before = price.batch_before.get(query, 0.0)
+        lines.append(f"batch of {name}: {before:.2f} s now, {peak:.2f} s at most meanwhile{after}")
     return lines
 
 

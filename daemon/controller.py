@@ -14,13 +14,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import structlog
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import deciding, requests
-from rechannel.daemon.aftermath import Aftermath
+from rechannel.daemon.aftermath import Aftermath, Undo
 from rechannel.daemon.choosing import DRAIN, policy_for
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.deciding import Ask
@@ -28,8 +27,10 @@ from rechannel.daemon.following import in_flight
 from rechannel.daemon.lead import Lead, Turn, steady_clock
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.orders import Orders, left_on
+from rechannel.daemon.outcome import KEPT
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
 from rechannel.daemon.wishes import Wish, back
+from rechannel.migration.moves import MoveState
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, Decision, Drain, LinkReport, Refusal
 from rechannel.wire.signing import Signer
@@ -41,17 +42,6 @@ _UNDO_PATIENCE = 600.0  # seconds in which a rollback has to become possible
 ROLLBACK = "rollback"  # the trigger that stands for a migration that goes back
 
 Asked = Callable[[Snapshot], Wish | Refusal]
-
-
-@dataclass
-class _Undo:
-    """A decision whose moves are to go back, who asks for that and why, and until when it is tried."""
-
-    decision: Decision
-    user: str
-    reason: str
-    until: float
-    next_try: float = 0.0
 
 
 class Controller:
@@ -79,7 +69,7 @@ class Controller:
         self.orders = Orders(store, signer, self._author, clock)
         self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
         self._aftermath = Aftermath(settings, store, self._author, clock)
-        self._undoing: dict[str, _Undo] = {}
+        self._undoing: dict[str, Undo] = {}
         self._executors: dict[str, tuple[frozenset[str], float]] = {}  # application -> its executors, and since when
         # application -> the executors last decided for, at first those it had when it was ready for the first time
         self._decided_for: dict[str, frozenset[str]] = {}
@@ -112,7 +102,7 @@ class Controller:
                 if paused and not self.lead.paused:
                     self.lead.pause(True)
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
-            self._each(unseen, self._aftermath.adopt)
+            self._each(unseen, self._adopt_outcome)
             self.orders.publish(self.lead.paused, self.lead.epoch)
             if self._clock() >= self._words_at + self.settings.agent.window:
                 self._words_at = self._clock()
@@ -180,8 +170,8 @@ class Controller:
             if silence > 3 * self.settings.controller.observe:
                 self.migrations.excuse(silence)
             self._each(sorted(self.migrations.running), self._follow)
-            self._each([name for name in self._collector.reports if self._aftermath.awaits(name)], self._look)
             if not self.lead.paused:
+                self._each([name for name in self._collector.reports if self._aftermath.awaits(name)], self._look)
                 self._each(sorted(self._undoing), self._undo)
                 self._each(self._collector.reports, self._act_on_changes)
             running = [migration.sentence() for migration in self.migrations.running.values()]
@@ -245,35 +235,40 @@ class Controller:
             if not running:
                 raise ValueError(f"no migration of {application or 'any application'} is running")
             self._last_sentence = "; ".join(f"{self.migrations.stop(name)}, and ends" for name in running)
+            if self.orders.nodes:
+                self._last_sentence += f"; drained still: {', '.join(sorted(self.orders.nodes))}, `undrain` ends that"
+            for name in running:
+                self._undoing.pop(name, None)
             self._log.info("stop", applications=sorted(running), user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
 
-    def rollback(self, application: str, decision: str, *, user: str, reason: str) -> str:
-        """Move back what a decision moved ("": the last one that moved something); ValueError where there is none.
+    def rollback(self, application: str, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
+        """Move back what a decision moved ("": the last one that was not undone); ValueError where there is none.
 
-        A running migration is ended first, at the next boundary.
+        A running migration is ended first, at the next boundary: then there is no decision to return yet.
         """
         with self._lock:
             self.follow()
-            found = self._aftermath.last_applied(application, decision)
+            found = self._aftermath.undoable(application, decision)
             if found is None:
-                raise ValueError(f"no decision {decision or 'of the last days'} moved anything in {application}")
-            self._undoing[application] = _Undo(found, user, reason, self._clock() + _UNDO_PATIENCE)
+                left = "" if decision else " that was not undone"
+                which = decision or "of the last days"
+                raise ValueError(f"no decision {which} moved anything in {application}{left}")
+            self._undoing[application] = Undo(found, user, reason, self._clock() + _UNDO_PATIENCE)
             said = (
                 f"{self.migrations.stop(application)}, and ends; then "
                 if application in self.migrations.running
                 else ""
             )
             self._log.info("rollback", application=application, decision=found.decision, user=user, reason=reason)
-            if not said and not self.lead.paused:
-                self._undo(application)
-                return self._last_sentence
-            self._last_sentence = f"{said}what {found.decision} moved goes back" + (
-                "; paused: `rechannel resume` first" if self.lead.paused else ""
-            )
+            made = None if said or self.lead.paused else self._undo(application)
+            if made is None:
+                later = "" if said or self.lead.paused else ", once the moves that wait for a batch have landed"
+                paused = "; paused: `rechannel resume` first" if self.lead.paused else ""
+                self._last_sentence = f"{said}what {found.decision} moved goes back{later}{paused}"
             self._publish_state()
-            return self._last_sentence
+            return self._last_sentence, made
 
     def _publish_orders(self, before: dict[str, Drain]) -> None:
         try:
@@ -309,6 +304,10 @@ class Controller:
         busy = self.migrations.busy(application, facts.report, ask.at)
         if busy:
             return deciding.not_ready(ask, NotReady("migration-running", busy, transient=True))
+        resting = self.migrations.resting(application, ask.at)
+        if ask.apply and ask.trigger == "timeout" and not resting and self._aftermath.awaits(application):
+            words = "what the last migration brought is not known yet: its queries have not settled"
+            return deciding.not_ready(ask, NotReady("outcome-awaited", words, transient=True))
         arguments = (application, facts.report, facts.batches, facts.windows, self.settings, ask.at, self.orders.nodes)
         snapshot: Snapshot | NotReady
         if ask.trigger in (DRAIN, ROLLBACK):  # what has to leave does so measured or not
@@ -326,7 +325,7 @@ class Controller:
             snapshot,
             self.settings,
             in_flight=in_flight(facts.report),
-            resting=self.migrations.resting(application, ask.at),
+            resting=resting,
             notes=[f"the link says: {problem}" for problem in facts.report.problems],
             rates=self._aftermath.rates(),
             wish=wish,
@@ -353,6 +352,8 @@ class Controller:
         self._store.append(keys.DECISIONS, "", envelope)
         if decision.outcome == "applied":
             self._words.pop(application, None)
+            if not decision.undoes:
+                self._undoing.pop(application, None)  # what is ordered since then stands
             self.migrations.begin(application, decision)
             self._aftermath.begun(application, decision)
 
@@ -393,16 +394,34 @@ class Controller:
         if application in self.migrations.running or in_flight(self._collector.reports[application]):
             return
         facts = self._collector.gather(application)
-        undo = self._aftermath.look(application, facts, self.lead.epoch) if facts is not None else None
+        found = self._aftermath.look(application, facts, self.lead.epoch) if facts is not None else None
+        if found is None:
+            return
+        outcome, undo = found
+        if outcome.verdict == KEPT:
+            self.migrations.kept(application)
+        self._regressed(application, undo)
+
+    def _adopt_outcome(self, application: str) -> None:
+        self._regressed(application, self._aftermath.adopt(application))
+
+    def _regressed(self, application: str, undo: Decision | None) -> None:
         if undo is not None:
             why = "its batches are longer than predicted and than before"
-            self._undoing[application] = _Undo(undo, "", why, self._clock() + _UNDO_PATIENCE)
+            self._undoing[application] = Undo(undo, "", why, self._clock() + _UNDO_PATIENCE)
 
-    def _undo(self, application: str) -> None:
-        """Move back what a decision moved, once nothing else is under way."""
+    def _undo(self, application: str) -> Decision | None:
+        """Move back what a decision moved, once nothing else is under way; returns the decision once there is one."""
         report, now, undo = self._collector.reports.get(application), self._clock(), self._undoing[application]
+        if now >= undo.until:
+            self._log.warning("rollback-given-up", application=application, decision=undo.decision.decision)
+            del self._undoing[application]
+            return None
         if application in self.migrations.running or report is None or in_flight(report) or now < undo.next_try:
-            return
+            return None
+        moved = f"{undo.decision.decision}."
+        if any(view.state == MoveState.RELEASED_IDLE and view.move.startswith(moved) for view in report.moves):
+            return None  # Spark stays told of these, and only a batch of theirs shows where they are
         undo.next_try = now + _RETRY_EVERY
         decision = self.decide(
             ROLLBACK,
@@ -412,8 +431,9 @@ class Controller:
             apply=True,
             asked=lambda snapshot: back(undo.decision, snapshot),
         )
-        if decision.outcome != "not-ready" or now >= undo.until:
-            del self._undoing[application]
+        if decision.outcome != "not-ready":
+            self._undoing.pop(application, None)
+        return decision
 
     def _forget(self) -> None:
         self.migrations.forget()

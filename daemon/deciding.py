@@ -5,6 +5,7 @@ Pure, except for policies' own defects, which become refusals. Nothing is publis
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,6 +81,9 @@ def decide(
     ``resting``: seconds of its cool-down that are left; ``rates``: what loading costs, by the settings where None;
     ``wish``: a placement that is asked for instead of what the policy would propose.
     """
+    if rates is not None:  # what was measured takes the place of what was set, for the policy too
+        gate = dataclasses.replace(settings.gate, move_cost=rates.overhead, load_rate=rates.load_rate)
+        settings = dataclasses.replace(settings, gate=gate)
     try:
         policy, wanted, said = _wanted(ask, snapshot, settings, wish)
     except ScaleOutError as error:
@@ -94,7 +98,7 @@ def decide(
         queries=snapshot.queries,
         in_flight=in_flight,
         resting=resting,
-        replay=snapshot.replay,
+        loads=snapshot.loads,
         batch_seconds=snapshot.batch_seconds,
         batch_period=snapshot.batch_period,
         rates=rates,
@@ -144,10 +148,12 @@ def _price(disposed: Disposition, snapshot: Snapshot) -> MigrationPrice | None:
         total=price.total,
         batch_before=before,
         peak=price.peak,
-        batch_after={query: max(0.0, seconds - saved[query]) for query, seconds in before.items()},
+        # A path that shrinks by more than a batch lasts is no prediction of it.
+        batch_after={query: seconds - saved[query] for query, seconds in before.items() if seconds > saved[query]},
         overhead=rates.overhead,
         load_rate=rates.load_rate,
         moves=rates.moves,
+        usual={query: snapshot.usual[query] for query in before if query in snapshot.usual},
     )
 
 

@@ -20,7 +20,8 @@ from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, Mess
 from rechannel.wire.signing import SignatureError, Signer
 from rechannel.wire.store import Author, Store, StoreError
 
-_AFTER_ROLLBACK = 4  # times the usual rest: the same figures would lead to the same mistake
+_AFTER_ROLLBACK = 4  # times the usual rest, for each in a row: the same figures would lead to the same mistake
+_LONGEST_REST = 86_400.0  # seconds
 
 
 class Migrations:
@@ -39,6 +40,7 @@ class Migrations:
         self._lead = lead
         self._clock = clock
         self._rests: dict[str, float] = {}  # application -> seconds of rest after its last migration
+        self._mistakes: dict[str, int] = {}  # application -> migrations in a row that had to go back
         self._examined: set[str] = set()  # applications whose desired placement this leader has looked at
         self._log = structlog.get_logger("rechannel.controller")
 
@@ -46,8 +48,11 @@ class Migrations:
         """Publish what a decision wants. When Redis is away just now, `follow` says it later."""
         desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
         patience = self._settings.controller.placement_ttl
-        rest = self._settings.gate.cooldown * (_AFTER_ROLLBACK if decision.undoes else 1)
-        self._rests[application] = rest
+        if decision.undoes:
+            self._mistakes[application] = self._mistakes.get(application, 0) + 1
+        factor = _AFTER_ROLLBACK ** self._mistakes.get(application, 0) if decision.undoes else 1
+        cooldown = self._settings.gate.cooldown
+        self._rests[application] = max(cooldown, min(_LONGEST_REST, cooldown * factor))
         self.running[application] = Migration(application, desired, self._clock(), patience)
         try:
             self.renew(application)
@@ -82,6 +87,10 @@ class Migrations:
             return self._finish(application, now)
         self.renew(application)
         return ""
+
+    def kept(self, application: str) -> None:
+        """A migration has brought what it promised: mistakes before it are forgotten."""
+        self._mistakes.pop(application, None)
 
     def excuse(self, silence: float) -> None:
         """While Redis was away nobody could be heard: that silence is not the links'."""
@@ -167,9 +176,19 @@ class Migrations:
         self._log.info("migration-adopted", application=application, decision=desired.decision, epoch=self._lead.epoch)
 
     def _finish(self, application: str, now: float) -> str:
-        migration = self.running.pop(application)
+        migration = self.running[application]
         why = migration.over(now)
         sentence = migration.sentence(why)
+        if why == "settled":
+            # Whoever reads it from now on, a link that was attached anew too, finds nothing to be done again.
+            wanted = migration.desired
+            migration.desired = msgspec.structs.replace(wanted, moves=[])
+            try:
+                self.renew(application)
+            except StoreError:
+                migration.desired = wanted  # it ends when Redis is there again
+                raise
+        del self.running[application]
         self._log.info("migration-over", application=application, why=why, sentence=sentence)
         if why != "not-taken-up":
             self.ended[application] = now

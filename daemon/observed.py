@@ -164,24 +164,23 @@ class _Totals:
             self.state = state
 
 
-def replay_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport]) -> FloatArray:
-    """Bytes that each partition's changes since its newest snapshot make up, shape (partitions,); 0 where not known.
+def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport]) -> FloatArray:
+    """Bytes that another executor would load of each partition, shape (partitions,); 0 where nothing was measured.
 
-    A batch changes no more rows of the state than it brings, nor more than there are.
+    The state, and what changed since its newest snapshot where its age is known: a batch changes no more rows of the
+    state than it brings, nor more than there are.
     """
-    changed, seen = np.zeros(stage.partitions), np.zeros(stage.partitions)
-    for run in (
-        run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage
-    ):
-        for task in _latest(run):
-            if 0 <= task.partition < stage.partitions and task.state_rows > 0:
-                rows = min(max(0, task.rows_in), task.state_rows)
-                changed[task.partition] += rows * max(0, task.state_bytes) / task.state_rows
-                seen[task.partition] += 1
+    size, changed, seen = np.zeros(stage.partitions), np.zeros(stage.partitions), np.zeros(stage.partitions)
+    runs = (run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage)
+    for task in (task for run in runs for task in _latest(run) if 0 <= task.partition < stage.partitions):
+        known = float(max(0, task.state_size) or max(0, task.state_bytes))
+        size[task.partition] = known
+        changed[task.partition] += known * min(1.0, max(0, task.rows_in) / max(1, task.state_rows))
+        seen[task.partition] += 1
     lags = np.zeros(stage.partitions)
-    known = [max(0, lag) for lag in stage.snapshot_lag[: stage.partitions]]
-    lags[: len(known)] = known
-    return lags * changed / np.maximum(seen, 1)
+    known_lags = [max(0, lag) for lag in stage.snapshot_lag[: stage.partitions]]
+    lags[: len(known_lags)] = known_lags
+    return size + lags * changed / np.maximum(seen, 1)
 
 
 def busy_seconds(task: TaskRow) -> float:

@@ -76,8 +76,11 @@ class Leader(Protocol):
     def stop(self, application: str, *, user: str, reason: str) -> str:
         """End running migrations at the next boundary; returns a sentence, raises ValueError."""
 
-    def rollback(self, application: str, decision: str, *, user: str, reason: str) -> str:
-        """Move back what a decision moved ("": the last one); returns a sentence, raises ValueError."""
+    def rollback(self, application: str, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
+        """Move back what a decision moved ("": the last one); returns a sentence and the decision made, if any yet.
+
+        Raises ValueError where there is nothing to undo.
+        """
 
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
         """Order that a node is to hold no state; returns a sentence, raises ValueError."""
@@ -257,10 +260,11 @@ class Desk:
             return application
         wanted = request.arguments.get("decision", "")
         try:
-            sentence = self._leader.rollback(application, wanted, user=request.user, reason=request.reason)
+            sentence, made = self._leader.rollback(application, wanted, user=request.user, reason=request.reason)
         except ValueError as error:
             return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
+        code = deciding.exit_of(made) if made is not None else Exit.DONE
+        return Reply(request=request.request, code=int(code), sentence=sentence)
 
     def _application(self, request: Request, application: str) -> str | Reply:
         """Which application is meant, or the reply that says why that is not known."""

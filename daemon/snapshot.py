@@ -13,6 +13,7 @@ Executors of drained nodes, and those about to be released, are in the model but
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from rechannel.daemon import observed
 from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Placement, Stage, Stream, Workload
 from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
+
+_USUAL = 20  # batches that say what is usual
 
 Windows = Mapping[str, Sequence[AgentWindow]]
 
@@ -52,7 +55,8 @@ class Coverage:
 class Snapshot:
     """The model at one moment. ``stages``: key of a placeable stage -> (query, number in the link's report).
 
-    ``replay``: key of a placeable stage -> bytes that each partition's target replays on top of its newest snapshot.
+    ``loads``: key of a placeable stage -> bytes that another executor would load of each partition.
+    ``usual`` is the median duration and rows of each query's last twenty batches.
     ``batch_seconds`` is the mean duration of each query's last batches, ``batch_period`` from start to start.
     ``shuffles_seen`` is the share of map outputs that agents reported, of the time they told of (None: none).
     """
@@ -65,9 +69,10 @@ class Snapshot:
     queries: Mapping[str, QueryState]
     batch_seconds: Mapping[str, float]
     batch_period: Mapping[str, float]
+    usual: Mapping[str, tuple[float, float]]
     coverage: Coverage
     rates: ServiceRates
-    replay: Mapping[str, FloatArray]
+    loads: Mapping[str, FloatArray]
     shuffles_seen: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -130,7 +135,7 @@ def build_snapshot(
     placed: dict[str, tuple[str, int]] = {}
     assignments: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
     skipped: Counter[str] = Counter()
-    replay: dict[str, FloatArray] = {}
+    loads: dict[str, FloatArray] = {}
     durations: dict[str, float] = {}
     periods: dict[str, float] = {}
     room = observed.LARGEST_BLOCKS
@@ -157,7 +162,7 @@ def build_snapshot(
             where = [executors.get(name, UNPLACED) for name in stage.placement[: stage.partitions]]
             where += [UNPLACED] * (stage.partitions - len(where))
             assignments[key] = np.array(where, dtype=np.int64)
-            replay[key] = observed.replay_bytes(stage, query.query, last)
+            loads[key] = observed.load_bytes(stage, query.query, last)
     if not stages:
         return None
     return Snapshot(
@@ -169,11 +174,20 @@ def build_snapshot(
         queries,
         durations,
         periods,
+        {name: _usual([batch for batch in batches if batch.query == name]) for name in durations},
         coverage_of(application, report, windows, settings, now),
         rates,
-        replay,
+        loads,
         observed.shuffles_seen(batches, rows, _spans(application, windows, settings)),
         tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items())) + _slow(cluster, rates),
+    )
+
+
+def _usual(batches: Sequence[BatchReport]) -> tuple[float, float]:
+    last = sorted(batches, key=lambda batch: batch.batch)[-_USUAL:]
+    return (
+        float(statistics.median(batch.end - batch.start for batch in last)),
+        float(statistics.median(batch.input_rows for batch in last)),
     )
 
 

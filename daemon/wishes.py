@@ -139,9 +139,12 @@ def _asked(
     keys = {unit: key for key, unit in snapshot.stages.items()}
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     names = snapshot.cluster.executors
-    there, elsewhere = 0, 0
+    there = elsewhere = gone = 0
     for move in moves:
         key = keys.get((move.query, move.stage))
+        if undoes and (key is None or not 0 <= move.partition < len(placement[key])):
+            gone += 1
+            continue
         if key is None or not 0 <= move.partition < len(placement[key]):
             unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
             return Refusal(law="stores-unknown", reach="plan", detail=f"{what}: {unit} is not known now")
@@ -151,10 +154,14 @@ def _asked(
             there += 1
         elif now != move.source:
             elsewhere += 1
-        elif (target := snapshot.cluster.index_of(move.target)) != UNPLACED:
+        elif (target := snapshot.cluster.index_of(move.target)) == UNPLACED:
+            detail = f"{what}: its target executor {move.target} is not known"
+            return Refusal(law="target", reach="plan", detail=detail)
+        else:
             placement[key][move.partition] = target
     said = [*([what] if not undoes else []), *notes]
     said += [f"{there} are there already"] if there else []
+    said += [f"{gone} are of queries that cannot be moved now"] if gone else []
     said += [f"{elsewhere} are elsewhere by now and stay"] if elsewhere else []
     return Wish(Placement(placement), tuple(said), undoes)
 

@@ -229,9 +229,8 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True):
     state_rows: Whole
     state_bytes: Whole
     commit: Number
-    python: Number = (
-        0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or none is told
-    )
+    python: Number = 0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or is told
+    state_size: Whole = 0  # bytes of the state as another executor loads it; state_bytes is what it takes in memory
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -340,6 +339,7 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Number
     load_rate: Number
     moves: Whole = 0
+    usual: dict[str, tuple[Number, Number]] = {}  # query -> median seconds and rows of its last batches before
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):

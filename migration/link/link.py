@@ -22,7 +22,8 @@ from rechannel.migration.link import compatibility
 from rechannel.migration.link.courier import Courier
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
-from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
+from rechannel.migration.link.observed import Limits, Observed
+from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.release import Releases, scene
 from rechannel.migration.link.report import KnownStage, operators_placed, problems, query_state, unlike
 from rechannel.migration.link.snapshots import Snapshots
@@ -360,7 +361,7 @@ class Link:
             batches=self._table.last_batch,
             quiet={query for query in runs if self._table.quiet(query)},
             closed=self._table.executors.keys() - self._may_hold().keys(),
-            replay=self._snapshots.replay(self._stages, runs),
+            replay=self._snapshots.replay(self._reconciler.unsteered, runs),
         )
 
     def _at_boundary(self, query: str) -> None:
@@ -381,7 +382,7 @@ class Link:
             self._read_backs[move.wanted.move] = (0, now)
             self._tell(move)
         # A task that outlived its stage (a speculative copy, say) may have overwritten the steer: look again.
-        for move in self._reconciler.steered_now(query):
+        for move in self._reconciler.steered_now(query, self._observed(), time.time()):
             now = time.time()
             count, at = self._read_backs.get(move.wanted.move, (_READ_BACKS, 0.0))
             if count < _READ_BACKS and now - at >= _READ_BACK_EVERY and self._table.quiet(query):

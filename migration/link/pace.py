@@ -39,18 +39,18 @@ class Pace:
         known = self._queries.get(query)
         return (int(known.moves), known.bytes) if known else (self._most_moves, self._most_bytes)
 
-    def allowed(self, query: str, due: Sequence[Move], under_way: int) -> list[Move]:
-        """Those of the moves, in their order, that go now, where so many are already said and not yet run.
+    def allowed(self, query: str, due: Sequence[Move], under_way: Sequence[Move]) -> list[Move]:
+        """Those of the moves, in their order, that go now; ``under_way``: those already said and not yet run.
 
         The first goes whatever it weighs if nothing else is under way: a partition that is larger than the bound would
         never move.
         """
         moves, size = self.bounds(query)
         chosen: list[Move] = []
-        weight = 0.0
+        weight = sum(move.wanted.bytes for move in under_way)
         for move in due:
             alone = not chosen and not under_way
-            if not alone and (len(chosen) + under_way >= moves or weight + move.wanted.bytes > size):
+            if not alone and (len(chosen) + len(under_way) >= moves or weight + move.wanted.bytes > size):
                 break
             chosen.append(move)
             weight += move.wanted.bytes

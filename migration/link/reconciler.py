@@ -6,89 +6,16 @@ an order to be carried out once: whatever is lost or repeated, the next batch bo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 
-from rechannel.conf.settings import Settings
+from rechannel.migration.link.observed import Limits, Observed
 from rechannel.migration.link.pace import Pace
 from rechannel.migration.moves import Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
 
 _KEPT_SETTLED = 1000  # settled moves remembered, so that a decision said again is not begun again
 _IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to give up, and how fast to go.
-
-    ``presume`` is two of Spark's maintenance intervals, in seconds. ``max_replay``: batches that a move's newest
-    snapshot may lie behind; it is waited for no longer than ``snapshot_patience`` seconds. ``overlap``: whether a step
-    may begin before the old copies of the one before it are closed.
-    """
-
-    deadline_batches: int
-    deadline_seconds: float
-    presume: float
-    moves_per_batch: int = 32
-    bytes_per_batch: float = float("inf")
-    max_replay: int = 1_000_000
-    overlap: bool = True
-
-    @classmethod
-    def of(cls, settings: Settings, maintenance: float) -> Limits:
-        """Return those of the settings, where Spark keeps house every ``maintenance`` seconds."""
-        link, pace = settings.link, settings.migration
-        return cls(
-            link.deadline_batches,
-            link.deadline_seconds,
-            2 * maintenance,
-            pace.moves_per_batch,
-            pace.bytes_per_batch,
-            pace.max_replay,
-            pace.overlap,
-        )
-
-    @property
-    def snapshot_patience(self) -> float:
-        """Seconds: within ``presume`` Spark makes a snapshot if it makes one at all."""
-        return min(self.presume, self.deadline_seconds / 2)
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What the driver knows at this moment.
-
-    ``placement``: (query, stage) -> executor per partition; ``ran``: the batch in which that was; ``runs``: query ->
-    current run; ``stores``: (query, stage) whose state stores are known; ``batches``: query -> last batch begun;
-    ``quiet``: queries that run no job now; ``closed``: executors that may be given nothing, since they are to leave;
-    ``replay``: (query, stage) -> batches that each partition's newest snapshot lies behind, -1 where it is not known.
-    """
-
-    executors: Collection[str]
-    placement: Mapping[tuple[str, int], list[str]]
-    ran: Mapping[tuple[str, int], list[int]]
-    runs: Mapping[str, str]
-    stores: Collection[tuple[str, int]]
-    batches: Mapping[str, int]
-    quiet: Collection[str] = ()
-    closed: Collection[str] = ()
-    replay: Mapping[tuple[str, int], list[int]] = field(default_factory=dict)
-
-    def executor_of(self, query: str, stage: int, partition: int) -> str:
-        """Return where a partition last ran, "" if unknown."""
-        where = self.placement.get((query, stage), [])
-        return where[partition] if 0 <= partition < len(where) else ""
-
-    def ran_in(self, query: str, stage: int, partition: int) -> int:
-        """Return the batch in which a partition last ran, -1 if unknown."""
-        ran = self.ran.get((query, stage), [])
-        return ran[partition] if 0 <= partition < len(ran) else -1
-
-    def replay_of(self, query: str, stage: int, partition: int) -> int:
-        """Return how many batches a partition's newest snapshot lies behind, -1 if unknown."""
-        lags = self.replay.get((query, stage), [])
-        return lags[partition] if 0 <= partition < len(lags) else -1
+_LONG_IDLE = 60.0  # seconds without a batch after which one may load any number of partitions
 
 
 class Reconciler:
@@ -224,7 +151,13 @@ class Reconciler:
                     continue  # landed and awaits its commit, or has not run since
                 given_up = self._miss(move, ran_in, current, now)
                 lines += given_up
-                if not given_up:
+                if given_up:
+                    continue
+                if self._ended(move):
+                    lines.append(self._abandon(move, Reason.SUPERSEDED, now, batch=last_batch))
+                elif wanted.target not in observed.executors or wanted.target in observed.closed:
+                    lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
+                else:
                     due.append(move)
                 continue
             ahead = wanted.step - steps[move.decision]
@@ -241,8 +174,16 @@ class Reconciler:
                 if not ahead:
                     due.append(move)
             # Else its first batch, its plan's reading or a snapshot is still to come; the deadline bounds the wait.
-        under_way = sum(move not in due for move in self.steered_now(query))
-        return lines, self._pace.allowed(query, due, under_way)
+        return lines, self._pace.allowed(query, due, [move for move in self._loading(query, now) if move not in due])
+
+    def _loading(self, query: str, now: float) -> list[Move]:
+        """Moves whose state the query's next batch will load, said and not yet run.
+
+        A query that has been quiet for a minute has as much time to spare: what waits for its batch counts no more.
+        """
+        quiet = now - self._busy_at.get(query, now)
+        states = {MoveState.STEERED} | ({MoveState.RELEASED_IDLE} if quiet < _LONG_IDLE else set())
+        return [move for move in self._moves.values() if move.state in states and move.wanted.query == query]
 
     def _ready(self, move: Move, observed: Observed, now: float) -> tuple[Reason, str] | None:
         """Say why a move's state may be loaded now: there is little to replay, or it was waited for long enough."""
@@ -268,8 +209,7 @@ class Reconciler:
             lines.append(move.to(MoveState.STEERED, Reason.SAID_AGAIN, at=now, batch=last_batch, evidence=evidence))
         else:
             lines.append(move.to(MoveState.STEERED, Reason.SAID, at=now, batch=last_batch))
-        if current != move.holder:
-            self._released.pop(wanted.move, None)
+        self._released.pop(wanted.move, None)  # whatever was closed before is open where it ran last
         move.steered_batch, move.steered_at, move.holder = last_batch, now, current
         return lines
 
@@ -290,7 +230,7 @@ class Reconciler:
                 steps[move.decision] = min(steps.get(move.decision, move.wanted.step), move.wanted.step)
         for move in self._moves.values():
             turn = move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.wanted.step == steps[move.decision]
-            if turn and move.wanted.query == query and move.current_since < 0:
+            if turn and move.wanted.query == query and move.current_since < 0 and not self._held(move):
                 move.current_since = now
         return steps
 
@@ -304,9 +244,20 @@ class Reconciler:
             for move in self._moves.values()
         )
 
-    def steered_now(self, query: str) -> list[Move]:
-        """Return the moves of a query that Spark has been told of and that wait for their batch."""
-        return [move for move in self._moves.values() if move.state is MoveState.STEERED and move.wanted.query == query]
+    def steered_now(self, query: str, observed: Observed, now: float) -> list[Move]:
+        """Return the moves of a query that Spark has been told of, that wait for a batch, and that nothing holds."""
+        return [
+            move
+            for move in self._moves.values()
+            if move.state is MoveState.STEERED
+            and move.wanted.query == query
+            and observed.ran_in(*move.unit) <= move.steered_batch
+            and not (self._held(move) or self._expired(move, now) or self._ended(move))
+        ]
+
+    def _ended(self, move: Move) -> bool:
+        """Whether its decision is no longer the one that is wanted: what was said stands, nothing is said again."""
+        return not move.until and move.decision != self.decision
 
     def batch_done(
         self, query: str, batch: int, observed: Observed, now: float, seconds: float = 0.0
@@ -314,6 +265,7 @@ class Reconciler:
         """A batch of ``seconds`` (0: unknown) is committed: moves whose partition ran on its target are drained."""
         lines = []
         landed = self.landed
+        self._busy_at[query] = now
         for move in self._moves.values():
             wanted = move.wanted
             if wanted.query != query or move.state not in (MoveState.STEERED, MoveState.RELEASED_IDLE):
@@ -335,7 +287,16 @@ class Reconciler:
                 lines.append(self._abandon(move, Reason.DEADLINE, now, batch=batch, evidence=evidence))
         if seconds > 0:
             self._pace.batch(query, seconds, self.landed - landed)
+        if self.landed > landed:
+            self._restart_clocks(now, query)
         return lines
+
+    def _restart_clocks(self, now: float, query: str = "") -> None:
+        """What waits because others land first, or because all is on hold, has its whole time from then on."""
+        for move in self._moves.values():
+            waits = move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.current_since >= 0
+            if waits and (move.wanted.query == query if query else self._held(move)):
+                move.current_since = now
 
     def closed(
         self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
@@ -390,6 +351,7 @@ class Reconciler:
     def tick(self, observed: Observed, now: float) -> list[MoveTransition]:
         """Let time pass: deadlines, expiry, presumed kills."""
         lines: list[MoveTransition] = []
+        self._restart_clocks(now)
         for query in {move.wanted.query for move in self._moves.values() if move.unsettled and not self._held(move)}:
             self._current_steps(query, now)
         for query in observed.runs:
@@ -437,7 +399,8 @@ class Reconciler:
         lines = []
         for move in self._moves.values():
             wanted = move.wanted
-            waits = move.state in (MoveState.PLANNED, MoveState.PREPARED)
+            ours = bool(move.until) and move.unit not in units  # of the link itself, and not touched by the decision
+            waits = move.state in (MoveState.PLANNED, MoveState.PREPARED) and not ours
             replaced = move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE) and move.unit in units
             if wanted.move not in named and (waits or replaced):
                 lines.append(self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {desired.decision}"))

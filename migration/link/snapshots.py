@@ -41,22 +41,21 @@ class Snapshots:
         found = self._versions.get((run, stage))
         return [self._lag(run, found.get(partition, -1)) for partition in range(partitions)] if found else []
 
-    def replay(self, stages: Mapping[Unit, KnownStage], runs: Mapping[str, str]) -> dict[tuple[str, int], list[int]]:
-        """Return (query, stage) -> lag of each partition, `NOT_ASKED` where an answer is still to come.
+    def replay(
+        self, wanted: Sequence[tuple[str, int, int]], runs: Mapping[str, str]
+    ) -> dict[tuple[str, int, int], int]:
+        """Return (query, stage, partition) -> lag, `NOT_ASKED` where an answer is still to come.
 
-        ``runs``: query -> its run. Nothing is returned where this Spark does not tell.
+        ``wanted``: (run, stage, partition); ``runs``: query -> its run. Nothing where this Spark does not tell.
         """
-        if not self.supported:
+        if not self.supported or not wanted:
             return {}
+        queries = {run: query for query, run in runs.items()}
         lags = {}
-        for (run, stage), known in list(stages.items()):
-            query = next((name for name, own in runs.items() if own == run), None)
-            if query is not None:
-                found = self._versions.get((run, stage), {})
-                lags[query, stage] = [
-                    self._lag(run, found[partition]) if partition in found else NOT_ASKED
-                    for partition in range(known.size)
-                ]
+        for run, stage, partition in wanted:
+            version = self._versions.get((run, stage), {}).get(partition)
+            if run in queries:
+                lags[queries[run], stage, partition] = NOT_ASKED if version is None else self._lag(run, version)
         return lags
 
     def turn(self, stages: Mapping[Unit, KnownStage], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:

@@ -47,8 +47,8 @@ class Facts:
 
     ``stages``: key of a placeable stage -> (query, number of the stage in the link's report).
     ``in_flight``: (query, stage, partition) of moves that are not settled. ``resting``: seconds of cool-down left.
-    ``replay``: key of a stage -> bytes that each partition's target replays on top of its snapshot. ``batch_seconds``
-    and ``batch_period`` by query; ``rates``: what loading costs, by the settings where None.
+    ``loads``: key of a stage -> bytes to load of each partition, its state where it is not given. ``batch_seconds`` and
+    ``batch_period`` by query; ``rates``: what loading costs, by the settings where None.
     """
 
     cluster: Cluster
@@ -58,7 +58,7 @@ class Facts:
     queries: Mapping[str, QueryState]
     in_flight: frozenset[tuple[str, int, int]] = frozenset()
     resting: float = 0.0
-    replay: Mapping[str, FloatArray] = field(default_factory=dict)
+    loads: Mapping[str, FloatArray] = field(default_factory=dict)
     batch_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_period: Mapping[str, float] = field(default_factory=dict)
     rates: Rates | None = None
@@ -234,10 +234,10 @@ def _weights(moves: list[Move], workload: Workload) -> np.ndarray[tuple[int], np
 
 
 def _loads(moves: list[Move], facts: Facts) -> FloatArray:
-    """Bytes each move has to load: its state, and what came after its newest snapshot."""
-    state = (facts.workload.stage(move.stage).state_bytes[move.partition] for move in moves)
-    replay = (facts.replay[move.stage][move.partition] if move.stage in facts.replay else 0.0 for move in moves)
-    return np.array([float(a) + float(b) for a, b in zip(state, replay, strict=True)], dtype=np.float64)
+    """Bytes each move has to load."""
+    known = facts.loads
+    loads = (known.get(move.stage, facts.workload.stage(move.stage).state_bytes)[move.partition] for move in moves)
+    return np.array(list(loads), dtype=np.float64)
 
 
 def _price(moves: list[Move], steps: IntArray, loads: FloatArray, facts: Facts, rates: Rates) -> Price:

@@ -32,6 +32,8 @@ __all__ = ["Outcome", "Price", "Rates", "learned", "price"]
 _PRIOR_MOVES = 1.0  # measured moves that the settings' overhead counts for
 _PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh the settings' rate
 _LAST = 200  # moves that are looked at
+_ODD = 5.0  # median deviations from the median that a load may take longer than the others
+_LARGEST, _LONGEST = 1e15, 1e5  # bytes and seconds that one load may be
 _FASTEST = 1e12  # bytes per second: what is fitted above that is no limit
 _LOOKED_AT = 24  # steps whose batches are worked out; those between are taken to be like their neighbor
 
@@ -125,19 +127,31 @@ def _batches(
     loads: FloatArray,
     rates: Rates,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Critical paths with the moves of all steps up to this one made: without and with what this step loads."""
+    """Critical paths with the moves of all steps up to this one made: without and with what this step loads.
+
+    Each query is looked at with its own loads alone. Those of others come once, and are no load that lasts, which is
+    what the model would take them for.
+    """
     placement = {key: array.copy() for key, array in _placed(current, moves).assignments.items()}
-    busy = {stage.key: stage.busy.copy() for stage in workload.placeable}
+    added = {stage.key: np.zeros(stage.n) for stage in workload.placeable}
     for index in np.flatnonzero(steps <= step).tolist():
         move = moves[index]
         placement[move.stage][move.partition] = move.target
         if steps[index] == step and move.source != UNPLACED:
             load = rates.overhead + loads[index] / rates.load_rate
-            busy[move.stage][move.partition] += load * cluster.speed[move.target]
-    stages = (dataclasses.replace(stage, busy=busy.get(stage.key, stage.busy)) for stage in workload.stages)
+            added[move.stage][move.partition] += load * cluster.speed[move.target]
     at = Placement(placement)
-    loading = Workload(tuple(stages), workload.streams)
-    return critical_path(cluster, workload, at), critical_path(cluster, loading, at)
+    without = critical_path(cluster, workload, at)
+    loading = dict(without)
+    for query in {workload.stage(key).query for key, more in added.items() if more.any()}:
+        stages = (
+            dataclasses.replace(stage, busy=stage.busy + added[stage.key])
+            if stage.query == query and stage.placeable
+            else stage
+            for stage in workload.stages
+        )
+        loading[query] = critical_path(cluster, Workload(tuple(stages), workload.streams), at)[query]
+    return without, loading
 
 
 def _placed(current: Placement, moves: Sequence[Move]) -> Placement:
@@ -153,13 +167,16 @@ def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:
     """Overhead and load rate that fit the last moves best, neither below zero.
 
     ``given``: those of the settings. Their overhead counts as one move more, and their rate as moves that differ by
-    some ten megabytes: moves of about one size say little of the rate, and nothing is to be concluded from them.
+    some ten megabytes: moves of about one size say little of the rate, and nothing is to be concluded from them. A load
+    that took far longer than the others counts as one that took somewhat longer; figures that cannot be do not count.
     """
-    last = outcomes[-_LAST:]
+    last = [outcome for outcome in outcomes if _possible(outcome)][-_LAST:]
     if not last:
         return given
     loaded = np.array([outcome.bytes for outcome in last])
     added = np.maximum(np.array([outcome.added for outcome in last]), 0.0)
+    middle = float(np.median(added))
+    added = np.minimum(added, middle + _ODD * float(np.median(np.abs(added - middle))) + given.overhead)
     away = loaded - loaded.mean()
     known = _PRIOR_SPREAD**2
     slope = (float(away @ (added - added.mean())) + known / given.load_rate) / (float(away @ away) + known)
@@ -168,3 +185,7 @@ def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:
     if overhead < 0:
         overhead, slope = 0.0, max(float(loaded @ added) / max(float(loaded @ loaded), 1e-300), 1 / _FASTEST)
     return Rates(overhead, 1 / slope, len(last))
+
+
+def _possible(outcome: Outcome) -> bool:
+    return 0 <= outcome.bytes <= _LARGEST and abs(outcome.added) <= _LONGEST

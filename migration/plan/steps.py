@@ -2,12 +2,14 @@
 
 The moves are the edges of a bipartite graph, from the executors that give to the executors that take, and a step is a
 color: an edge coloring in which every executor gives at most ``per_executor`` partitions and takes at most as many in
-one step. Two ways are tried. König's coloring has the fewest steps there can be, ceil(d / per_executor) for d moves
-that one executor gives or takes. The greedy one, heaviest move first, may have up to twice as many but groups moves
-of like weight; a step lasts as long as its heaviest move, so the one whose steps last less in all is taken.
+one step. Three ways are tried. König's coloring has the fewest steps there can be, ceil(d / per_executor) for d moves
+that one executor gives or takes. The greedy one, heaviest move first, may have up to twice as many but groups
+moves of like weight. By class, as in block-cyclic redistribution, moves that are equally far along the ring of
+executors go together: whoever gives takes at most once then (:mod:`rechannel.migration.plan.redistribution`). A step
+lasts as long as its heaviest move, so the way whose steps last less in all is taken.
 
-Steps stand in the order of what they relieve, and moves that a step has no room for (``per_step``) make further steps,
-dealt out over the queries in turn so that none waits for another's last.
+Queries take turns: of each the step that relieves it most, then of each the next. Moves that a step has no room for
+(``per_step``) make further steps, dealt out over the queries alike.
 
 It does not look at which nodes share a disk or a network card.
 """
@@ -58,8 +60,12 @@ def order_steps(
     if not len(moves):
         return np.zeros(0, dtype=np.int64)
     order = np.argsort(-weights, kind="stable")
-    steps = min((_greedy(moves, order, per_executor), _koenig(moves, weights, per_executor)), key=_cost(sizes))
-    return _parted(_relief_first(steps, weights), order, sizes, queries or [""] * len(moves), per_step, bytes_per_step)
+    ways = [_greedy(moves, order, per_executor), _koenig(moves, weights, per_executor)]
+    if per_executor == 1 and all(move.source != UNPLACED for move in moves):
+        ways.append(_by_class(moves, order))
+    steps = min(ways, key=_cost(sizes))
+    queries = queries or [""] * len(moves)
+    return _parted(_in_turn(steps, weights, queries), order, sizes, queries, per_step, bytes_per_step)
 
 
 def _cost(sizes: FloatArray) -> Callable[[IntArray], tuple[float, int]]:
@@ -109,12 +115,40 @@ def _koenig(moves: Sequence[Move], weights: FloatArray, per_executor: int) -> In
     return color_edges(np.array(ends[0]), np.array(ends[1]), weights)
 
 
-def _relief_first(steps: IntArray, weights: FloatArray) -> IntArray:
-    """Number the steps anew, without a gap, the one that relieves most first; equal ones keep their order."""
+def _by_class(moves: Sequence[Move], order: IntArray) -> IntArray:
+    """Class by class: the difference of two executors' ranks modulo their number; a pair's second move is a round more.
+
+    Within a class and a round every executor gives once and takes once at most.
+    """
+    rank = {
+        name: place for place, name in enumerate(sorted({end for move in moves for end in (move.source, move.target)}))
+    }
+    seen: dict[tuple[int, int], int] = defaultdict(int)
+    number: dict[tuple[int, int], int] = {}
+    steps = np.zeros(len(moves), dtype=np.int64)
+    for index in order.tolist():
+        move = moves[index]
+        pair = rank[move.source], rank[move.target]
+        step = (pair[1] - pair[0]) % len(rank), seen[pair]
+        seen[pair] += 1
+        steps[index] = number.setdefault(step, len(number))
+    return steps
+
+
+def _in_turn(steps: IntArray, weights: FloatArray, queries: Sequence[str]) -> IntArray:
+    """Number the steps anew, without a gap: by turns of the queries that their heaviest moves are of."""
     relief = np.bincount(steps, weights)
-    used = np.flatnonzero(np.bincount(steps))
+    heaviest: dict[int, int] = {}
+    for index in np.argsort(-weights, kind="stable").tolist():
+        heaviest.setdefault(int(steps[index]), index)
+    turns: dict[str, int] = defaultdict(int)
+    place: dict[int, tuple[int, float, int]] = {}
+    for step in sorted(heaviest, key=lambda step: (-relief[step], step)):
+        query = queries[heaviest[step]]
+        place[step] = turns[query], -float(relief[step]), step
+        turns[query] += 1
     rank = np.zeros(len(relief), dtype=np.int64)
-    rank[used[np.argsort(-relief[used], kind="stable")]] = np.arange(len(used))
+    rank[sorted(place, key=lambda step: place[step])] = np.arange(len(place))
     return rank[steps]
 
 

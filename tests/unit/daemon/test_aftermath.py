@@ -5,13 +5,29 @@ from __future__ import annotations
 import dataclasses
 
 import msgspec
+import numpy as np
 import pytest
 
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.controller import Controller
+from rechannel.daemon.outcome import measure
+from rechannel.daemon.wishes import Wish
+from rechannel.policies.model import Placement
 from rechannel.wire import keys
-from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
-from unit.daemon.fakes import APP, CONFIG, FakeClock, FakeStore, World, batch, controller, decisions, go_on, wanted
+from rechannel.wire.messages import BatchReport, Decision, DesiredMove, MigrationOutcome, MoveTransition
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    FakeClock,
+    FakeStore,
+    World,
+    batch,
+    controller,
+    decisions,
+    go_on,
+    settings,
+    wanted,
+)
 
 USUAL = 5.0  # seconds of a batch before
 LOAD = 0.7  # seconds a moved partition's first task lasts longer
@@ -21,10 +37,33 @@ def outcomes(store: FakeStore) -> list[MigrationOutcome]:
     return [envelope.body for envelope in store.last(keys.OUTCOMES, "", 1000)]  # type: ignore[misc]
 
 
+def tell(world: World, decision: str, move: DesiredMove, before: str, after: str, reason: str, number: int) -> None:
+    """A line of the link's journal."""
+    line = MoveTransition(
+        move=move.move,
+        decision=decision,
+        query=move.query,
+        stage=move.stage,
+        partition=move.partition,
+        source=move.source,
+        target=move.target,
+        step=move.step,
+        before=before,
+        after=after,
+        reason=reason,
+        evidence="",
+        batch=number,
+        at=world.clock(),
+    )
+    world._send(keys.JOURNAL, APP, line)
+
+
 def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 400, number: int = 10) -> None:
     """All desired moves land, a step in each batch; then come ``batches`` more that last ``settled`` seconds each."""
     clock = world.clock
     desired = wanted(world.store)
+    for move in desired.moves:
+        tell(world, desired.decision, move, "", "planned", "accepted", -1)
     steps = sorted({move.step for move in desired.moves})
     for at in range(number, number + len(steps) + batches):
         moved = [move for move in desired.moves if steps.index(move.step) == at - number]
@@ -37,23 +76,7 @@ def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 40
         made = msgspec.structs.replace(made, start=clock() - lasts, end=clock(), input_rows=rows)
         world._send(keys.BATCHES, APP, made)
         for move in moved:
-            line = MoveTransition(
-                move=move.move,
-                decision=desired.decision,
-                query=move.query,
-                stage=move.stage,
-                partition=move.partition,
-                source=move.source,
-                target=move.target,
-                step=move.step,
-                before="steered",
-                after="drained",
-                reason="landed",
-                evidence="",
-                batch=at,
-                at=clock(),
-            )
-            world._send(keys.JOURNAL, APP, line)
+            tell(world, desired.decision, move, "steered", "drained", "landed", at)
     world.obey("drained")
 
 
@@ -143,8 +166,8 @@ def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore
     leader.observe()
     leader.follow()
     assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
-    (rests,) = leader.decide_all()
-    assert rests.reason == "cooldown", "it rests four times as long: the same figures would lead there again"
+    rest = leader.migrations.resting(APP, world.clock())
+    assert rest > 300 - 1, "ended 900 s ago at most, and it rests four times as long: 1,200 s"
 
 
 @pytest.mark.parametrize("why", ["forced", "switched off", "load", "executors"])
@@ -187,23 +210,111 @@ def test_a_new_leader_measures_what_the_old_one_began(
     assert len(outcomes(store)) == 1
 
 
+def test_what_was_stopped_is_not_judged(leader: Controller, store: FakeStore, world: World) -> None:
+    (decision,) = leader.decide_all()
+    first, *rest = decision.moves
+    tell(world, decision.decision, first, "", "planned", "accepted", -1)
+    tell(world, decision.decision, first, "steered", "drained", "landed", 9)
+    for move in rest:
+        tell(world, decision.decision, move, "planned", "abandoned", "superseded", -1)
+    world.obey("drained", only=1)
+    leader.stop(APP, user="ann", reason="")
+    land(world, 9.0)
+    leader.observe()
+    leader.follow()
+    (found,) = outcomes(store)
+    assert (found.verdict, found.landed, found.abandoned) == ("not-judged", 1, len(rest))
+    assert "it was ended before all had landed" in found.sentence
+
+
+def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeStore, world: World) -> None:
+    decision = leader.decide("operator", application=APP, apply=True)
+    world.obey("drained")
+    land(world, 9.0)
+    journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
+    batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
+    executors = {load.executor for load in decision.executors}
+
+    def judged(made: Decision = decision, kept: object = batches, run: str = "run-1") -> tuple[str, str]:
+        found = measure(made, journal, kept, {"q1": run}, executors, CONFIG, world.clock())  # type: ignore[arg-type]
+        assert found is not None
+        return found.verdict, found.sentence
+
+    assert judged()[0] == "regressed"
+    assert "started again meanwhile" in judged(run="run-2")[1]
+    assert "not known any more" in judged(kept=later(batches[-5:], 40))[1]
+    assert decision.price is not None
+    unknown = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, usual={}))
+    assert "not known any more" in judged(unknown)[1]
+    assert judged(msgspec.structs.replace(decision, price=None))[0] == "not-judged"
+
+
+def later(batches: list[BatchReport], by: int) -> list[BatchReport]:
+    return [msgspec.structs.replace(made, batch=made.batch + by) for made in batches]
+
+
+def test_a_rollback_that_a_leader_did_not_get_to_is_taken_over(
+    leader: Controller, store: FakeStore, world: World, clock: FakeClock
+) -> None:
+    moved(leader, world, settled=8.0)
+    assert outcomes(store)[0].verdict == "regressed"
+    leader.close()
+    other = controller(store, clock, name="b")
+    other.observe()
+    other.follow()
+    assert decisions(store)[-1].trigger == "rollback"
+
+
+def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore, world: World) -> None:
+    decision = moved(leader, world)
+    leader.pause(True)
+    leader.rollback(APP, "", user="ann", reason="")
+    assert leader._undoing[APP].decision == decision
+    leader.lead.pause(False)
+    go_on(world, 1)
+    leader.observe()
+    turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
+    made = leader.decide("operator", application=APP, apply=True, force=True, asked=lambda _: Wish(Placement(turned)))
+    assert made.outcome == "applied"
+    assert not leader._undoing
+
+
+def test_in_observe_mode_a_mistake_is_told_and_not_undone(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    leader = controller(store, clock, dataclasses.replace(settings(), gate=CONFIG.gate))
+    leader.observe()
+    leader.decide("operator", application=APP, apply=True)
+    land(world, 8.0)
+    leader.observe()
+    leader.follow()
+    leader.follow()
+    assert [found.verdict for found in outcomes(store)] == ["regressed"]
+    assert len(decisions(store)) == 1
+
+
 def test_rollback_by_hand(leader: Controller, store: FakeStore, world: World) -> None:
     before = list(world.placement)
     decision = moved(leader, world)
-    sentence = leader.rollback(APP, "", user="ann", reason="it was better before")
+    sentence, made = leader.rollback(APP, "", user="ann", reason="it was better before")
     assert "moving" in sentence
+    assert made == decisions(store)[-1]
     back = decisions(store)[-1]
     assert (back.user, back.undoes, back.outcome) == ("ann", decision.decision, "applied")
     land(world, 5.0, number=40)
     assert world.placement == before
+    leader.observe()
+    leader.follow()
+    with pytest.raises(ValueError, match="moved anything in app-1 that was not undone"):
+        leader.rollback(APP, "", user="ann", reason="once more")
 
 
 def test_rollback_ends_a_running_migration_first(leader: Controller, store: FakeStore, world: World) -> None:
     (decision,) = leader.decide_all()
     world.obey("drained", only=1)
     first = decision.moves[0]
-    sentence = leader.rollback(APP, "", user="ann", reason="")
+    sentence, made = leader.rollback(APP, "", user="ann", reason="")
     assert "ends; then what" in sentence
+    assert made is None
     assert wanted(store).moves == []
     leader.follow()
     assert decisions(store)[-1] == decision, "the link has not given up the rest yet"
@@ -234,7 +345,7 @@ def test_there_is_nothing_to_roll_back(leader: Controller, store: FakeStore, wor
 def test_a_rollback_waits_while_all_is_paused(leader: Controller, store: FakeStore, world: World) -> None:
     moved(leader, world)
     leader.pause(True)
-    assert "paused: `rechannel resume` first" in leader.rollback(APP, "", user="ann", reason="")
+    assert "paused: `rechannel resume` first" in leader.rollback(APP, "", user="ann", reason="")[0]
     leader.follow()
     assert decisions(store)[-1].trigger == "timeout"
     leader.pause(False)

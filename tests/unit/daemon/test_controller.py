@@ -185,6 +185,7 @@ def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, 
     world.obey("drained")
     assert leader.follow() == "no migration runs"
     last = desired(store)
+    assert wanted(store).moves == [], "a link that is attached anew finds nothing to be done again"
     go_on(world, 60)
     leader.observe()
     leader.follow()
@@ -218,7 +219,11 @@ def test_one_migration_at_a_time_then_the_cool_down(leader: Controller, store: F
     assert "290 s to go" in third.sentence
     go_on(world, 290)
     leader.observe()
-    assert leader.decide_all()[0].outcome == "applied"
+    assert leader.decide_all()[0].reason == "outcome-awaited", "the journal tells of no landing yet"
+    go_on(world, 311)
+    leader.observe()
+    leader.follow()
+    assert leader.decide_all()[0].outcome == "applied", "it is not waited for for ever"
 
 
 def test_a_migration_that_ended_unseen_is_noticed_by_the_next_decision(leader: Controller, world: World) -> None:

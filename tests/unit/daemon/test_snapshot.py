@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from rechannel.daemon import observed
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, coverage_of, take_snapshot
 from rechannel.policies.queueing import executor_utilization
 from rechannel.wire.messages import BatchReport, LinkReport, StageRun, StreamRow
@@ -34,6 +35,18 @@ def taken(**given: object) -> Snapshot:
     found = snapshot(**given)  # type: ignore[arg-type]
     assert isinstance(found, Snapshot), found
     return found
+
+
+def test_what_another_executor_loads_is_the_state_and_what_came_after_its_snapshot() -> None:
+    rows = [(task(0, 0, "0", rows=50), 400), (task(1, 1, "0", rows=50), 0)]
+    tasks = [msgspec.structs.replace(row, state_rows=200, state_size=size) for row, size in rows]
+    stages = [StageRun(spark_stage=1, parents=[], stateful=0, tasks=tasks)]
+    made = msgspec.structs.replace(batch(9, "00"), stages=stages)
+    (stage,) = query("00").stages
+    assert observed.load_bytes(stage, QUERY, [made]).tolist() == [400.0, 1000.0], "without its size, what it takes"
+    aged = msgspec.structs.replace(stage, snapshot_lag=[4, -1])
+    assert observed.load_bytes(aged, QUERY, [made]).tolist() == [400.0 + 4 * 100.0, 1000.0]
+    assert observed.load_bytes(aged, "another", [made]).tolist() == [0.0, 0.0]
 
 
 def test_the_model_of_one_query() -> None:

@@ -44,7 +44,7 @@ def test_it_never_falls_below_one_partition() -> None:
     for _ in range(20):
         pace.batch("q", 9.0, landed=1)
     assert pace.bounds("q")[0] == 1
-    assert len(pace.allowed("q", _moves(10.0, 10.0), 0)) == 1
+    assert len(pace.allowed("q", _moves(10.0, 10.0), [])) == 1
 
 
 def test_too_few_quiet_batches_judge_nothing_and_moves_are_not_what_is_usual() -> None:
@@ -57,12 +57,12 @@ def test_too_few_quiet_batches_judge_nothing_and_moves_are_not_what_is_usual() -
 
 def test_the_bounds_count_what_is_under_way_and_let_one_large_partition_through() -> None:
     pace = Pace(3, 100.0)
-    assert len(pace.allowed("q", _moves(1, 1, 1, 1), 0)) == 3
-    assert len(pace.allowed("q", _moves(1, 1, 1, 1), 2)) == 1
-    assert pace.allowed("q", _moves(1), 3) == []
-    assert len(pace.allowed("q", _moves(500, 1), 0)) == 1
-    assert pace.allowed("q", _moves(500), 1) == []
-    assert len(pace.allowed("q", _moves(60, 30, 20), 0)) == 2
+    assert len(pace.allowed("q", _moves(1, 1, 1, 1), [])) == 3
+    assert len(pace.allowed("q", _moves(1, 1, 1, 1), _moves(1, 1))) == 1
+    assert pace.allowed("q", _moves(1), _moves(1, 1, 1)) == []
+    assert len(pace.allowed("q", _moves(500, 1), [])) == 1
+    assert pace.allowed("q", _moves(500), _moves(1)) == []
+    assert len(pace.allowed("q", _moves(60, 30, 20), [])) == 2
 
 
 def test_queries_do_not_slow_each_other_and_an_ended_one_is_forgotten() -> None:
@@ -72,3 +72,10 @@ def test_queries_do_not_slow_each_other_and_an_ended_one_is_forgotten() -> None:
     assert pace.bounds("other") == (8, 100.0)
     pace.forget("q")
     assert pace.bounds("q") == (8, 100.0)
+
+
+def test_what_is_said_already_counts_by_its_bytes_too() -> None:
+    pace = Pace(8, 100.0)
+    under_way = _moves(90.0)
+    assert pace.allowed("q", _moves(20.0), under_way) == []
+    assert len(pace.allowed("q", _moves(10.0), under_way)) == 1

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
+from rechannel.migration.link.observed import Limits, Observed
+from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, MessageError, MoveTransition
 from rechannel.wire.store import Author
@@ -40,7 +41,7 @@ class Driver:
             {"q": "run"},
             {key},
             {"q": self.batch},
-            replay={key: self.replay},
+            replay={(*key, partition): lag for partition, lag in enumerate(self.replay)},
         )
 
     def run_batch(self) -> None:
@@ -155,7 +156,7 @@ def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
     lines = driver.step(reconciler, 3.0)
     assert steps(lines, "m1") == ["prepared", "steered", "drained"]
     assert steps(lines, "m0") == []
-    late = driver.step(reconciler, 2.0 + reconciler.limits.snapshot_patience)
+    late = driver.step(reconciler, 3.0 + reconciler.limits.snapshot_patience)
     assert steps(late, "m0") == ["prepared", "steered", "drained"]
     assert next(line.reason for line in late if line.move == "m0") == "snapshot-late"
     assert "6 batches behind after 50 s" in late[0].evidence
@@ -389,6 +390,59 @@ def test_a_boundary_before_the_partition_ran_is_no_miss():
     driver.batch += 1
     assert driver.boundary(reconciler, 3.0) == []
     assert reconciler.missed == 0
+
+
+def test_a_quiet_query_takes_over_no_more_than_its_pace_until_it_was_quiet_for_a_minute():
+    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2, deadline_seconds=1000.0))
+    driver = Driver(["0"] * 6)
+    moves = [move(partition, "0", "1", step=partition) for partition in range(6)]
+    reconciler.accept(desired(*moves), driver.observed(), 0.0)
+    quiet = dataclasses.replace(driver.observed(), quiet={"q"})
+    for now in range(60):
+        driver.boundary(reconciler, now)
+        reconciler.tick(quiet, now)
+    said = [item for item in reconciler.moves if item.steered_at > 0 or item.state is MoveState.RELEASED_IDLE]
+    assert len(said) == 2, "its next batch will load these"
+    for now in range(60, 120):
+        driver.boundary(reconciler, now)
+        reconciler.tick(quiet, now)
+    assert all(item.state is MoveState.RELEASED_IDLE for item in reconciler.moves), "a long pause has time for all"
+    lines = driver.step(reconciler, 120.0)
+    assert [line.after for line in lines] == ["drained"] * 6
+
+
+def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
+    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=1))
+    driver = Driver(["0"] * 4)
+    reconciler.accept(desired(*(move(partition, "0", "1") for partition in range(4))), driver.observed(), 0.0)
+    now = 0.0
+    for _ in range(4):
+        now += 60.0
+        reconciler.tick(driver.observed(), now - 1)
+        driver.step(reconciler, now)
+    assert driver.placement == ["1"] * 4, "240 s in all, though the deadline is 100 s"
+    held = Reconciler(LIMITS)
+    driver = Driver(["0"])
+    held.accept(desired(move(0, "0", "1")), driver.observed(), 0.0)
+    held.tick(driver.observed(), 1.0)
+    held.paused = True
+    for now in range(2, 400):
+        held.tick(driver.observed(), now)
+    held.paused = False
+    assert held.tick(driver.observed(), 401.0) == []
+    assert steps(driver.step(held, 402.0), "m0") == ["prepared", "steered", "drained"]
+
+
+def test_a_decision_about_others_leaves_the_links_own_moves_alone():
+    driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
+    reconciler.add("link", [move(0, "0", "1")], "run", "spread", 1.0)
+    own = reconciler.moves[0]
+    reconciler.accept(desired(msgspec.structs.replace(move(1, "0", "1"), move="other")), driver.observed(), 2.0)
+    assert own.state is MoveState.PLANNED
+    reconciler.accept(
+        desired(msgspec.structs.replace(move(0, "0", "2"), move="third"), decision="d2"), driver.observed(), 3.0
+    )
+    assert own.state is MoveState.ABANDONED
 
 
 def test_an_idle_query_does_not_hold_back_the_steps_of_others():

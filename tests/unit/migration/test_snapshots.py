@@ -71,7 +71,7 @@ def test_a_spark_without_the_method_is_asked_once() -> None:
         snapshots.turn(STAGES, turn * 100.0)
     assert len(spark.asked) == 1
     assert snapshots.of("run", 0, 3) == []
-    assert snapshots.replay(STAGES, {"query": "run"}) == {}, "nothing to wait for"
+    assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}, "nothing to wait for"
 
 
 def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() -> None:
@@ -80,13 +80,18 @@ def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() ->
     committed = dict(DONE)
     snapshots = Snapshots(spark, committed)
     runs = {"query": "run", "other": "none"}
-    assert snapshots.replay(STAGES, runs) == {("query", 0): [NOT_ASKED] * 3}
+    wanted = [("run", 0, partition) for partition in range(3)]
+
+    def replay() -> list[int]:
+        return [snapshots.replay([*wanted, ("gone", 0, 0)], runs)["query", 0, partition] for partition in range(3)]
+
+    assert replay() == [NOT_ASKED] * 3
     for tenth in range(4):
         snapshots.turn(STAGES, tenth / 10, [("run", 0, 1), ("run", 0, 2), ("gone", 0, 0)])
     assert {store.partition for store in spark.asked} == {1, 2}
-    assert snapshots.replay(STAGES, runs) == {("query", 0): [NOT_ASKED, 3, UNKNOWN]}
+    assert replay() == [NOT_ASKED, 3, UNKNOWN]
     committed["run"] += 4
-    assert snapshots.replay(STAGES, runs) == {("query", 0): [NOT_ASKED, 7, UNKNOWN]}
+    assert replay() == [NOT_ASKED, 7, UNKNOWN]
 
 
 def test_a_query_that_ended_is_forgotten() -> None:

@@ -79,6 +79,12 @@ def task_end(
                 "Accumulables": [
                     {"ID": 1, "Name": "number of total state rows", "Update": "30", "Metadata": "sql"},
                     {"ID": 2, "Name": "memory used by state", "Update": "4096", "Metadata": "sql"},
+                    {
+                        "ID": 7,
+                        "Name": "estimated size of state only on current version",
+                        "Update": "1024",
+                        "Metadata": "sql",
+                    },
                     {"ID": 3, "Name": "time to commit changes", "Update": "250", "Metadata": "sql"},
                     {"ID": 5, "Name": "time to execute Python code", "Update": "300", "Metadata": "sql"},
                     {"ID": 6, "Name": "time to initialize Python workers", "Update": "20", "Metadata": "sql"},

@@ -41,7 +41,7 @@ def test_a_task_is_read_with_its_state_and_its_times():
     assert (row.task, row.partition, row.executor) == (9, 3, "2")
     assert (row.run, row.cpu, row.fetch_wait, row.commit, row.python) == (0.9, 0.4, 0.1, 0.25, 0.3)
     assert (row.rows_in, row.rows_out, row.bytes_local, row.bytes_remote, row.bytes_out) == (5, 6, 10, 20, 40)
-    assert (row.state_rows, row.state_bytes) == (30, 4096)
+    assert (row.state_rows, row.state_bytes, row.state_size) == (30, 4096, 1024)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"Event":"SparkListenerTaskEnd"}', b"\xff", b"[1]", b'{"Event":"X'])

@@ -99,6 +99,29 @@ def test_many_moves_outweigh_the_settings() -> None:
     assert found.load_rate == pytest.approx(truth.load_rate, rel=0.25)
 
 
+def test_a_load_that_took_far_longer_than_the_others_does_not_count_for_what_it_took() -> None:
+    loads = [Outcome(1e6, 0.5 + 0.01 * number) for number in range(20)]
+    usual = learned(loads, GIVEN)
+    odd = learned([*loads, Outcome(1e6, 600.0)], GIVEN)
+    assert odd.overhead < usual.overhead + 0.2
+    impossible = [Outcome(float("nan"), 1.0), Outcome(1e300, 1.0), Outcome(1.0, float("inf")), Outcome(-1.0, 1.0)]
+    assert learned([*loads, *impossible], GIVEN) == usual
+
+
+def test_a_querys_loads_are_no_lasting_load_for_another() -> None:
+    slow = Stage("slow/0", "slow", True, 0.1, np.array([1.0, 1.0]), np.zeros(2), np.zeros(2))
+    fast = Stage("fast/0", "fast", True, 10.0, np.array([0.01, 0.01]), np.zeros(2), np.zeros(2))
+    moves = [Move("slow/0", 0, 0, 1), Move("fast/0", 0, 0, 1)]
+    current = Placement({"slow/0": np.array([0, 0]), "fast/0": np.array([0, 0])})
+    known = {"slow": 2.0, "fast": 0.02}
+    together = price(
+        CLUSTER, Workload((slow, fast)), current, moves, np.array([0, 0]), np.zeros(2), GIVEN, batch=known, period=known
+    )
+    assert together.peak["slow"] < 2.5, "its own load of a second takes what the move has saved"
+    assert together.peak["fast"] < 1.5
+    assert together.seconds < 3.0
+
+
 def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
     found = learned([Outcome(1000.0, 0.7)] * 20, GIVEN)
     assert found.load_rate == pytest.approx(GIVEN.load_rate)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rechannel.migration.plan.redistribution import BlockCyclic
 from rechannel.migration.plan.steps import order_steps
 from rechannel.policies.model import UNPLACED, Move
 
@@ -91,3 +92,24 @@ def test_a_step_holds_so_many_moves_and_bytes_and_queries_take_turns() -> None:
 def test_a_bound_of_nothing_is_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         order_steps(moves((0, 1)), np.ones(1), **{name: value})  # type: ignore[arg-type]
+
+
+def test_queries_take_turns_over_the_steps_too() -> None:
+    wanted = [Move(query, number, 0, 1 + number) for query in ("heavy", "light") for number in range(4)]
+    weights = np.array([10.0] * 4 + [1.0] * 4)
+    steps = order_steps(wanted, weights, queries=[move.stage for move in wanted])
+    by_step = [wanted[index].stage for index in np.argsort(steps)]
+    assert by_step == ["heavy", "light"] * 4
+
+
+def test_classes_are_taken_where_they_last_less() -> None:
+    """Block-cyclic redistribution over five executors, 4 blocks each to 6 each: the classes' four steps, no more."""
+    shape = BlockCyclic(5, 5, 4, 6)
+    sizes = {(source, target): group.cost for group in shape.classes() for source, target in group.pairs}
+    wanted = [Move("q", number, *pair) for number, pair in enumerate(sizes) if pair[0] != pair[1]]
+    weights = np.array([float(sizes[move.source, move.target]) for move in wanted])
+    steps = order_steps(wanted, weights)
+    longest = [weights[steps == step].max() for step in range(int(steps.max()) + 1)]
+    by_class = [group.cost for group in shape.classes() for _ in range(group.length)]
+    assert sum(longest) <= sum(by_class)
+    assert int(steps.max()) + 1 <= len(by_class)

@@ -1,0 +1,169 @@
+"""The benchmark's Spark application: ``python -m benchmarks.migration.app DIRECTORY`` runs what ``plan.json`` says.
+
+It does what it is told by files: ``orders/<n>.json`` holds an order, ``answers/<n>.json`` what came of it. Every batch
+leaves a line in ``progress.jsonl``, from Spark's own progress event.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+import rechannel
+from benchmarks.migration.workload import Input, audit, stream
+from rechannel.conf.settings import load
+
+PATIENCE = 300.0  # seconds for one batch
+NAME = "counts"
+
+
+class Progress(StreamingQueryListener):
+    """Writes one line for every batch, and lets the application wait for the next."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._news = threading.Event()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing to write yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Write the batch down."""
+        progress = event.progress
+        if "addBatch" not in progress.durationMs:
+            return  # a report without a batch
+        states = progress.stateOperators
+        line = {
+            "batch": progress.batchId,
+            "run": str(progress.runId),
+            "timestamp": progress.timestamp,
+            "milliseconds": dict(progress.durationMs),
+            "state_rows": sum(state.numRowsTotal for state in states),
+            "state_bytes": sum(state.memoryUsedBytes for state in states),
+            "state_updated": sum(state.numRowsUpdated for state in states),
+        }
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        self._news.set()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """An idle query has no batch to tell of."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The application knows."""
+
+    def wait(self, query: StreamingQuery) -> None:
+        """Return as soon as a batch is committed: what follows happens at a batch boundary."""
+        self._news.clear()
+        deadline = time.monotonic() + PATIENCE
+        while not self._news.wait(0.5):
+            if not query.isActive or time.monotonic() > deadline:
+                raise RuntimeError(f"no batch is committed: {query.exception()}")
+
+
+class Application:
+    """The running query, and what can be done to it."""
+
+    def __init__(self, spark: SparkSession, plan: dict[str, Any], directory: Path) -> None:
+        self._spark, self._plan = spark, plan
+        self._input = Input(**plan["input"])
+        self._counts = stream(spark, self._input)
+        self._progress = Progress(directory / "progress.jsonl")
+        spark.streams.addListener(self._progress)
+        self._link = rechannel.attach(spark, load(), strict=True)
+        self._query = self._start()
+
+    def _start(self) -> StreamingQuery:
+        writer = self._counts.writeStream.queryName(NAME).outputMode("update").format("noop")
+        writer = writer.option("checkpointLocation", self._plan["checkpoint"]).trigger(processingTime="0 seconds")
+        return writer.start()
+
+    def alive(self) -> None:
+        """Raise what the query failed of."""
+        if not self._query.isActive:
+            raise RuntimeError(f"the query ended: {self._query.exception()}")
+
+    def attach(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Have a new link with other settings."""
+        self._link.detach()
+        self._link = rechannel.attach(self._spark, load(None, os.environ | order["environment"]), strict=True)
+        return {}
+
+    def restart(self, _order: dict[str, Any]) -> dict[str, Any]:
+        """Stop the query at a batch boundary, and start it again from its checkpoint."""
+        self._progress.wait(self._query)
+        stopping = time.time()
+        self._query.stop()
+        stopped = time.time()
+        self._query = self._start()
+        return {"stopping": stopping, "stopped": stopped, "started": time.time()}
+
+    def finish(self, _order: dict[str, Any]) -> dict[str, Any]:
+        """Stop the query for good and hold its state against the input."""
+        self._progress.wait(self._query)
+        self._query.stop()
+        self._link.detach()
+        checkpoint = Path(self._plan["checkpoint"])
+        batches = 1 + max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+        failed = self._failed()
+        began = time.monotonic()
+        found = audit(self._spark, self._input, str(checkpoint), batches)
+        return {
+            "audit": found | {"seconds": time.monotonic() - began},
+            "failed_attempts": failed,
+            "problem": self._link.problem,
+        }
+
+    def _failed(self) -> int:
+        """Task attempts that failed, as Spark's own status store counts them; killed ones are not among them."""
+        store = cast("Any", self._spark)._jsparkSession.sparkContext().statusStore().executorList(False)
+        return sum(int(store.apply(index).failedTasks()) for index in range(store.size()))
+
+
+def main(directory: Path) -> None:
+    """Obey until the order to finish."""
+    plan = json.loads((directory / "plan.json").read_text())
+    builder: Any = SparkSession.builder
+    for key, value in plan["conf"].items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    application = Application(spark, plan, directory)
+    verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        "attach": application.attach,
+        "restart": application.restart,
+        "finish": application.finish,
+    }
+    number, verb = 0, ""
+    while verb != "finish":
+        path = directory / "orders" / f"{number}.json"
+        while not path.exists():
+            application.alive()
+            time.sleep(0.05)
+        order = json.loads(path.read_text())
+        verb = order["do"]
+        partial = directory / "answer.partial"
+        partial.write_text(json.dumps(verbs[verb](order)))
+        partial.rename(directory / "answers" / path.name)
+        number += 1
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,213 @@
+"""From a row's raw record to the figures of each way: plain arithmetic over Spark's progress events. Pure.
+
+Seconds throughout. A batch's duration is Spark's own ``triggerExecution``; its commit is its begin plus that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from benchmarks.migration.overlap import overlap, spans
+from benchmarks.migration.ways import ONE_BY_ONE, RESTART, WAYS
+
+__all__ = ["AFTERMATH", "GOAL", "Batch", "batches", "middle", "phase_figures", "row_figures"]
+
+GOAL = 1.25  # times the steady median
+AFTERMATH = 2  # batches after the last landing that count as part of the migration
+_TICK = 0.002  # Spark's times are whole milliseconds
+CALM = 3  # batches in a row that are not slow: it has settled
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One committed batch; seconds since the epoch."""
+
+    number: int
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """Its duration."""
+        return self.end - self.begin
+
+
+def batches(lines: Sequence[Mapping[str, Any]]) -> list[Batch]:
+    """Read the progress lines of a row."""
+    found = []
+    for line in lines:
+        begin = datetime.fromisoformat(line["timestamp"]).timestamp()
+        found.append(Batch(int(line["batch"]), begin, begin + line["milliseconds"]["triggerExecution"] / 1000))
+    return found
+
+
+def phase_figures(phase: Mapping[str, Any], known: Sequence[Batch], query: str) -> dict[str, Any]:
+    """Return the figures of one phase; KeyError or ValueError where it was not measured to its end."""
+    ordered, end = phase["ordered"] + _TICK, phase["end"]
+    quiet = [batch for batch in known if batch.begin >= phase["quiet_from"] and batch.end <= ordered]
+    if len(quiet) < CALM:
+        raise ValueError(f"only {len(quiet)} quiet batches")
+    seconds = [batch.seconds for batch in quiet]
+    steady = statistics.median(seconds)
+    after = [batch for batch in known if ordered < batch.end and batch.begin < end]
+    figures: dict[str, Any] = {
+        "way": phase["way"],
+        "repeat": phase["repeat"],
+        "steady": steady,
+        "quiet_peak_ratio": max(seconds) / steady,
+        "quiet_deviation": statistics.stdev(seconds),
+        "loaded_bytes": phase["loaded_bytes"],
+    }
+    ends = [batch.end for batch in quiet]
+    period = statistics.median(right - left for left, right in itertools.pairwise(ends))
+    if phase["way"] == RESTART.name:
+        figures |= _restarted(phase, known, period, steady)
+    else:
+        figures |= _moved(phase, after, steady)
+        figures |= _predicted(phase["decision"].get("price"), figures, query)
+        figures["load"] = _load(phase, quiet)
+        found = spans(phase["journal"], overlapped=phase["way"] != ONE_BY_ONE.name)
+        figures["overlap"] = overlap(found)
+    figures["peak_ratio"] = figures["peak"] / steady
+    figures["extra_noise"] = figures["quiet_deviation"] * math.sqrt(figures["window"])
+    figures["settled"] = _settled(after, figures.pop("first_calm"), GOAL * steady, max(seconds))
+    return figures
+
+
+def _moved(phase: Mapping[str, Any], after: Sequence[Batch], steady: float) -> dict[str, Any]:
+    landed = [line for line in phase["journal"] if line["after"] == "drained"]
+    last = max((int(line["batch"]) for line in landed), default=-1)
+    window = [batch for batch in after if batch.number <= last + AFTERMATH] if landed else list(after)
+    if not window:
+        raise ValueError("no batch was committed after the order")
+    steered = [line["move"] for line in phase["journal"] if line["after"] == "steered"]
+    moves = phase["decision"]["moves"]
+    return {
+        "peak": max(batch.seconds for batch in window),
+        "extra": math.fsum(batch.seconds - steady for batch in window),
+        "window": len(window),
+        "first_calm": last + 1,
+        "landing": max(line["at"] for line in landed) - phase["ordered"] if landed else None,
+        "moves": len(moves),
+        "steps": len({move["step"] for move in moves}),
+        "state_bytes": math.fsum(move.get("bytes", 0.0) for move in moves),
+        "landed": len(landed),
+        "abandoned": sum(line["after"] == "abandoned" for line in phase["journal"]),
+        "missed": len(steered) - len(set(steered)),  # each time a move was said again
+    }
+
+
+def _restarted(phase: Mapping[str, Any], known: Sequence[Batch], period: float, steady: float) -> dict[str, Any]:
+    """The gap between two commits takes the place of the longest batch."""
+    stopping = phase["restart"]["stopping"]
+    before = [batch for batch in known if batch.begin < stopping]  # one that was interrupted is not among the committed
+    after = [batch for batch in known if batch.begin > stopping]
+    if not before or not after:
+        raise ValueError("no batch was committed before or after the restart")
+    gap = after[0].end - before[-1].end
+    rest = after[1 : 1 + AFTERMATH]
+    return {
+        "peak": max([gap, *(batch.seconds for batch in rest)]),
+        "extra": gap - period + math.fsum(batch.seconds - steady for batch in rest),
+        "gap": gap,
+        "first_batch": after[0].seconds,
+        "stopping": phase["restart"]["stopped"] - stopping,
+        "window": 1 + len(rest),
+        "first_calm": after[0].number + 1,
+        "landing": after[0].end - stopping,
+    }
+
+
+def _predicted(price: Mapping[str, Any] | None, figures: Mapping[str, Any], query: str) -> dict[str, Any]:
+    """What was predicted, and by how much it missed: predicted over measured, less one."""
+    if not price or query not in price.get("peak", {}):
+        return {}
+    found: dict[str, Any] = {"predicted_peak": price["peak"][query], "predicted_total": price["total"]}
+    found["peak_error"] = price["peak"][query] / figures["peak"] - 1
+    if figures["landing"]:
+        found["total_error"] = price["total"] / figures["landing"] - 1
+    return found
+
+
+def _load(phase: Mapping[str, Any], quiet: Sequence[Batch]) -> float | None:
+    """By how much longer than usual the moved partitions' first tasks ran on their targets; the middle one."""
+    usual: dict[int, list[float]] = {}
+    numbers = {batch.number for batch in quiet}
+    for batch, partition, seconds in phase.get("tasks", ()):
+        if batch in numbers:
+            usual.setdefault(int(partition), []).append(seconds)
+    landing = {int(line["partition"]): int(line["batch"]) for line in phase["journal"] if line["after"] == "drained"}
+    found = [
+        seconds - statistics.median(usual[int(partition)])
+        for batch, partition, seconds in phase.get("tasks", ())
+        if landing.get(int(partition)) == batch and int(partition) in usual
+    ]
+    return statistics.median(found) if found else None
+
+
+def _settled(after: Sequence[Batch], first_calm: int, limit: float, quiet_peak: float) -> int | None:
+    """Batches from the order to the last one before several in a row are no longer than steady ones are."""
+    calm = 0
+    for index, batch in enumerate(after):
+        slow = batch.number < first_calm or batch.seconds > max(limit, quiet_peak)
+        calm = 0 if slow else calm + 1
+        if calm == CALM:
+            return index + 1 - CALM
+    return None
+
+
+def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a row: each way's phases, and over them the median, the smallest and the largest."""
+    known = batches(record.get("batches", ()))
+    query = record.get("query", "")
+    problems: list[str] = [record["error"]] if record.get("error") else []
+    phases = []
+    for phase in record.get("phases", ()):
+        try:
+            phases.append(phase_figures(phase, known, query))
+        except (KeyError, ValueError) as error:
+            problems.append(f"{phase['way']} {phase['repeat'] + 1}: {error}")
+    ways = {
+        way.name: _summed([phase for phase in phases if phase["way"] == way.name])
+        for way in WAYS
+        if any(phase["way"] == way.name for phase in phases)
+    }
+    end = record.get("end", {})
+    return {
+        "row": record["row"],
+        "ways": ways,
+        "steady": middle(phase["steady"] for phase in phases),
+        "quiet_peak_ratio": max((phase["quiet_peak_ratio"] for phase in phases), default=None),
+        "load": middle(phase.get("load") for phase in phases if phase["way"] != RESTART.name),
+        "audit": end.get("audit"),
+        "failed": end.get("failed_attempts"),
+        "link": record.get("link"),
+        "problems": problems,
+    }
+
+
+def _summed(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Each figure as [median, smallest, largest]; those of the overlap as ``overlap.<name>``."""
+    flat = [
+        {name: value for name, value in phase.items() if name not in ("way", "repeat", "overlap")}
+        | {f"overlap.{name}": value for name, value in phase.get("overlap", {}).items()}
+        for phase in phases
+    ]
+    found = {}
+    for name in dict.fromkeys(name for phase in flat for name in phase):
+        values = [phase[name] for phase in flat if phase.get(name) is not None]
+        if values:
+            found[name] = [statistics.median(values), min(values), max(values)]
+    return found
+
+
+def middle(values: Any) -> float | None:
+    """The median of those there are."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

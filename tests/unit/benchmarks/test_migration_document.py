@@ -1,0 +1,209 @@
+"""The migration benchmark's arithmetic and its page, out of a small run that is made up."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.migration import plots
+from benchmarks.migration.document import render
+from benchmarks.migration.matrix import Row, rows
+from benchmarks.migration.summary import batches, phase_figures, row_figures
+from benchmarks.migration.ways import LIVE, WAYS
+
+START = 1_700_000_000.0
+QUIET = 8
+
+
+class Story:
+    """Batches that follow each other, and the phases among them."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.lines: list[dict[str, Any]] = []
+        self.phases: list[dict[str, Any]] = []
+
+    def batch(self, seconds: float) -> int:
+        stamp = datetime.fromtimestamp(self.now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        number = len(self.lines)
+        self.lines.append({"batch": number, "timestamp": stamp, "milliseconds": {"triggerExecution": seconds * 1000}})
+        self.now += seconds
+        return number
+
+    def quiet(self) -> float:
+        since = self.now
+        for index in range(QUIET):
+            self.batch(0.9 if index % 2 else 1.1)
+        return since
+
+    def move(self, way: str, repeat: int, added: list[float]) -> None:
+        phase = {
+            "way": way,
+            "repeat": repeat,
+            "quiet_from": self.quiet(),
+            "ordered": self.now,
+            "loaded_bytes": 5_000_000,
+        }
+        journal: list[dict[str, Any]] = []
+        moves: list[dict[str, Any]] = []
+        tasks: list[list[float]] = []
+        begun = self.now
+        for step, extra in enumerate(added):
+            move = f"{way}{repeat}.{step}"
+            moves.append({"move": move, "query": "q", "partition": step, "step": step, "bytes": 2e6})
+            steered = self.now
+            number = self.batch(1.0 + extra)
+            tasks += [[index, step, 0.2] for index in range(number - QUIET, number)] + [[number, step, 0.2 + extra]]
+            times = {"planned": begun, "prepared": steered, "steered": steered, "drained": self.now, "killed": self.now}
+            journal += [
+                {"move": move, "step": step, "partition": step, "after": after, "at": at, "batch": number}
+                for after, at in times.items()
+            ]
+        price = {"peak": {"q": 1.0 + max(added)}, "total": (self.now - begun) * 1.1}
+        for _ in range(5):
+            self.batch(1.0)
+        decision = {"decision": f"{way}{repeat}", "moves": moves, "price": price}
+        self.phases.append(phase | {"decision": decision, "journal": journal, "tasks": tasks, "end": self.now})
+
+    def restart(self, repeat: int, away: float) -> None:
+        phase = {"way": "restart", "repeat": repeat, "quiet_from": self.quiet(), "loaded_bytes": 9_000_000}
+        stopping = self.now
+        self.now += away
+        for seconds in (2.0, 1.0, 1.0, 1.0, 1.0, 1.0):
+            self.batch(seconds)
+        times = {"stopping": stopping, "stopped": stopping + 0.2, "started": stopping + 0.5}
+        self.phases.append(phase | {"ordered": stopping, "restart": times, "end": self.now})
+
+
+def record() -> dict[str, Any]:
+    story = Story()
+    for repeat in range(2):
+        story.move("live", repeat, [0.2, 0.1 + 0.1 * repeat])
+        story.restart(repeat, 3.0)
+        story.move("at-once", repeat, [0.8])
+        story.move("one-by-one", repeat, [0.2, 0.2])
+    audit = {"batches": 99, "lost": 0, "doubled": 0, "different": 0, "unknown": 0, "keys": 9, "rows": 900, "ok": True}
+    return {
+        "row": Row(1_000_000, 0.25, "HDFS-backed", "slow").as_dict(),
+        "query": "q",
+        "phases": story.phases,
+        "batches": story.lines,
+        "link": {"failed": 0, "missed": 0, "drifted": 1},
+        "end": {"audit": audit | {"wanted_rows": 900}, "failed_attempts": 0},
+    }
+
+
+def figures(*records: dict[str, Any], problem: str = "") -> dict[str, Any]:
+    machine = {"cores": 2, "architecture": "x86_64", "python": "3.11.0", "load_average": 0.5}
+    given = {"partitions": 11, "executors": 4, "rows": 100_000, "quiet": 8, "maintenance": 10}
+    return {
+        "machine": machine,
+        "quick": True,
+        "repeats": 2,
+        "slow_disk_problem": problem,
+        "settings": given | {"latency": 0.005, "rate": 50e6},
+        "rows": list(records),
+    }
+
+
+def test_a_live_move_is_measured_by_the_batches_from_the_order_to_two_after_the_last_landing() -> None:
+    row = record()
+    found = phase_figures(row["phases"][0], batches(row["batches"]), "q")
+    assert found["steady"] == pytest.approx(1.0)
+    assert found["peak_ratio"] == pytest.approx(1.2)
+    assert found["extra"] == pytest.approx(0.3)
+    assert found["window"] == 4
+    assert found["landing"] == pytest.approx(2.3)
+    assert found["state_bytes"] == 4e6
+    assert found["peak_error"] == pytest.approx(0.0, abs=1e-6)
+    assert found["total_error"] == pytest.approx(0.1)
+    assert found["load"] == pytest.approx(0.15)
+    assert found["settled"] == 2
+    assert (found["landed"], found["abandoned"], found["missed"]) == (2, 0, 0)
+
+
+def test_a_restart_is_measured_by_the_gap_between_two_commits() -> None:
+    row = record()
+    found = phase_figures(row["phases"][1], batches(row["batches"]), "q")
+    assert found["gap"] == pytest.approx(5.0)
+    assert found["peak_ratio"] == pytest.approx(5.0)
+    assert found["extra"] == pytest.approx(5.0 - 1.0, abs=0.11)  # the period's median is that of seven
+    assert found["landing"] == pytest.approx(5.0)
+    assert found["settled"] == 1
+
+
+def test_a_batch_that_was_already_running_when_it_was_ordered_counts() -> None:
+    row = record()
+    phase = row["phases"][0] | {"ordered": row["phases"][0]["ordered"] - 0.5}
+    assert phase_figures(phase, batches(row["batches"]), "q")["window"] == 5
+
+
+def test_steers_that_were_said_again_are_counted() -> None:
+    row = record()
+    phase = row["phases"][0]
+    again = next(line for line in phase["journal"] if line["after"] == "steered")
+    found = phase_figures(phase | {"journal": [*phase["journal"], again]}, batches(row["batches"]), "q")
+    assert found["missed"] == 1
+
+
+def test_of_the_repeats_the_median_the_smallest_and_the_largest_are_shown() -> None:
+    found = row_figures(record())
+    assert found["ways"]["live"]["extra"] == pytest.approx([0.35, 0.3, 0.4])
+    assert list(found["ways"]) == [way.name for way in WAYS]
+    assert not found["problems"]
+
+
+def test_a_phase_that_broke_off_is_a_problem_and_not_a_figure() -> None:
+    row = record()
+    del row["phases"][0]["end"]
+    found = row_figures(row | {"error": "BenchError: no"})
+    assert found["ways"][LIVE.name]["extra"] == pytest.approx([0.4, 0.4, 0.4])
+    assert len(found["problems"]) == 2
+
+
+def test_the_page_is_made_of_the_figures_alone_and_says_what_they_say() -> None:
+    page = render(json.loads(json.dumps(figures(record()))))
+    assert page == render(figures(record()))
+    words = " ".join(page.split())
+    assert "in 1 of 1 rows. * **Longest batch predicted" in words
+    assert "| 1M-hdfs-3of11-slow | 1.00 s | 1.10 | " in page
+    assert "takes 5 ms for each operation and passes 50 MB/s" in words
+    assert "predicted within 25%**: in 3 of 3 pairs" in words
+    assert "## What overlaps" in page
+    assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith(("|", "!", "    ")))
+
+
+@pytest.mark.parametrize("problem", ["", "no FUSE"])
+def test_that_the_rows_cover_every_pair_is_said_where_they_do(problem: str) -> None:
+    every = [{"row": row.as_dict()} for row in rows(quick=False, slow_disk=not problem)]
+    assert "every two values" in render(figures(*every, problem=problem))
+    assert "every two values" not in render(figures(*every[1:], problem=problem))
+
+
+def test_what_lies_inside_the_noise_is_marked() -> None:
+    row = record()
+    for line in row["batches"]:
+        line["milliseconds"]["triggerExecution"] = 1000
+    page = render(figures(row))
+    assert "1.00 ≈" in page
+    assert "0.0 s ≈" in page
+
+
+def test_a_row_that_failed_and_a_run_without_the_slow_disk_are_told() -> None:
+    failed = {"row": record()["row"], "phases": [], "batches": [], "error": "BenchError: it does not end"}
+    page = render(figures(failed, problem="no FUSE"))
+    assert "BenchError: it does not end" in page
+    assert "Local disk only" in page
+    assert "## In short" not in page
+
+
+def test_the_same_figures_make_the_same_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("a", "b"):
+        plots.draw(figures(record()), tmp_path / name)
+    for name in ("migration-peak.png", "migration-batches.png"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

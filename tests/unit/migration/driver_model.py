@@ -1,0 +1,535 @@
+"""A pure model of a Spark driver with its link, and of the controllers that order it about.
+
+`Driver` is Spark: queries whose batches begin, run, end and commit, executors, the coordinator's preferred locations
+and the copies of state that executors keep. `Link` drives the real reconciler as `rechannel.migration.link.link` does:
+the journal first, then Spark. `Controller` publishes, renews, holds and stops as `rechannel.daemon.migrations` does,
+into a single slot, as Redis holds it. `World` joins them under one clock; each of its methods is one event. A `Watch`
+is told of everything that the laws are about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from rechannel.daemon.following import Migration
+from rechannel.migration.link.observed import Limits, Observed
+from rechannel.migration.link.reconciler import Reconciler
+from rechannel.migration.moves import Move, MoveState
+from rechannel.wire.messages import (
+    ClosedStore,
+    DesiredMove,
+    DesiredPlacement,
+    Envelope,
+    LinkReport,
+    MessageError,
+    MoveTransition,
+)
+from rechannel.wire.store import Author
+
+Unit = tuple[str, int, int]  # query, stage, partition
+
+TTL = 30.0  # seconds that a desired placement holds
+_READ_BACKS = 3
+_READ_BACK_EVERY = 0.02
+_EVENT = 0.05  # seconds that one event takes
+_SNAPSHOT_EVERY = 2  # batches
+
+
+class Watch(Protocol):
+    """What the laws are told of."""
+
+    def written(self, link: Link, line: MoveTransition) -> None:
+        """Take in a line that the link took as written, in order."""
+
+    def accepted(self, link: Link, envelope: Envelope) -> None:
+        """Take in that a desired placement is obeyed now."""
+
+    def looked_at(self, link: Link, query: Query) -> None:
+        """Take in that a boundary of a query is about to be looked at."""
+
+    def told(self, link: Link, move: Move, *, again: bool) -> None:
+        """Take in that Spark is told of a move; ``again``: as it was lost within the same quiet moment."""
+
+    def unsettled(self, unit: Unit) -> None:
+        """Take in that chance moved a partition: where it was last brought to says nothing any more."""
+
+
+@dataclass
+class Query:
+    """A streaming query. ``jobs``: the stateful stages of each job of a batch; ``stores``: stores by stage.
+
+    ``phase``: idle, begun, ran, ended (one job of several) or uncommitted. ``idle``: no input arrives.
+    """
+
+    name: str
+    jobs: list[list[int]]
+    placement: dict[int, list[str]]  # where each partition ran last
+    stores: dict[int, int] = field(default_factory=dict)
+    idle: bool = False
+    run: str = ""
+    runs: int = 0
+    batch: int = 0
+    committed: int = 0
+    job: int = 0
+    phase: str = "idle"
+    active_at: float = 0.0  # when it last did anything
+    known: bool = True  # the link has met this run
+    trusted: bool = True  # and has seen a batch of it end
+    ran: dict[int, list[int]] = field(default_factory=dict)
+    preferred: dict[int, list[str]] = field(default_factory=dict)
+    snapshots: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.run = f"{self.name}-run-0"
+        self.preferred = {stage: list(where) for stage, where in self.placement.items()}
+        self.ran = {stage: [0] * len(where) for stage, where in self.placement.items()}
+        self.snapshots = {stage: [0] * len(where) for stage, where in self.placement.items()}
+
+    @property
+    def quiet(self) -> bool:
+        """Whether none of its jobs runs."""
+        return self.phase in ("idle", "ended", "uncommitted")
+
+    @property
+    def units(self) -> list[Unit]:
+        """All its partitions."""
+        return [(self.name, stage, number) for stage, where in self.placement.items() for number in range(len(where))]
+
+
+class Driver:
+    """Spark: what runs where, and who keeps a copy of which state.
+
+    ``closing``: when executors close what is no longer theirs: ``early`` (when one opens another store, the last one of
+    several at the maintenance), ``late`` (at the maintenance), ``unseen`` (at the maintenance, and nobody hears of it).
+    ``copies``: by partition, the executors that have stores of it open, and how many.
+    """
+
+    def __init__(self, queries: list[Query], executors: str, closing: str) -> None:
+        self.queries = {query.name: query for query in queries}
+        self.executors = list(executors)
+        self.closing = closing
+        self.strays: dict[Unit, str] = {}  # partitions that the next batch runs elsewhere: "back" or "away"
+        self.copies: dict[Unit, dict[str, int]] = {}
+        self.evidence: deque[ClosedStore] = deque()
+        for query in queries:
+            for unit in query.units:
+                self.copies[unit] = {query.placement[unit[1]][unit[2]]: query.stores.get(unit[1], 1)}
+
+    def run_stage(self, query: Query, stage: int, *, only: str = "") -> list[Unit]:
+        """Run a stage's tasks (``only``: those of an executor that was lost); returns what did not run as wished."""
+        astray = []
+        for number, wish in enumerate(query.preferred[stage]):
+            unit = (query.name, stage, number)
+            if only and query.placement[stage][number] != only:
+                continue
+            where = self._choice(wish, query.placement[stage][number], self.strays.pop(unit, ""))
+            if where != wish:
+                astray.append(unit)
+            # Whoever opens the store reports itself, and what it keeps beside it is looked through.
+            query.placement[stage][number] = query.preferred[stage][number] = where
+            query.ran[stage][number] = query.batch
+            self.copies[unit][where] = query.stores.get(stage, 1)
+        if self.closing == "early":
+            for executor in set(query.placement[stage]):
+                self.close_old(executor, but_one=True)
+        return astray
+
+    def _choice(self, wish: str, last: str, stray: str) -> str:
+        if stray == "back" and last in self.executors:
+            return last
+        if wish in self.executors and not stray:
+            return wish
+        others = [name for name in self.executors if name not in (wish, last)]
+        return (others or self.executors)[0]
+
+    def close_old(self, executor: str, *, but_one: bool = False) -> None:
+        """Have an executor close the copies that the coordinator says are others'; ``but_one`` of several stores."""
+        for unit, holders in self.copies.items():
+            query = self.queries[unit[0]]
+            if executor not in holders or query.preferred[unit[1]][unit[2]] == executor:
+                continue
+            left = holders.pop(executor)
+            if but_one and query.stores.get(unit[1], 1) > 1:
+                holders[executor] = 1
+            if self.closing == "unseen":
+                continue
+            for store in range(holders.get(executor, 0), left):
+                closed = ClosedStore(
+                    application="a",
+                    executor=executor,
+                    run=query.run,
+                    operator=unit[1],
+                    partition=unit[2],
+                    store=str(store),
+                    evidence="closed",
+                )
+                self.evidence.append(closed)
+
+
+class Link:
+    """The link: its mail, its journal and its looks at the queries' boundaries, around the real reconciler."""
+
+    def __init__(self, world: World, limits: Limits, watch: Watch) -> None:
+        self.world, self.watch = world, watch
+        self.reconciler = Reconciler(limits)
+        self.disk: list[MoveTransition] = []
+        self.sent: list[MoveTransition] = []
+        self.failing = 0  # writes of the journal that fail from now on
+        self.deaf = 0  # steers that Spark does not take from now on
+        self.accepted: Envelope | None = None
+        self.refused = 0
+        self.lost: dict[str, set[Unit]] = {}  # by query: what a lost executor held
+        self._seen: Envelope | None = None
+        self._read_backs: dict[str, tuple[int, float]] = {}
+        self._numbers = 0
+
+    def observed(self) -> Observed:
+        """What the link knows at this moment, by reference."""
+        if self.world.view is None:
+            self.world.view = self._observed(self.world.driver)
+        return self.world.view
+
+    def _observed(self, driver: Driver) -> Observed:
+        met = [query for query in driver.queries.values() if query.known]
+        placed = [(query, stage) for query in met for stage in query.placement if query.ran[stage][0] >= 0]
+        replay = {
+            (query.name, stage, number): query.committed - batch
+            for query, stage in placed
+            for number, batch in enumerate(query.snapshots[stage])
+            if batch >= 0
+        }
+        return Observed(
+            executors=driver.executors,
+            placement={(query.name, stage): query.placement[stage] for query, stage in placed},
+            ran={(query.name, stage): query.ran[stage] for query, stage in placed},
+            runs={query.name: query.run for query in met},
+            stores={(query.name, stage) for query, stage in placed},
+            batches={query.name: query.batch for query in met if query.batch >= 0},
+            quiet={query.name for query in met if query.quiet and query.trusted},
+            closed=self.world.leaving,
+            replay=replay,
+        )
+
+    def report(self) -> LinkReport:
+        """What the controllers read of it."""
+        return LinkReport(
+            name="",
+            spark_version="",
+            attached=0.0,
+            executors=[],
+            queries=[],
+            moves=[move.view() for move in self.reconciler.moves],
+            decision=self.reconciler.decision,
+            accepted_epoch=self.reconciler.epoch,
+        )
+
+    def mail(self) -> None:
+        """Take the orders, the desired placement that stands in the slot, and the executors' evidence."""
+        self.reconciler.paused = self.world.paused
+        if self.world.slot is not None and self.world.slot != self._seen:
+            self._seen = self.world.slot
+            self.take(self.world.slot)
+        for store in self._evidence():
+            query = next((item for item in self.world.driver.queries.values() if item.run == store.run), None)
+            if query is None:
+                continue
+            stores = [(store.operator, str(number)) for number in range(query.stores.get(store.operator, 1))]
+            self.write(self.reconciler.closed(store, stores, store.operator, query.name, self.world.now))
+
+    def _evidence(self) -> Iterator[ClosedStore]:
+        while self.world.driver.evidence:
+            yield self.world.driver.evidence.popleft()
+
+    def take(self, envelope: Envelope) -> None:
+        """Obey a desired placement, or refuse it."""
+        try:
+            lines = self.reconciler.accept(envelope, self.observed(), self.world.now)
+        except MessageError:
+            self.refused += 1
+            return
+        self.watch.accepted(self, envelope)
+        self.accepted = envelope
+        self.write(lines)
+
+    def boundary(self, query: Query) -> None:
+        """Look at a query, and steer what is due if it is quiet."""
+        if not (query.known and query.trusted and query.quiet):
+            return
+        self._spread_what_was_lost(query)
+        self.watch.looked_at(self, query)
+        observed = self.observed()  # by reference, and nothing happens meanwhile but what `race` lets happen
+        lines, due = self.reconciler.due(query.name, observed, self.world.now)
+        self.write(lines)
+        for move in due:
+            if self.world.race(query):
+                return
+            if not self.write(self.reconciler.steer(move, observed, self.world.now)):
+                self.reconciler.take_back(move)
+                return
+            self._read_backs[move.wanted.move] = (0, self.world.now)
+            self._tell(move, again=False)
+        for move in self.reconciler.steered_now(query.name, self.observed(), self.world.now):
+            count, at = self._read_backs.get(move.wanted.move, (_READ_BACKS, 0.0))
+            if count < _READ_BACKS and self.world.now - at >= _READ_BACK_EVERY:
+                self._read_backs[move.wanted.move] = (count + 1, self.world.now)
+                if query.preferred[move.wanted.stage][move.wanted.partition] != move.wanted.target:
+                    self._tell(move, again=True)
+
+    def _tell(self, move: Move, *, again: bool) -> None:
+        if move.wanted.target not in self.world.driver.executors:
+            return
+        self.watch.told(self, move, again=again)
+        if self.deaf:
+            self.deaf -= 1
+            return
+        query = self.world.driver.queries[move.wanted.query]
+        query.preferred[move.wanted.stage][move.wanted.partition] = move.wanted.target
+
+    def _spread_what_was_lost(self, query: Query) -> None:
+        if not (lost := self.lost.pop(query.name, set())):
+            return
+        names = [name for name in self.world.driver.executors if name not in self.world.leaving]
+        if self.reconciler.paused or not names:
+            return
+        wanted = []
+        for unit in sorted(lost - self.reconciler.moving):
+            source, target = query.placement[unit[1]][unit[2]], names[unit[2] % len(names)]
+            if source != target:
+                self._numbers += 1
+                wanted.append(a_move(unit, source, target, 0, name=f"link-{query.run}-{self._numbers}"))
+        if wanted:
+            name = f"link-{self._numbers}"
+            self.write(self.reconciler.add(name, wanted, query.run, "its executor was lost", self.world.now))
+
+    def tick(self) -> None:
+        """Let the reconciler see that time passes."""
+        self.write(self.reconciler.tick(self.observed(), self.world.now))
+
+    def write(self, lines: list[MoveTransition]) -> bool:
+        """Journal lines; False where that failed."""
+        if not lines:
+            return True
+        kept = not self.failing
+        self.failing = max(0, self.failing - 1)
+        # What a full disk refuses may be cut off anywhere.
+        self.disk += lines if kept else lines[: len(lines) // 2]
+        if not kept and any(line.after == MoveState.STEERED for line in lines):
+            return False
+        for line in lines:
+            self.sent.append(line)
+            self.watch.written(self, line)
+        return kept
+
+
+class Controller:
+    """A leader in one epoch: it publishes one migration, renews it, and finds in the slot what one before it began."""
+
+    def __init__(self, world: World, epoch: int) -> None:
+        self.world, self.epoch = world, epoch
+        self.migration: Migration | None = None
+        self._author = Author("c", f"controller-{epoch}", lambda: world.now)
+        found = world.slot.body if world.slot is not None else None
+        if world.slot is not None and isinstance(found, DesiredPlacement) and world.slot.expires > world.now:
+            self.migration = Migration("a", found, world.slot.time, TTL)
+
+    def order(self, desired: DesiredPlacement) -> None:
+        """Begin a migration, in place of the one that runs."""
+        self.migration = Migration("a", desired, self.world.now, TTL)
+        self._renew(self.migration)
+
+    def stop(self) -> None:
+        """End the migration that runs."""
+        if self.migration is not None:
+            self.migration = self.migration.stopped(self.world.now)
+            self._renew(self.migration)
+
+    def follow(self) -> None:
+        """Read the link's report and renew what is not reached yet."""
+        if self.migration is None:
+            return
+        self.migration.update(self.world.link.report(), self.world.now)
+        over = self.migration.over(self.world.now)
+        if over == "settled":  # then nothing is wanted any more
+            self.migration.desired = msgspec.structs.replace(self.migration.desired, moves=[])
+        if over in ("", "settled"):
+            self._renew(self.migration)
+        if over:
+            self.migration = None
+
+    def _renew(self, migration: Migration) -> None:
+        world = self.world
+        migration.desired = msgspec.structs.replace(migration.desired, hold=world.paused)
+        found = world.slot
+        if found is not None and found.epoch > self.epoch:
+            return
+        same = found is not None and found.epoch == self.epoch and found.body == migration.desired
+        if same and found is not None and found.expires - world.now > TTL * 2 / 3:
+            return
+        self.put(migration.desired)
+
+    def put(self, desired: DesiredPlacement) -> None:
+        """Write into the slot, whatever stands there."""
+        self.world.slot = self._author.envelope(desired, ttl=TTL, application="a", epoch=self.epoch)
+        self.world.history.append(self.world.slot)
+
+
+class World:
+    """Driver, link and controllers under one clock. Each method is one event."""
+
+    def __init__(self, driver: Driver, limits: Limits, watch: Callable[[], Watch]) -> None:
+        self.driver, self.limits, self._watch = driver, limits, watch
+        self.now = 1000.0
+        self.slot: Envelope | None = None
+        self.history: list[Envelope] = []
+        self.paused = False
+        self.leaving: set[str] = set()
+        self.racing = -1  # steers after which the next batch begins in the middle of a boundary; -1: it does not
+        self.view: Observed | None = None  # what the link knows, until one of the queries goes on
+        self.slow = False  # whether the batch that is committed next lasted long
+        self.link = Link(self, limits, watch())
+        self.controller: Controller | None = Controller(self, 1)
+        self.epoch = 1
+
+    def lead(self) -> None:
+        """The leader, if there is one, does its round."""
+        self.now += _EVENT
+        if self.controller is not None:
+            self.controller.follow()
+
+    def succeed(self) -> None:
+        """Another controller takes the lead."""
+        self.epoch = max(self.epoch, self.link.reconciler.epoch) + 1
+        self.controller = Controller(self, self.epoch)
+
+    def look(self) -> None:
+        """One turn of the link: mail, boundaries, and now and then a tick."""
+        self.now += _EVENT
+        self.link.mail()
+        for query in self.driver.queries.values():
+            self.link.boundary(query)
+
+    def tick(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.link.tick()
+
+    def race(self, query: Query) -> bool:
+        """A moment between two steers; says whether the next batch began in it."""
+        if self.racing > 0:
+            self.racing -= 1
+        elif self.racing == 0:
+            self.racing = -1
+            if not query.idle:
+                self.advance(query)
+        return not query.quiet
+
+    def advance(self, query: Query) -> None:
+        """A query takes its next step: begin, run, end of a job, or commit."""
+        self.now += _EVENT
+        query.active_at, self.view = self.now, None
+        if query.phase == "idle" or query.phase == "ended":
+            if query.phase == "idle":
+                query.batch, query.job = query.batch + 1, 0
+            query.known, query.phase = True, "begun"
+        elif query.phase == "begun":
+            for stage in query.jobs[query.job]:
+                self._astray(self.driver.run_stage(query, stage))
+            query.phase = "ran"
+        elif query.phase == "ran":
+            query.job += 1
+            query.phase = "ended" if query.job < len(query.jobs) else "uncommitted"
+        else:
+            query.phase, query.committed, query.trusted = "idle", query.batch, True
+            seconds, self.slow = (3.0 if self.slow else 1.0), False
+            lines = self.link.reconciler.batch_done(query.name, query.batch, self.link.observed(), self.now, seconds)
+            self.link.write(lines)
+
+    def _astray(self, units: list[Unit]) -> None:
+        for unit in units:
+            self.link.watch.unsettled(unit)
+
+    def maintain(self) -> None:
+        """The executors' maintenance: now and then snapshots, and old copies are closed."""
+        self.view = None
+        for query in self.driver.queries.values():
+            if query.committed % _SNAPSHOT_EVERY == 0 and query.committed >= 0:
+                query.snapshots = {stage: [query.committed] * len(where) for stage, where in query.placement.items()}
+        for executor in self.driver.executors:
+            self.driver.close_old(executor)
+
+    def lose(self, executor: str) -> None:
+        """An executor is lost; what it ran in a job that goes on is run again."""
+        if executor not in self.driver.executors or len(self.driver.executors) == 1:
+            return
+        self.driver.executors.remove(executor)
+        for query in self.driver.queries.values():
+            held = {unit for unit in query.units if query.placement[unit[1]][unit[2]] == executor}
+            if query.known:
+                self.link.lost.setdefault(query.name, set()).update(held)
+            self._astray([unit for unit in query.units if query.preferred[unit[1]][unit[2]] == executor])
+            if query.phase == "ran":
+                for stage in query.jobs[query.job]:
+                    self._astray(self.driver.run_stage(query, stage, only=executor))
+        for holders in self.driver.copies.values():
+            holders.pop(executor, None)
+        self.link.write(self.link.reconciler.executor_gone(executor, self.now))
+
+    def join(self, executor: str) -> None:
+        """An executor joins."""
+        if executor not in self.driver.executors:
+            self.driver.executors.append(executor)
+
+    def overwrite(self, unit: Unit) -> None:
+        """A task that outlived its stage reports its own executor again."""
+        query = self.driver.queries[unit[0]]
+        where = query.placement[unit[1]][unit[2]]
+        if query.preferred[unit[1]][unit[2]] != where and where in self.driver.executors:
+            query.preferred[unit[1]][unit[2]] = where
+            self.link.watch.unsettled(unit)
+
+    def restart(self, query: Query) -> None:
+        """A query ends and starts again: a new run, whose partitions were put back before its first batch."""
+        old, query.runs, self.view = query.run, query.runs + 1, None
+        query.run = f"{query.name}-run-{query.runs}"
+        query.phase, query.known, query.trusted = "idle", False, False
+        for unit in query.units:
+            query.ran[unit[1]][unit[2]] = query.snapshots[unit[1]][unit[2]] = -1
+            where = query.placement[unit[1]][unit[2]]
+            query.preferred[unit[1]][unit[2]] = where
+            self.driver.copies[unit] = {where: query.stores.get(unit[1], 1)} if where in self.driver.executors else {}
+            self.link.watch.unsettled(unit)
+        self.link.lost.pop(query.name, None)
+        self.link.write(self.link.reconciler.run_ended(query.name, old, self.now))
+
+    def driver_dies(self) -> None:
+        """The driver dies and starts again: new runs, and a link that knows nothing."""
+        self.driver.evidence.clear()
+        for query in self.driver.queries.values():
+            self.restart(query)
+        self.link = Link(self, self.limits, self._watch())
+
+
+def a_move(unit: Unit, source: str, target: str, step: int, *, name: str = "", size: float = 0.0) -> DesiredMove:
+    """Return a move of a partition; its name is the partition's unless given."""
+    query, stage, partition = unit
+    return DesiredMove(
+        move=name or f"{query}.{stage}.{partition}",
+        query=query,
+        stage=stage,
+        partition=partition,
+        source=source,
+        target=target,
+        step=step,
+        bytes=size,
+    )
+
+
+def limits(**given: float) -> Limits:
+    """Return tight limits, with those given."""
+    return dataclasses.replace(Limits(deadline_batches=3, deadline_seconds=100.0, presume=120.0), **given)  # type: ignore[arg-type]
