@@ -75,7 +75,7 @@ class Lead:
         return self._leading and self._steady() < self._until
 
     def still_holds(self) -> bool:
-        """The same after something that took long: the lease is renewed if it has to be, and if nobody led meanwhile."""
+        """The same after long work: the lease is renewed if it has to be; False if somebody may have led meanwhile."""
         if self.holds() or not self._leading:
             return self.holds()
         turn = self.renew(0)

@@ -84,7 +84,7 @@ def group(tmp_path: Path) -> Iterator[ProcessGroup]:
 
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = configured(tmp_path, f"unix://{server.socket_path}", lease=4, password="geheim")
+    path = configured(tmp_path, f"unix://{server.socket_path}", lease=10, password="geheim")
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return path
 
@@ -188,7 +188,7 @@ def test_a_leader_that_is_paused_in_a_migration_writes_nothing_more_when_it_goes
     assert written_by(store, "first") <= before
     assert raw(store).xlen(store.keys(keys.DECISIONS)) == seen
     assert store.get(keys.DESIRED, APP).epoch == 2  # type: ignore[union-attr]
-    print(f"the stand-by led {taken:.1f} s after the leader was stopped (lease 4 s)")
+    print(f"the stand-by led {taken:.1f} s after the leader was stopped (lease 10 s)")
 
     group.kill("other")
     until(
@@ -295,7 +295,7 @@ def cluster(group: ProcessGroup) -> Iterator[SentinelCluster]:
 def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
     cluster: SentinelCluster, group: ProcessGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configured(tmp_path, cluster.url, lease=6, window=0.5)
+    config = configured(tmp_path, cluster.url, lease=10, window=0.5)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(config))
     settings = load(config)
     store = Store(settings.redis, "default")
