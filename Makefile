@@ -22,9 +22,10 @@ $(STAMP): pyproject.toml $(wildcard constraints.txt) .ci/setup.sh
 demo: $(STAMP) ## Rebalance a skewed query while it runs; JSON=FILE writes the figures, ARGS=... adds options
 	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
 
-bench: $(STAMP) ## Measure the policies (an hour; ARGS=--quick: minutes); writes docs/policies.md
+bench: $(STAMP) ## Measure the policies and migrations (two hours; ARGS=--quick: half an hour); writes docs/policies.md, docs/migration.md
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
+	$(BIN)/python -m benchmarks.migration --json out/migration.json --document docs/migration.md $(ARGS)
 
 test: $(STAMP) ## Unit tests and the smoke test on real Redis and real Spark
 	$(BIN)/python -m pytest tests -m 'not slow'

@@ -34,6 +34,7 @@ class Reconciler:
         self._sequence = -1
         self._expires = 0.0
         self._moves: dict[str, Move] = {}
+        self._begun: dict[str, int] = {}  # query -> last batch begun at the last `tick`
         self._busy_at: dict[str, float] = {}  # query -> when it last ran a job, as far as `tick` saw
         self._released: dict[str, set[tuple[int, str]]] = {}
 
@@ -355,9 +356,12 @@ class Reconciler:
         for query in {move.wanted.query for move in self._moves.values() if move.unsettled and not self._held(move)}:
             self._current_steps(query, now)
         for query in observed.runs:
-            if query not in observed.quiet:
+            begun = observed.batches.get(query, -1)
+            if query not in observed.quiet or begun != self._begun.get(query, begun):
                 self._busy_at[query] = now
+            self._begun[query] = begun
         self._busy_at = {query: at for query, at in self._busy_at.items() if query in observed.runs}
+        self._begun = {query: batch for query, batch in self._begun.items() if query in observed.runs}
         for move in self._moves.values():
             age = now - move.current_since if move.current_since >= 0 else 0.0
             if move.state in (MoveState.PLANNED, MoveState.PREPARED):

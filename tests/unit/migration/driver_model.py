@@ -117,6 +117,8 @@ class Driver:
         self.strays: dict[Unit, str] = {}  # partitions that the next batch runs elsewhere: "back" or "away"
         self.copies: dict[Unit, dict[str, int]] = {}
         self.evidence: deque[ClosedStore] = deque()
+        self.turns = 0  # stages that were run
+        self.opened: dict[tuple[Unit, str], int] = {}  # when an executor opened a copy that it had not, or not whole
         for query in queries:
             for unit in query.units:
                 self.copies[unit] = {query.placement[unit[1]][unit[2]]: query.stores.get(unit[1], 1)}
@@ -124,6 +126,7 @@ class Driver:
     def run_stage(self, query: Query, stage: int, *, only: str = "") -> list[Unit]:
         """Run a stage's tasks (``only``: those of an executor that was lost); returns what did not run as wished."""
         astray = []
+        self.turns += 1
         for number, wish in enumerate(query.preferred[stage]):
             unit = (query.name, stage, number)
             if only and query.placement[stage][number] != only:
@@ -134,7 +137,8 @@ class Driver:
             # Whoever opens the store reports itself, and what it keeps beside it is looked through.
             query.placement[stage][number] = query.preferred[stage][number] = where
             query.ran[stage][number] = query.batch
-            self.copies[unit][where] = query.stores.get(stage, 1)
+            if self.copies[unit].get(where, 0) < query.stores.get(stage, 1):
+                self.copies[unit][where], self.opened[unit, where] = query.stores.get(stage, 1), self.turns
         if self.closing == "early":
             for executor in set(query.placement[stage]):
                 self.close_old(executor, but_one=True)
