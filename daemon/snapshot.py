@@ -313,4 +313,5 @@ def _readiness(
 
 def _executor_order(info: ExecutorInfo) -> tuple[int, str]:
     name = info.executor
-    return (int(name), "") if name.isdigit() else (2**62, name)
+    number = name.isascii() and name.isdigit() and len(name) < 19
+    return (int(name), "") if number else (2**62, name)
