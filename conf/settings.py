@@ -246,7 +246,7 @@ class MigrationSettings:
         4e9, "The same in bytes of state; one partition alone may be larger.", unit="bytes", low=1e3, high=1e12
     )
     max_replay: int = _setting(
-        30,
+        100,
         "A partition is moved when its newest snapshot lies no further behind: its target loads that and replays the "
         "rest. Waited for no longer than two of Spark's maintenance intervals.",
         unit="batches",

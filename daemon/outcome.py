@@ -114,12 +114,12 @@ class _Query:
     @property
     def peak(self) -> float:
         """Seconds of the longest batch in which a partition landed, 0 if none was seen."""
-        return max((batch.end - batch.start for batch in self._moving), default=0.0)
+        return max((batch.seconds for batch in self._moving), default=0.0)
 
     @property
     def after(self) -> float:
         """Median seconds of the first settled batches."""
-        return float(statistics.median(batch.end - batch.start for batch in self.settled)) if self.settled else 0.0
+        return float(statistics.median(batch.seconds for batch in self.settled)) if self.settled else 0.0
 
     def doubt(self) -> str:
         """Say why its batches cannot be compared, "" where they can."""

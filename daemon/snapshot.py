@@ -155,7 +155,7 @@ def build_snapshot(
         streams += model.streams
         skipped += model.skipped
         if last:
-            durations[query.query] = sum(batch.end - batch.start for batch in last) / len(last)
+            durations[query.query] = sum(batch.seconds for batch in last) / len(last)
             periods[query.query] = observed.period(last, now)
         for key, stage in model.placed.items():
             placed[key] = (query.query, stage.stage)
@@ -186,7 +186,7 @@ def build_snapshot(
 def _usual(batches: Sequence[BatchReport]) -> tuple[float, float]:
     last = sorted(batches, key=lambda batch: batch.batch)[-_USUAL:]
     return (
-        float(statistics.median(batch.end - batch.start for batch in last)),
+        float(statistics.median(batch.seconds for batch in last)),
         float(statistics.median(batch.input_rows for batch in last)),
     )
 

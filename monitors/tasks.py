@@ -248,6 +248,7 @@ class TaskTable:
             end=max(batch.end, batch.start),
             input_rows=event.input_rows,
             stages=[batch.stages[stage] for stage in sorted(batch.stages)],
+            duration=event.seconds,
         )
         return [BatchDone(event.run, report)]
 

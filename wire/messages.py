@@ -251,6 +251,12 @@ class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
     end: Moment
     input_rows: Whole
     stages: list[StageRun]
+    duration: float = 0.0  # of the whole trigger, by Spark: planning and commit included; 0 where it was not told
+
+    @property
+    def seconds(self) -> float:
+        """How long the batch lasted."""
+        return self.duration if self.duration > 0 else self.end - self.start
 
 
 class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):

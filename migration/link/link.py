@@ -243,7 +243,7 @@ class Link:
                     self._relocated(notice)
                 case tasks.BatchDone():
                     self._courier.post_batch(notice.report, notice.run)
-                    report, observed, took = notice.report, self._observed(), notice.report.end - notice.report.start
+                    report, observed, took = notice.report, self._observed(), notice.report.seconds
                     self._write(self._reconciler.batch_done(report.query, report.batch, observed, now, took))
                     self._remember(report.query, report.batch)
                 case tasks.QueryBusy():
