@@ -251,7 +251,7 @@ class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
     end: Moment
     input_rows: Whole
     stages: list[StageRun]
-    duration: float = 0.0  # of the whole trigger, by Spark: planning and commit included; 0 where it was not told
+    duration: Number = 0.0  # of the whole trigger, by Spark: planning and commit included; 0 where it was not told
 
     @property
     def seconds(self) -> float:

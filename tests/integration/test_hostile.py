@@ -8,6 +8,7 @@ neither of the two grows with what is written.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import secrets
@@ -206,7 +207,7 @@ def test_whatever_the_keys_hold_the_controller_lives_leads_and_answers(
         time.sleep(1.0)  # the controller has seen it
         controller.require_alive()
         for command in (("status",), ("history",)):
-            said = until(lambda: _shown(*command), f"{command} after {spoil.__name__}")
+            said = until(functools.partial(_shown, *command), f"{command} after {spoil.__name__}")
             json.loads(said)
         said = until(lambda: _planned(world), f"a plan after {spoil.__name__}")
         assert json.loads(said)["application"] == APP
