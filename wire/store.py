@@ -25,6 +25,7 @@ from rechannel.wire.messages import MAX_MESSAGE_BYTES, SCHEMA, AnyBody, Envelope
 OLDEST_REDIS = (7, 0)
 HIGHEST_EPOCH = 2**53  # what a float holds, and with it Redis' scripts
 _BELIEVED_EPOCH = 2**52  # a link that claims more leaves no room above it, and is not believed
+_ORDINARY = 256 * 1024  # bytes that are read of a key before it is asked how many there are
 _LARGEST_ENTRY = MAX_MESSAGE_BYTES + 1024
 _Command = tuple[str | int | float | bytes, ...]  # its name, and what follows the key
 _READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
@@ -145,7 +146,12 @@ class Store:
         """Read a string key; None when absent or unreadable (counted in ``rejected``)."""
         key = self.keys(rule, name)
         # Never more than a message may have: what stands there may have been written by anybody.
-        data = self._answer(lambda: self._redis.getrange(key, 0, MAX_MESSAGE_BYTES), b"")
+        data = self._answer(lambda: self._redis.getrange(key, 0, _ORDINARY - 1), b"")
+        if len(data) == _ORDINARY:
+            if self._answer(lambda: self._redis.getrange(key, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES), b""):
+                self.rejected += 1
+                return None
+            data = self._answer(lambda: self._redis.getrange(key, 0, MAX_MESSAGE_BYTES), b"")
         return self._decoded(data) if data else None
 
     def delete(self, rule: KeyRule, name: str = "") -> None:
