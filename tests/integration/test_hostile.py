@@ -57,7 +57,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
-        server = RedisServer(group, password="geheim", options={"maxmemory": "1gb"}).start()
+        server = RedisServer(group, password="geheim", options={"maxmemory": "2gb"}).start()
         yield server
         server.close()
 
@@ -175,7 +175,7 @@ def _as_long_stream(client: redis.Redis, key: str) -> None:
 
 def _as_large_stream(client: redis.Redis, key: str) -> None:
     client.delete(key)
-    for _ in range(3):
+    for _ in range(2):
         client.eval("redis.call('XADD', KEYS[1], '*', 'm', string.rep(' ', 20971520))", 1, key)
 
 
