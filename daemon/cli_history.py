@@ -109,7 +109,7 @@ class Reader:
     def _applications(self) -> list[str]:
         seen = set(self._store.applications(self._clock() - keys.APPLICATIONS.ttl))
         decided = {envelope.application for envelope in self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)}
-        return sorted((seen | decided) - {""})
+        return sorted(name for name in seen | decided if keys.possible(name))
 
     def _new(self, first: int) -> list[Entry]:
         entries: list[Entry] = []

@@ -187,8 +187,13 @@ class Keys:
         return self._prefix + _PLACEHOLDER.sub("*", rule.pattern)
 
 
+def possible(name: str) -> bool:
+    """Whether a name can be part of a key."""
+    return _NAME.fullmatch(name) is not None
+
+
 def _checked(name: str, what: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not possible(name):
         raise KeyNameError(f"{what} {name[:140]!r}: use letters, digits and . _ : @ - only, 1 to 128 of them")
     return name
 

@@ -460,6 +460,31 @@ def test_status_top_and_history_show_what_there_is(writes: Any) -> None:
         assert "\x1b" not in cli_tables.history_line(entry)
 
 
+def test_an_application_whose_name_is_no_key_does_not_hide_the_history_of_others() -> None:
+    store, clock, _ = world()
+    store.append(keys.DECISIONS, "", sealed(DECISION, "a/b"))
+    store.append(keys.JOURNAL, APP, sealed(LINE))
+    store.seen_application("../..", NOW)
+    found = cli_history.Reader(store, clock).first(10)  # type: ignore[arg-type]
+    assert [(entry["type"], entry["application"]) for entry in found] == [("decision", "a/b"), ("move", APP)]
+
+
+@pytest.mark.parametrize("name", ["²", "1" * 5000, "[/red]", "\x1b[2J\x9b2J", "\u202e1"])
+def test_names_are_only_ever_shown(name: str) -> None:
+    """Neither digits that are no number, nor markup, nor what would steer a terminal."""
+    store, clock, _ = world()
+    said = fakes.report([fakes.query([name, *PLACEMENT[1:]])])
+    odd = msgspec.structs.replace(said.executors[0], executor=name, host=name)
+    said = msgspec.structs.replace(said, executors=[odd, *said.executors[1:]], problems=[name], name=name)
+    store.put(keys.REPORT, APP, sealed(said))
+    [row] = cli_status.collect(store, CONFIG, clock(), details=True)["applications"]  # type: ignore[arg-type]
+    assert row["executors"][0]["executor"] == name
+    console = Console(record=True, width=120, file=io.StringIO())
+    for part in cli_top.application(row):
+        console.print(part)
+    assert not {"\x1b", "\x9b", "\u202e"} & set(console.export_text(styles=False))
+
+
 # -- the link --
 
 
