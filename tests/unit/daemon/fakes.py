@@ -57,7 +57,10 @@ class FakeClock:
 
 
 class FakeStore:
-    """Store without a server. ``away`` makes every call fail; messages go through the real encoding."""
+    """Store without a server. Messages go through the real encoding.
+
+    ``away`` makes every call fail, ``unsendable`` every putting of its rule.
+    """
 
     def __init__(self, clock: FakeClock, cluster: str = "default") -> None:
         self.keys = Keys(cluster)
@@ -65,6 +68,7 @@ class FakeStore:
         self.clock = clock
         self.rejected = 0
         self.away = False
+        self.unsendable: KeyRule | None = None
         self.writes: list[str] = []
         self.empty()
 
@@ -89,6 +93,8 @@ class FakeStore:
         self._there()
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        if rule is self.unsendable:
+            raise StoreUnavailableError("gone")
         self._there()
         self.writes.append(rule.pattern)
         seconds = rule.ttl if ttl is None else ttl
