@@ -130,7 +130,7 @@ class Aftermath:
             return None
         envelope = self._author.envelope(outcome, ttl=keys.OUTCOMES.ttl, application=application, epoch=epoch)
         self._store.append(keys.OUTCOMES, "", envelope)
-        del self._awaited[application]
+        del self._awaited[application], self._looked[application]
         if self._loads is not None:
             self._loads += [(outcome.at, Outcome(size, added)) for size, added in outcome.loads]
         self._log.info(
@@ -145,6 +145,7 @@ class Aftermath:
     def forget(self) -> None:
         """Another leader sees to it now."""
         self._awaited.clear()
+        self._looked.clear()
         self._loads = None
 
     def _may_undo(self, decision: Decision) -> bool:

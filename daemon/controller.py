@@ -231,7 +231,7 @@ class Controller:
         """End the running migration of an application, or of all (""), at the next boundary; ValueError without one."""
         with self._lock:
             self.follow()
-            running = {name: found for name, found in self.migrations.running.items() if application in ("", name)}
+            running = sorted(name for name in self.migrations.running if application in ("", name))
             if not running:
                 raise ValueError(f"no migration of {application or 'any application'} is running")
             self._last_sentence = "; ".join(f"{self.migrations.stop(name)}, and ends" for name in running)
@@ -239,7 +239,7 @@ class Controller:
                 self._last_sentence += f"; drained still: {', '.join(sorted(self.orders.nodes))}, `undrain` ends that"
             for name in running:
                 self._undoing.pop(name, None)
-            self._log.info("stop", applications=sorted(running), user=user, reason=reason)
+            self._log.info("stop", applications=running, user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
 

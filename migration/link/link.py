@@ -368,7 +368,7 @@ class Link:
         if not self._table.quiet(query):
             return
         self._see_to_start(query)
-        lines, due = self._reconciler.due(query, self._observed(), time.time())
+        lines, due = self._reconciler.due(query, observed := self._observed(), time.time())
         self._write(lines)
         for move in due:
             # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
@@ -382,7 +382,7 @@ class Link:
             self._read_backs[move.wanted.move] = (0, now)
             self._tell(move)
         # A task that outlived its stage (a speculative copy, say) may have overwritten the steer: look again.
-        for move in self._reconciler.steered_now(query, self._observed(), time.time()):
+        for move in self._reconciler.steered_now(query, observed, time.time()):
             now = time.time()
             count, at = self._read_backs.get(move.wanted.move, (_READ_BACKS, 0.0))
             if count < _READ_BACKS and now - at >= _READ_BACK_EVERY and self._table.quiet(query):

@@ -106,10 +106,7 @@ class Reconciler:
     @property
     def unsteered(self) -> list[tuple[str, int, int]]:
         """The (run, stage, partition) of the moves to be prepared or steered next: their snapshots' age counts."""
-        steps: dict[str, int] = {}
-        for move in self._moves.values():
-            if move.unsettled:
-                steps[move.decision] = min(steps.get(move.decision, move.wanted.step), move.wanted.step)
+        steps = self._lowest_steps()
         return [
             (move.run, move.wanted.stage, move.wanted.partition)
             for move in self._moves.values()
@@ -220,19 +217,23 @@ class Reconciler:
             move.state, move.reason, move.steered_batch, move.steered_at, move.holder = move.before_steer
 
     def _current_steps(self, query: str, now: float) -> dict[str, int]:
-        """Return the step that each decision's moves may take, and note since when a query's have their turn.
+        """Return the step that each decision's moves may take, and note since when a query's have their turn."""
+        steps = self._lowest_steps()
+        for move in self._moves.values():
+            turn = move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.wanted.step == steps[move.decision]
+            if turn and move.wanted.query == query and move.current_since < 0 and not self._held(move):
+                move.current_since = now
+        return steps
 
-        It is the lowest of all unsettled moves of its decision; without overlap, of those that await their kill too. A
-        move of a query that runs no batch holds nobody back: it counts as released after some seconds (`tick`).
+    def _lowest_steps(self) -> dict[str, int]:
+        """Return the lowest step of all unsettled moves of each decision; without overlap, of unkilled ones too.
+
+        A move of a query that runs no batch holds nobody back: it counts as released after some seconds (`tick`).
         """
         steps: dict[str, int] = {}
         for move in self._moves.values():
             if move.unsettled or (move.state is MoveState.DRAINED and not self.limits.overlap):
                 steps[move.decision] = min(steps.get(move.decision, move.wanted.step), move.wanted.step)
-        for move in self._moves.values():
-            turn = move.state in (MoveState.PLANNED, MoveState.PREPARED) and move.wanted.step == steps[move.decision]
-            if turn and move.wanted.query == query and move.current_since < 0 and not self._held(move):
-                move.current_since = now
         return steps
 
     def asked_for(self, query: str, stage: int, partition: int, executor: str) -> bool:

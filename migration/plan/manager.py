@@ -34,7 +34,7 @@ from rechannel.migration.plan.gate import Verdict, judge
 from rechannel.migration.plan.price import Price, Rates, price
 from rechannel.migration.plan.steps import order_steps
 from rechannel.policies.metrics import critical_path
-from rechannel.policies.model import UNPLACED, Cluster, FloatArray, IntArray, Move, Placement, Workload
+from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Move, Placement, Workload
 from rechannel.policies.queueing import QueueReport, executor_utilization
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
 
@@ -116,7 +116,8 @@ def dispose(
         bytes_per_step=settings.migration.bytes_per_batch,
     )
     before, after = (executor_utilization(facts.cluster, facts.workload, at) for at in (facts.current, placement))
-    path_before = critical_path(facts.cluster, facts.workload, _homeless_filled(facts.current, placement))
+    filled = _homeless_filled(facts.current, placement)
+    path_before = critical_path(facts.cluster, facts.workload, filled)
     path_after = critical_path(facts.cluster, facts.workload, placement)
     verdict: Verdict | None = None
     cost: Price | None = None
@@ -127,7 +128,18 @@ def dispose(
     elif not moves:
         code, sentence = "law", f"none of {len(proposed)} moves is permitted: {refusals[0].detail}"
     else:
-        cost = _price(moves, steps, loads, facts, rates)
+        cost = price(
+            facts.cluster,
+            facts.workload,
+            filled,
+            moves,
+            steps,
+            loads,
+            rates,
+            before=path_before,
+            batch=facts.batch_seconds,
+            period=facts.batch_period,
+        )
         verdict = _verdict(facts, path_before, path_after, cost.seconds, settings)
         full = _too_full(facts.cluster, before, after, settings)
         homeless = [move.source == UNPLACED for move in moves]
@@ -238,12 +250,6 @@ def _loads(moves: list[Move], facts: Facts) -> FloatArray:
     known = facts.loads
     loads = (known.get(move.stage, facts.workload.stage(move.stage).state_bytes)[move.partition] for move in moves)
     return np.array(list(loads), dtype=np.float64)
-
-
-def _price(moves: list[Move], steps: IntArray, loads: FloatArray, facts: Facts, rates: Rates) -> Price:
-    known = facts.batch_seconds, facts.batch_period
-    arguments = facts.cluster, facts.workload, facts.current, moves, steps, loads, rates
-    return price(*arguments, batch=known[0], period=known[1])
 
 
 def _applied(current: Placement, moves: list[Move]) -> Placement:

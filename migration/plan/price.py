@@ -85,17 +85,18 @@ def price(
     loads: FloatArray,
     rates: Rates,
     *,
+    before: Mapping[str, float],
     batch: Mapping[str, float],
     period: Mapping[str, float],
 ) -> Price:
     """Price the moves, each of them of a step (counted from 0) and with so many bytes to load, shape (M,) both.
 
-    ``batch``: seconds that a batch of each query lasts now, ``period`` from one's start to the next one's. A partition
-    that is on no known executor loads its state wherever it goes, so that load is nobody's cost.
+    ``current`` has what is on no known executor where it is to go: it loads its state there anyway, so that load is
+    nobody's cost. ``before``: the critical paths of that; ``batch``: seconds that a batch of each query lasts now,
+    ``period`` from one's start to the next one's.
     """
     count = int(steps.max(initial=-1)) + 1
     queries = {move.stage: workload.stage(move.stage).query for move in moves}
-    before = critical_path(cluster, workload, _placed(current, moves))
     looked_at = np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).round().astype(np.int64)).tolist()
     found = {step: _batches(cluster, workload, current, moves, steps, step, loads, rates) for step in looked_at}
     added, lasts = np.zeros(count), np.zeros(count)
@@ -132,7 +133,7 @@ def _batches(
     Each query is looked at with its own loads alone. Those of others come once, and are no load that lasts, which is
     what the model would take them for.
     """
-    placement = {key: array.copy() for key, array in _placed(current, moves).assignments.items()}
+    placement = {key: array.copy() for key, array in current.assignments.items()}
     added = {stage.key: np.zeros(stage.n) for stage in workload.placeable}
     for index in np.flatnonzero(steps <= step).tolist():
         move = moves[index]
@@ -152,15 +153,6 @@ def _batches(
         )
         loading[query] = critical_path(cluster, Workload(tuple(stages), workload.streams), at)[query]
     return without, loading
-
-
-def _placed(current: Placement, moves: Sequence[Move]) -> Placement:
-    """The current placement with what is on no known executor where it is to go."""
-    filled = {key: array.copy() for key, array in current.assignments.items()}
-    for move in moves:
-        if move.source == UNPLACED:
-            filled[move.stage][move.partition] = move.target
-    return Placement(filled)
 
 
 def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:

@@ -104,7 +104,10 @@ class FakeFenced:
 
 
 class FakeStore:
-    """Store without a server. ``away`` makes every call fail; messages go through the real encoding."""
+    """Store without a server. Messages go through the real encoding.
+
+    ``away`` makes every call fail, ``unsendable`` every putting of its rule.
+    """
 
     def __init__(self, clock: FakeClock, cluster: str = "default") -> None:
         self.keys = Keys(cluster)
@@ -112,6 +115,7 @@ class FakeStore:
         self.clock = clock
         self.rejected = 0
         self.away = False
+        self.unsendable: KeyRule | None = None
         self.writes: list[str] = []
         self.empty()
 
@@ -151,6 +155,8 @@ class FakeStore:
         return Lease(self._lease[0], self._lease[1])
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        if rule is self.unsendable:
+            raise StoreUnavailableError("gone")
         self._there()
         self.writes.append(rule.pattern)
         seconds = rule.ttl if ttl is None else ttl

@@ -15,7 +15,6 @@ from rechannel.wire.messages import (
     ControllerState,
     Decision,
     DesiredPlacement,
-    Envelope,
     MessageError,
     MoveView,
 )
@@ -275,21 +274,12 @@ def test_a_long_outage_of_redis_is_not_the_links_silence(leader: Controller, sto
     assert "running" in leader.follow()
 
 
-def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(
-    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = store.put
-
-    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        if rule is keys.DESIRED:
-            raise StoreUnavailableError("gone")
-        real(rule, name, envelope, ttl)
-
-    monkeypatch.setattr(store, "put", failing)
+def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(leader: Controller, store: FakeStore) -> None:
+    store.unsendable = keys.DESIRED
     (decision,) = leader.decide_all()
     assert decision.outcome == "applied"
     assert desired(store) is None
-    monkeypatch.setattr(store, "put", real)
+    store.unsendable = None
     leader.follow()
     assert wanted(store).decision == decision.decision
 

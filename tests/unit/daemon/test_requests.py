@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +14,6 @@ from rechannel.daemon.exits import Exit
 from rechannel.wire import keys
 from rechannel.wire.messages import (
     Decision,
-    Envelope,
 )
 from rechannel.wire.store import StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import (
@@ -136,20 +134,13 @@ def test_a_new_leader_does_not_answer_again(leader: Controller, store: FakeStore
 
 
 def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
-    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+    leader: Controller, store: FakeStore
 ) -> None:
-    real = store.put
-
-    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        if rule is keys.REPLY:
-            raise StoreUnavailableError("gone")
-        real(rule, name, envelope, ttl)
-
-    monkeypatch.setattr(store, "put", failing)
+    store.unsendable = keys.REPLY
     request(store, "rebalance")
     with pytest.raises(StoreUnavailableError):
         leader.answer_requests()
-    monkeypatch.setattr(store, "put", real)
+    store.unsendable = None
     assert leader.answer_requests() == 1
     found = reply(store)
     assert found is not None

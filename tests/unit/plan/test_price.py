@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.migration.plan.price import Outcome, Price, Rates, learned, price
+from rechannel.policies.metrics import critical_path
 from rechannel.policies.model import UNPLACED, Cluster, Move, Placement, Stage, Workload
 
 GIVEN = Rates(1.0, 50e6)
@@ -23,11 +26,19 @@ ROUNDS = {"q": 4.5}  # seconds from batch to batch
 STAGE = Stage("q/0", "q", True, 1 / 4.5, np.array([1.0, 1.0, 1.0, 1.0]), np.zeros(4), np.zeros(4))
 
 
+def asked(workload: Workload, current: Placement, *arguments: Any, **known: Any) -> Price:
+    before = critical_path(CLUSTER, workload, current)
+    return price(CLUSTER, workload, current, *arguments, before=before, **known)
+
+
 def priced(moves: list[Move], steps: list[int], loads: list[float], current: list[int], rates: Rates = GIVEN) -> Price:
-    return price(
-        CLUSTER,
+    filled = np.array(current)
+    for move in moves:
+        if move.source == UNPLACED:
+            filled[move.partition] = move.target
+    return asked(
         Workload((STAGE,)),
-        Placement({"q/0": np.array(current)}),
+        Placement({"q/0": filled}),
         moves,
         np.array(steps, dtype=np.int64),
         np.array(loads),
@@ -68,8 +79,7 @@ def test_a_plan_without_moves_costs_nothing() -> None:
 def test_of_many_steps_some_stand_for_all() -> None:
     stage = Stage("q/0", "q", True, 0.1, np.ones(200), np.zeros(200), np.zeros(200))
     moves = [Move("q/0", partition, 0, 1) for partition in range(100)]
-    found = price(
-        CLUSTER,
+    found = asked(
         Workload((stage,)),
         Placement({"q/0": np.zeros(200, dtype=np.int64)}),
         moves,
@@ -114,8 +124,8 @@ def test_a_querys_loads_are_no_lasting_load_for_another() -> None:
     moves = [Move("slow/0", 0, 0, 1), Move("fast/0", 0, 0, 1)]
     current = Placement({"slow/0": np.array([0, 0]), "fast/0": np.array([0, 0])})
     known = {"slow": 2.0, "fast": 0.02}
-    together = price(
-        CLUSTER, Workload((slow, fast)), current, moves, np.array([0, 0]), np.zeros(2), GIVEN, batch=known, period=known
+    together = asked(
+        Workload((slow, fast)), current, moves, np.array([0, 0]), np.zeros(2), GIVEN, batch=known, period=known
     )
     assert together.peak["slow"] < 2.5, "its own load of a second takes what the move has saved"
     assert together.peak["fast"] < 1.5

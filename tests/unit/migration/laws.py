@@ -1,0 +1,174 @@
+"""What must hold of a link, whatever happens to it: told of everything by the model of the driver."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rechannel.migration.moves import TRANSITIONS, Move, MoveState, Reason
+from rechannel.wire.messages import DesiredPlacement, Envelope, MoveTransition
+from unit.migration.driver_model import Link, Query, Unit, World
+
+
+class Laws:
+    """What must hold of one link, from its first event to its last."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, str] = {}  # move -> its state by the journal
+        self.said: Counter[str] = Counter()  # move -> times it was steered
+        self.told_in: dict[str, int] = {}  # move -> batch begun last when Spark was told of it
+        self.told_at: dict[str, float] = {}
+        self.turn: dict[str, int] = {}  # move -> stages run when it was steered first
+        self.brought: dict[Unit, str] = {}  # where a landed move left its partition, and nothing moved it since
+        self.misses: set[tuple[str, int]] = set()
+        self.after: Counter[str] = Counter()
+        self.order = (0, 0)  # epoch and sequence of the last message obeyed
+        self._checked = (0, 0)
+
+    def law(self, name: str, holds: bool, breach: str) -> None:
+        assert holds, f"{name}: {breach}"
+
+    def written(self, link: Link, line: MoveTransition) -> None:
+        before, after = line.before, MoveState(line.after)
+        assert before == self.last.get(line.move, ""), f"{line.move}: {before} -> {after} does not follow"
+        assert after in TRANSITIONS[MoveState(before)] if before else after is MoveState.PLANNED
+        self.last[line.move] = after
+        self.after[after] += 1
+        query, unit = link.world.driver.queries[line.query], (line.query, line.stage, line.partition)
+        if after is MoveState.STEERED:
+            assert line.target in link.world.driver.executors, f"{line.move}: steered to an executor that is gone"
+        if after is MoveState.DRAINED:
+            assert query.placement[line.stage][line.partition] == line.target
+            assert query.ran[line.stage][line.partition] <= query.committed
+            self.brought[unit] = line.target
+        if after is MoveState.KILLED and line.reason == Reason.CLOSED:
+            holder = next(move.holder for move in link.reconciler.moves if move.wanted.move == line.move)
+            # What came back since, or is about to, has a new copy.
+            home = query.placement[line.stage][line.partition], query.preferred[line.stage][line.partition]
+            left = 0 if holder in home else link.world.driver.copies[unit].get(holder, 0)
+            again = link.world.driver.opened.get((unit, holder), 0) > self.turn[line.move]
+            self.law("old evidence" if again else "evidence", not left, f"{line.move}: executor {holder} has it open")
+        if after is MoveState.RELEASED_IDLE:
+            still = link.world.now - query.active_at
+            late = link.world.now - self.told_at[line.move] >= link.reconciler.limits.deadline_seconds
+            self.law("idle", still >= 9.9 or late, f"{line.move}: counts as idle {still:.1f} s after a batch")
+
+    def accepted(self, link: Link, envelope: Envelope) -> None:
+        assert envelope.expires > link.world.now, "an expired message is obeyed"
+        order = (envelope.epoch, envelope.sequence)
+        assert order >= self.order, f"message {order} is obeyed after {self.order}"
+        self.order = order
+
+    def looked_at(self, link: Link, query: Query) -> None:
+        for move in link.reconciler.moves:
+            name, stage, partition = move.unit
+            if move.state not in (MoveState.STEERED, MoveState.RELEASED_IDLE) or (name, move.run) != (
+                query.name,
+                query.run,
+            ):
+                continue
+            ran = query.ran[stage][partition]
+            missed = ran > self.told_in[move.wanted.move] and query.placement[stage][partition] != move.wanted.target
+            if missed and not _held(link, move) and not _expired(link, move):
+                self.misses.add((move.wanted.move, ran))
+
+    def told(self, link: Link, move: Move, *, again: bool) -> None:
+        world, wanted, name = link.world, move.wanted, move.wanted.move
+        query = world.driver.queries[wanted.query]
+        where, ran = query.placement[wanted.stage][wanted.partition], query.ran[wanted.stage][wanted.partition]
+        assert query.quiet, f"{name}: steered while a job runs"
+        assert query.run == move.run, f"{name}: steered in another run"
+        assert wanted.target in world.driver.executors, f"{name}: steered to an executor that is gone"
+        written = [line.after for line in link.disk if line.move == name]
+        assert written, f"{name}: steered before anything was journaled"
+        assert written[-1] == MoveState.STEERED, f"{name}: steered before it was journaled"
+        if again:
+            self.law("read back", ran <= self.told_in[name], f"{name}: told again after a batch, off the journal")
+            if ran <= self.told_in[name]:
+                self.law("read back while held", not _held(link, move) and not _expired(link, move), name)
+            return
+        assert not _held(link, move), f"{name}: steered while held"
+        assert not _expired(link, move), f"{name}: steered though expired"
+        self.law("leaving", wanted.target not in world.leaving, f"{name}: steered to an executor that is to leave")
+        assert where != wanted.target
+        self.brought.pop(move.unit, None)
+        self.said[name] += 1
+        assert self.said[name] == self.after_of(link, name), f"{name}: told without its line"
+        if name in self.told_in:
+            assert ran > self.told_in[name], f"{name}: steered twice for one batch"
+            accepted = link.accepted.body if link.accepted is not None else None
+            over = isinstance(accepted, DesiredPlacement) and accepted.decision == f"{move.decision}-stop"
+            self.law("stop", not over, f"{name}: steered again after the stop")
+        else:
+            self._begun(link, move)
+        self.turn.setdefault(name, world.driver.turns)
+        self.told_in[name], self.told_at[name] = query.batch, world.now
+        self._paced(link, query)
+
+    @staticmethod
+    def after_of(link: Link, name: str) -> int:
+        return sum(line.move == name and line.after == MoveState.STEERED for line in link.sent)
+
+    @staticmethod
+    def _begun(link: Link, move: Move) -> None:
+        if not move.until:
+            assert link.accepted is not None
+            assert isinstance(link.accepted.body, DesiredPlacement)
+            assert move.decision == link.accepted.body.decision, f"{move.wanted.move}: its decision is over"
+        for other in link.reconciler.moves:
+            if other.decision == move.decision and other.wanted.step < move.wanted.step:
+                assert not other.unsettled, f"{move.wanted.move} overtook {other.wanted.move}"
+                closing = other.state is MoveState.DRAINED and not link.reconciler.limits.overlap
+                assert not closing, f"{move.wanted.move} overlaps {other.wanted.move}"
+
+    def _paced(self, link: Link, query: Query) -> None:
+        most = link.reconciler.limits
+        pending = [
+            move.wanted
+            for move in link.reconciler.moves
+            if move.state == "steered"
+            and move.wanted.query == query.name
+            and query.ran[move.wanted.stage][move.wanted.partition] <= self.told_in.get(move.wanted.move, -1)
+            and query.placement[move.wanted.stage][move.wanted.partition] != move.wanted.target
+        ]
+        assert len(pending) <= most.moves_per_batch, "one batch takes over more partitions than it may"
+        size = sum(wanted.bytes for wanted in pending)
+        few = len(pending) == 1 or size <= most.bytes_per_batch
+        self.law("bytes", few, f"one batch takes over {size:g} bytes")
+
+    def unsettled(self, unit: Unit) -> None:
+        self.brought.pop(unit, None)
+
+    def check(self, link: Link) -> None:
+        moves, checked = link.reconciler.moves, (len(link.sent), link.reconciler.missed)
+        assert link.reconciler.missed == len(self.misses)
+        if checked == self._checked:
+            return
+        self._checked = checked
+        assert {move.wanted.move: str(move.state) for move in moves} == self.last, "the journal tells another story"
+        open_units = [move.unit for move in moves if move.open]
+        assert len(open_units) == len(set(open_units)), "a partition has two open moves"
+        counts = (link.reconciler.landed, link.reconciler.abandoned)
+        assert counts == (self.after[MoveState.DRAINED], self.after[MoveState.ABANDONED])
+
+    def check_end(self, world: World) -> None:
+        states = Counter(self.last.values())
+        assert set(states) <= {MoveState.KILLED, MoveState.ABANDONED}, states
+        for query in world.driver.queries.values():
+            for unit in query.units:
+                where = query.placement[unit[1]][unit[2]]
+                assert where in world.driver.executors
+                assert where == self.brought.get(unit, where), f"{unit} was brought elsewhere"
+
+
+def _held(link: Link, move: Move) -> bool:
+    held = not move.until and link.accepted is not None and getattr(link.accepted.body, "hold", False)
+    return link.reconciler.paused or held
+
+
+def _expired(link: Link, move: Move) -> bool:
+    return link.world.now >= (move.until or (link.accepted.expires if link.accepted is not None else 0.0))
+
+
+def laws(world: World) -> Laws:
+    assert isinstance(world.link.watch, Laws)
+    return world.link.watch
