@@ -24,6 +24,7 @@ from rechannel.daemon.choosing import DRAIN, policy_for
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.deciding import Ask
 from rechannel.daemon.following import in_flight
+from rechannel.daemon.joining import Joining
 from rechannel.daemon.lead import Lead, Turn, steady_clock
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.orders import Orders, left_on
@@ -37,7 +38,7 @@ from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store, StoreError
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
-_RETRY_EVERY = 10.0  # seconds between two decisions on the same drain, or the same change of executors
+_RETRY_EVERY = 10.0  # seconds between two decisions on the same drain, or two tries of a rollback
 _UNDO_PATIENCE = 600.0  # seconds in which a rollback has to become possible
 ROLLBACK = "rollback"  # the trigger that stands for a migration that goes back
 
@@ -70,10 +71,8 @@ class Controller:
         self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
         self._aftermath = Aftermath(settings, store, self._author, clock)
         self._undoing: dict[str, Undo] = {}
-        self._executors: dict[str, tuple[frozenset[str], float]] = {}  # application -> its executors, and since when
-        # application -> the executors last decided for, at first those it had when it was ready for the first time
-        self._decided_for: dict[str, frozenset[str]] = {}
-        self._retry_at: dict[str, float] = {}
+        self._joining = Joining(clock, settings.reschedule.settle, settings.reschedule.timeout)
+        self._drain_at: dict[str, float] = {}  # application -> when its drains are decided on again
         self._said: dict[str, str] = {}  # application -> the last sentence of a drain's or a rollback's decision
         self._lock = threading.RLock()
         self._log = structlog.get_logger("rechannel.controller")
@@ -202,7 +201,7 @@ class Controller:
             before = dict(self.orders.drains)
             self.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
             self._publish_orders(before)
-            self._retry_at.clear()
+            self._drain_at.clear()
             left = sum(left_on(report, [node])[node] for report in reports.values())
             there = sum(info.host == node for report in reports.values() for info in report.executors)
             self._last_sentence = (
@@ -360,24 +359,16 @@ class Controller:
     def _act_on_changes(self, application: str) -> None:
         """Empty drained nodes, and give executors that joined their share, without waiting for the timeout."""
         report, now = self._collector.reports[application], self._clock()
-        here = self._usable(report)
-        if self._executors.get(application, (None, 0.0))[0] != here:
-            self._executors[application] = (here, now)
-        busy = application in self.migrations.running or in_flight(report) or now < self._retry_at.get(application, 0.0)
-        if busy:
+        self._joining.see(application, self._usable(report))
+        if application in self.migrations.running or in_flight(report):
             return
-        if any(left_on(report, self.orders.nodes).values()):
-            self._retry_at[application] = now + _RETRY_EVERY
+        if any(left_on(report, self.orders.nodes).values()) and now >= self._drain_at.get(application, 0.0):
+            self._drain_at[application] = now + _RETRY_EVERY
             if self.decide(DRAIN, application=application, apply=True).outcome == "applied":
                 return
-        decided_for = self._decided_for.get(application, here)
-        stable = now - self._executors[application][1] >= self.settings.reschedule.settle
-        if here != decided_for and stable and not self.migrations.resting(application, now):
-            self._retry_at[application] = now + _RETRY_EVERY
+        if self._joining.due(application) and not self.migrations.resting(application, now):
             apply = self.settings.reschedule.mode == "apply"
-            decision = self.decide("executors", application=application, apply=apply)
-            if decision.outcome != "not-ready":
-                self._decided_for[application] = here
+            self._joining.decided(application, self.decide("executors", application=application, apply=apply), report)
 
     def _usable(self, report: LinkReport) -> frozenset[str]:
         usable = (info for info in report.executors if info.host not in self.orders.nodes)
@@ -441,9 +432,8 @@ class Controller:
         self._undoing.clear()
         self._words.clear()
         self._words_at = 0.0
-        self._executors.clear()
-        self._decided_for.clear()
-        self._retry_at.clear()
+        self._joining.forget()
+        self._drain_at.clear()
         self._desk.forget()
 
     def _say_readiness(self, application: str) -> None:
@@ -459,7 +449,7 @@ class Controller:
         if isinstance(found, NotReady):
             self._words[application] = f"not ready: {found.sentence}"
             return
-        self._decided_for.setdefault(application, self._usable(facts.report))
+        self._joining.ready(application, self._usable(facts.report))
         resting = self.migrations.resting(application, self._clock())
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = sum(stage.n for stage in found.workload.placeable)

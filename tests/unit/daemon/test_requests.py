@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,9 +13,7 @@ from rechannel.conf.settings import GateSettings, Settings
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.exits import Exit
 from rechannel.wire import keys
-from rechannel.wire.messages import (
-    Decision,
-)
+from rechannel.wire.messages import Decision, Envelope
 from rechannel.wire.store import StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
