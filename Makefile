@@ -8,7 +8,7 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench chaos drills test test-unit test-full lint audit clean
+.PHONY: help setup demo bench chaos drills test test-unit test-full lint audit clean install uninstall
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,12 @@ lint: $(STAMP) ## ruff, mypy, import-linter, bandit and the audit of requirement
 
 audit: $(STAMP) ## Pinned requirements against the known vulnerabilities; AUDIT_REQUIRED=1: fail if it cannot be done
 	$(BIN)/python .ci/audit.py
+
+install: ## As root: program and systemd units; PREFIX=/opt/rechannel DESTDIR= AGENT_USER=spark (docs/services.md)
+	sh systemd/install.sh install
+
+uninstall: ## As root: remove what install put there; PURGE=1: configuration, keys and audit file too
+	sh systemd/install.sh uninstall
 
 clean: ## Remove the virtual environment and everything that was generated
 	rm -rf $(VENV) build dist src/*.egg-info out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

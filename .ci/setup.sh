@@ -93,6 +93,11 @@ if [ -e /dev/fuse ] && can_install && ! ldconfig -p 2>/dev/null | grep -q 'libfu
     apt_install fuse3 || printf 'setup: fuse3 could not be installed; what needs a slow disk is skipped\n' >&2
 fi
 
+# Only the checks of the systemd units need it, which are skipped without it. Nothing is started.
+if can_install && ! command -v systemd-analyze >/dev/null 2>&1; then
+    apt_install systemd || printf 'setup: systemd could not be installed; its units are not checked\n' >&2
+fi
+
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2>/dev/null || "$python" -m venv --clear "$venv"
 if [ -f constraints.txt ]; then
     "$venv/bin/python" -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo,test]'

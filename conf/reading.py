@@ -35,8 +35,9 @@ def read_file(path: Path, values: dict[str, dict[str, Any]], mistakes: list[str]
 
 def read_environment(
     environ: Mapping[str, str], sections: Collection[str], values: dict[str, dict[str, Any]], mistakes: list[str]
-) -> None:
-    """Add what the environment says of these sections."""
+) -> dict[str, str]:
+    """Add what the environment says of these sections; returns field -> the variable that set it."""
+    origins = {}
     for variable, text in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or "__" not in variable:
             continue
@@ -45,6 +46,11 @@ def read_environment(
             mistakes.append(f"{variable}: no such section {section!r}")
             continue
         values.setdefault(section, {})[name] = _Text(text)
+        if section == POLICIES:
+            policy, _, name = name.partition("__")
+            name = f"{policy.replace('_', '-')}.{name}"
+        origins[f"{section}.{name}"] = variable
+    return origins
 
 
 class _Text(str):
@@ -132,6 +138,11 @@ def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
         if not isinstance(value, bool):
             raise ValueError(f"{value!r} is neither true nor false")
         return value
+    if kind == tuple[str, ...]:
+        items = [item.strip() for item in value.split(";") if item.strip()] if isinstance(value, _Text) else value
+        if not isinstance(items, list):
+            raise ValueError(f'{value!r} is not a list of texts; write it as in ["one", "two"]')
+        return tuple(_check(str, item, rule) for item in items)
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text; put it in quotes")
     text = str(value)

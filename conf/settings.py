@@ -11,15 +11,19 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, get_type_hints
-from urllib.parse import parse_qs, urlsplit
 
-from rechannel.conf import timing
-from rechannel.conf.address import SENTINEL_SCHEME, sentinel_address
-from rechannel.conf.reading import POLICIES, build, read_environment, read_file, read_policies
+from rechannel.conf.reading import POLICIES
+from rechannel.conf.sections import ClusterSettings as ClusterSettings
+from rechannel.conf.sections import LinkSettings as LinkSettings
+from rechannel.conf.sections import RedisSettings as RedisSettings
+from rechannel.conf.sections import SigningSettings as SigningSettings
+from rechannel.conf.sections import setting as _setting
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"
+_DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_DAYS = f"{_DAY}(?:-{_DAY})?"
+PERIOD = rf"(?:({_DAYS}(?:,{_DAYS})*) )?((?:[01]\d|2[0-3]):[0-5]\d)-((?:[01]\d|2[0-3]):[0-5]\d|24:00)"
 
 
 class SettingsError(ValueError):
@@ -28,79 +32,6 @@ class SettingsError(ValueError):
     def __init__(self, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("configuration: " + "; ".join(self.mistakes))
-
-
-def _setting(
-    default: Any,
-    reason: str,
-    *,
-    unit: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    choices: Sequence[str] = (),
-    pattern: str = "",
-) -> Any:
-    return field(
-        default=default,
-        metadata={"reason": reason, "unit": unit, "low": low, "high": high, "choices": choices, "pattern": pattern},
-    )
-
-
-@dataclass(frozen=True)
-class ClusterSettings:
-    """Which cluster this is."""
-
-    name: str = _setting(
-        "default",
-        "Separates clusters that share one Redis; part of every key.",
-        pattern=r"[A-Za-z0-9._-]{1,64}",
-    )
-
-
-@dataclass(frozen=True)
-class RedisSettings:
-    """Where agents, links and controller meet."""
-
-    url: str = _setting(
-        "redis://127.0.0.1:6379/0",
-        "Redis 7.0 or newer, or Valkey; sentinel://host:port,host:port/0?service=NAME asks sentinels for the master.",
-        unit="redis://, rediss://, unix:// or sentinel:// URL without a password",
-        pattern=r"(redis|rediss|unix|sentinel)://\S+",
-    )
-    username: str = _setting("", "ACL user; empty means Redis' default user.")
-    password_file: str = _setting("", "A file that holds the password alone; a password in a URL ends up in logs.")
-    tls_ca_file: str = _setting(
-        "",
-        "PEM of the CA that issued the server's certificate; trusted beside the system's own. For rediss://; turns TLS "
-        "on for sentinel://.",
-    )
-    tls_certificate_file: str = _setting(
-        "", "PEM of our own certificate, where the server wants one (tls-auth-clients)."
-    )
-    tls_key_file: str = _setting("", "PEM of its private key, without a pass phrase; nobody else may read it.")
-    sentinel_username: str = _setting("", "ACL user of the sentinels themselves; empty means their default user.")
-    sentinel_password_file: str = _setting("", "A file that holds the sentinels' own password alone, if they have one.")
-    timeout: float = _setting(
-        2.0,
-        "A Redis slower than this is treated as away; with sentinels all of them together have as long to answer.",
-        unit="seconds",
-        low=0.05,
-        high=60,
-    )
-
-
-@dataclass(frozen=True)
-class SigningSettings:
-    """Ed25519 keys: the controller signs desired placements, links check them."""
-
-    private_key_file: str = _setting(
-        "", "PEM; read by the controller alone, and refused if others may read it. Made by `rechannel config keys`."
-    )
-    public_key_file: str = _setting(
-        "",
-        "PEM of one key or several, or a directory of such; read by every link, and again when it changes. Without it "
-        "a link obeys nobody.",
-    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +44,7 @@ class AgentSettings:
     sample: float = _setting(1.0, "Processes live longer than this; finer costs CPU.", unit="seconds", low=0.1, high=60)
     window: float = _setting(5.0, "The window of the stream-classification paper.", unit="seconds", low=0.5, high=600)
     buffered_windows: int = _setting(
-        120, "What an agent keeps while Redis is away: ten minutes.", unit="windows", low=1, high=10_000
+        120, "What an agent keeps while Redis is away: ten minutes.", unit="windows", low=1, high=10_000, live=True
     )
     metrics: str = _setting(
         "",
@@ -122,38 +53,12 @@ class AgentSettings:
         pattern=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
     )
     stream_rows: int = _setting(
-        20_000, "Map outputs reported per window; more are counted, not sent.", unit="rows", low=1, high=1_000_000
-    )
-
-
-@dataclass(frozen=True)
-class LinkSettings:
-    """The part inside the Spark driver."""
-
-    directory: str = _setting("", "Event stream and journal; private to the user. Empty means a temporary directory.")
-    poll: float = _setting(
-        0.1, "How often the event stream is read while nothing is to be moved.", unit="seconds", low=0.005, high=5
-    )
-    poll_moving: float = _setting(
-        0.005,
-        "The same while partitions are to be moved: a batch boundary is short.",
-        unit="seconds",
-        low=0.001,
-        high=1,
-    )
-    event_log_bytes: int = _setting(
-        16 * 2**20, "A part of the event stream is deleted once read; this is its size.", unit="bytes", low=10 * 2**20
-    )
-    deadline_batches: int = _setting(
-        6, "A move that has not landed after so many batches is abandoned.", unit="batches", low=1, high=1000
-    )
-    deadline_seconds: float = _setting(
-        600.0, "The same in time, for queries that stand still.", unit="seconds", low=1, high=86_400
-    )
-    report: float = _setting(1.0, "How often the link reports what it sees.", unit="seconds", low=0.1, high=60)
-    spread: bool = _setting(
-        True,
-        "Spread a new query after its first batch, put a restarted one back, spread what a lost executor held.",
+        20_000,
+        "Map outputs reported per window; more are counted, not sent.",
+        unit="rows",
+        low=1,
+        high=1_000_000,
+        live=True,
     )
 
 
@@ -165,33 +70,174 @@ class RescheduleSettings:
         "observe",
         "observe: decide and say so, move nothing unless an operator asks. apply: act on decisions.",
         choices=("observe", "apply"),
+        live=True,
     )
-    timeout: float = _setting(300.0, "Time between two decisions.", unit="seconds", low=1, high=86_400)
+    timeout: float = _setting(300.0, "Time between two decisions.", unit="seconds", low=1, high=86_400, live=True)
     settle: float = _setting(
         10.0,
         "Executors joined or lost are acted on once their set is stable for this long.",
         unit="seconds",
         low=0,
         high=3600,
+        live=True,
+    )
+    settle_windows: int = _setting(
+        1,
+        "The same in agent windows, where that is longer.",
+        unit="windows",
+        low=0,
+        high=1000,
+        live=True,
+    )
+    overload_utilization: float = _setting(
+        0.95,
+        "An executor busier than this is overloaded, and that is decided on at once.",
+        unit="share of its cores",
+        low=0.05,
+        high=100,
+        live=True,
+    )
+    overload_duration: float = _setting(
+        2.0,
+        "So is a query whose batch lasts this many times the median of its last batches, or longer than its trigger's "
+        "interval where that is known.",
+        unit="times",
+        low=1.1,
+        high=1000,
+        live=True,
+    )
+    overload_windows: int = _setting(
+        3,
+        "Agent windows in a row for which it must be so, as a moment is no overload; 0 turns it off.",
+        unit="windows",
+        low=0,
+        high=1000,
+        live=True,
+    )
+    overload_release: float = _setting(
+        0.85,
+        "An overload is over, and counted again only then, below this share of its limit: no to and fro.",
+        unit="share",
+        low=0,
+        high=1,
+        live=True,
+    )
+    timeout_cooldown: float = _setting(
+        0.0,
+        "Least time between two decisions by timeout on one application; the timeout itself is one.",
+        unit="seconds",
+        low=0,
+        high=7 * 86_400,
+        live=True,
+    )
+    executors_cooldown: float = _setting(
+        0.0,
+        "The same for decisions because executors joined or left: a joined one is to get its share soon.",
+        unit="seconds",
+        low=0,
+        high=7 * 86_400,
+        live=True,
+    )
+    overload_cooldown: float = _setting(
+        300.0,
+        "The same for decisions because of overload: what the last one moved must show first.",
+        unit="seconds",
+        low=0,
+        high=7 * 86_400,
+        live=True,
+    )
+    excluded: tuple[str, ...] = _setting(
+        (),
+        "Nothing begins by itself in these periods; what an operator orders does, with a warning. In the environment "
+        "with ; between them.",
+        unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day",
+        pattern=PERIOD,
+        live=True,
+    )
+    off_peak: tuple[str, ...] = _setting(
+        (),
+        "When `rechannel apply --when off-peak` does what it was given.",
+        unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day",
+        pattern=PERIOD,
+        live=True,
+    )
+    time_zone: str = _setting(
+        "UTC",
+        "In which these periods are meant, summer time included.",
+        unit="name as in Europe/Berlin",
+        live=True,
+    )
+    moves_per_hour: int = _setting(
+        0,
+        "Moves begun within any hour, all applications together; what is over it waits, what an operator orders does "
+        "not. 0: as many as the other limits allow.",
+        unit="moves",
+        low=0,
+        high=1_000_000,
+        live=True,
+    )
+    agreements: int = _setting(
+        2,
+        "A costly plan is acted on when so many decisions in a row recommended it; an operator's is at once.",
+        unit="decisions",
+        low=1,
+        high=100,
+        live=True,
+    )
+    agreement_overlap: float = _setting(
+        0.5,
+        "They agree where this share of their moves is the same: the same partition to the same executor.",
+        unit="share",
+        low=0,
+        high=1,
+        live=True,
+    )
+    costly: float = _setting(
+        30.0,
+        "A plan is costly when it adds so much to the batches.",
+        unit="seconds",
+        low=0,
+        high=86_400,
+        live=True,
+    )
+    costly_share: float = _setting(
+        0.75,
+        "So is one that moves more than this share of the partitions.",
+        unit="share",
+        low=0,
+        high=1,
+        live=True,
     )
     policy: str = _setting(
         "adaptive",
         "Decides where partitions should be; `rechannel policies` lists all.",
         pattern=r"[a-z][a-z0-9-]*",
+        live=True,
     )
     drain_policy: str = _setting(
         "fair-redistribution",
         "Decides where the partitions of drained nodes go; the others stay.",
         pattern=r"[a-z][a-z0-9-]*",
+        live=True,
     )
     windows: int = _setting(
-        3, "Agent windows averaged into one decision (three windows of five seconds).", unit="windows", low=1, high=60
+        3,
+        "Agent windows averaged into one decision (three windows of five seconds).",
+        unit="windows",
+        low=1,
+        high=60,
+        live=True,
     )
     batches: int = _setting(
-        3, "A query with fewer measured batches is not decided on.", unit="batches", low=1, high=1000
+        3, "A query with fewer measured batches is not decided on.", unit="batches", low=1, high=1000, live=True
     )
     coverage: float = _setting(
-        0.95, "Least share of executors with fresh figures; below it nothing is decided.", unit="share", low=0, high=1
+        0.95,
+        "Least share of executors with fresh figures; below it nothing is decided.",
+        unit="share",
+        low=0,
+        high=1,
+        live=True,
     )
     slow_ratio: float = _setting(
         1.25,
@@ -199,6 +245,12 @@ class RescheduleSettings:
         unit="times",
         low=1.05,
         high=100,
+        live=True,
+    )
+    forecast: bool = _setting(
+        True,
+        "Decide on the load that is expected, where that was told better than by the last value. False: only shown.",
+        live=True,
     )
 
 
@@ -207,23 +259,45 @@ class GateSettings:
     """Whether moving pays. Never move for noise."""
 
     min_gain: float = _setting(
-        0.10, "Least predicted gain in batch time; smaller ones are noise.", unit="share", low=0, high=1
+        0.10, "Least predicted gain in batch time; smaller ones are noise.", unit="share", low=0, high=1, live=True
     )
     min_step: float = _setting(
-        0.03, "What a run of moves must save of the batch time to be part of a plan.", unit="share", low=0, high=0.99
+        0.03,
+        "What a run of moves must save of the batch time to be part of a plan.",
+        unit="share",
+        low=0,
+        high=0.99,
+        live=True,
     )
     horizon: float = _setting(
-        600.0, "The time over which a migration must pay back.", unit="seconds", low=1, high=7 * 86_400
+        600.0, "The time over which a migration must pay back.", unit="seconds", low=1, high=7 * 86_400, live=True
     )
-    cooldown: float = _setting(300.0, "Rest after a migration before the next.", unit="seconds", low=0, high=86_400)
+    cooldown: float = _setting(
+        300.0, "Rest after a migration before the next.", unit="seconds", low=0, high=86_400, live=True
+    )
     move_cost: float = _setting(
-        1.0, "What loading a partition takes beyond its bytes, until measured.", unit="seconds", low=0, high=3600
+        1.0,
+        "What loading a partition takes beyond its bytes, until measured.",
+        unit="seconds",
+        low=0,
+        high=3600,
+        live=True,
     )
     load_rate: float = _setting(
-        50e6, "Bytes of state an executor loads per second, until measured.", unit="bytes/s", low=1e3, high=1e12
+        50e6,
+        "Bytes of state an executor loads per second, until measured.",
+        unit="bytes/s",
+        low=1e3,
+        high=1e12,
+        live=True,
     )
     max_utilization: float = _setting(
-        0.95, "A placement that lifts an executor above this is refused.", unit="share of its cores", low=0.05, high=10
+        0.95,
+        "A placement that lifts an executor above this is refused.",
+        unit="share of its cores",
+        low=0.05,
+        high=10,
+        live=True,
     )
 
 
@@ -232,18 +306,26 @@ class MigrationSettings:
     """How fast a placement is changed."""
 
     moves_per_executor: int = _setting(
-        1, "Partitions an executor gives, and takes, in one step (batch).", unit="moves", low=1, high=1000
+        1, "Partitions an executor gives, and takes, in one step (batch).", unit="moves", low=1, high=1000, live=True
     )
-    max_moves: int = _setting(200, "Moves in one migration; the rest waits.", unit="moves", low=1, high=100_000)
+    max_moves: int = _setting(
+        200, "Moves in one migration; the rest waits.", unit="moves", low=1, high=100_000, live=True
+    )
     moves_per_batch: int = _setting(
         32,
         "Partitions one batch of a query takes over at most; halved when such a batch lasts 1.5 times the median.",
         unit="moves",
         low=1,
         high=10_000,
+        live=True,
     )
     bytes_per_batch: float = _setting(
-        4e9, "The same in bytes of state; one partition alone may be larger.", unit="bytes", low=1e3, high=1e12
+        4e9,
+        "The same in bytes of state; one partition alone may be larger.",
+        unit="bytes",
+        low=1e3,
+        high=1e12,
+        live=True,
     )
     max_replay: int = _setting(
         100,
@@ -252,16 +334,23 @@ class MigrationSettings:
         unit="batches",
         low=0,
         high=1_000_000,
+        live=True,
     )
     overlap: bool = _setting(
         True,
         "Begin a step before the old copies of the one before are closed. Without: slower, and fewer copies at a time.",
+        live=True,
     )
     settle_batches: int = _setting(
-        5, "Batches after the last one moved that say what a migration brought.", unit="batches", low=1, high=1000
+        5,
+        "Batches after the last one moved that say what a migration brought.",
+        unit="batches",
+        low=1,
+        high=1000,
+        live=True,
     )
     rollback: bool = _setting(
-        True, "Move the partitions back where it made the batches longer. Never what an operator forced."
+        True, "Move the partitions back where it made the batches longer. Never what an operator forced.", live=True
     )
     rollback_limit: float = _setting(
         0.25,
@@ -269,6 +358,7 @@ class MigrationSettings:
         unit="share",
         low=0.05,
         high=10,
+        live=True,
     )
 
 
@@ -293,9 +383,21 @@ class ControllerSettings:
         "Orders are appended here as JSON lines, on the leader's machine. Those that cannot be written (a full disk) "
         "are refused: an order that nobody can trace is worse than none. Empty: no such file.",
     )
-    require_reason: bool = _setting(False, "Refuse orders that come without --reason.")
+    require_reason: bool = _setting(False, "Refuse orders that come without --reason.", live=True)
+    listen: str = _setting(
+        "",
+        "Where metrics, health and the web view are served over HTTP, as in 127.0.0.1:9418. There is no password: who "
+        "can reach it can read, so keep it on loopback or behind a proxy. Empty: nowhere.",
+        unit="host:port",
+        pattern=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
+    )
     placement_ttl: float = _setting(
-        120.0, "A desired placement not renewed for this long is no longer obeyed.", unit="seconds", low=5, high=3600
+        120.0,
+        "A desired placement not renewed for this long is no longer obeyed.",
+        unit="seconds",
+        low=5,
+        high=3600,
+        live=True,
     )
 
 
@@ -329,79 +431,16 @@ def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
 
     Raises SettingsError with every mistake found: unknown sections and fields, wrong types, values out of bounds.
     """
-    environ = os.environ if environ is None else environ
-    path = path or environ.get(CONFIG_VARIABLE) or None
-    values: dict[str, dict[str, Any]] = {}
-    mistakes: list[str] = []
-    if path is not None:
-        read_file(Path(path), values, mistakes)
-    read_environment(environ, [item.name for item in dataclasses.fields(Settings)], values, mistakes)
-    sections: dict[str, Any] = {}
-    for section in dataclasses.fields(Settings):
-        given = values.pop(section.name, {})
-        if section.name == POLICIES:
-            sections[section.name] = read_policies(given, mistakes)
-        else:
-            sections[section.name] = build(_section_class(section.name), section.name, given, mistakes)
-    known = ", ".join(item.name for item in dataclasses.fields(Settings))
-    mistakes += [f"[{name}]: no such section; known are {known}" for name in values]
-    if mistakes:
-        raise SettingsError(mistakes)
-    settings = Settings(**sections)
-    _check_together(settings)
-    return settings
+    from rechannel.conf.loading import read  # it makes what is defined here
+
+    loaded = read(path, environ)
+    if loaded.mistakes:
+        raise SettingsError(loaded.mistakes)
+    return loaded.settings
 
 
-def _check_together(settings: Settings) -> None:
-    mistakes = _check_address(settings.redis.url)
-    mistakes += _tls_mistakes(settings.redis)
-    if settings.agent.sample > settings.agent.window:
-        mistakes.append("agent.sample: must not exceed agent.window, or a window holds no sample")
-    mistakes += timing.mistakes(
-        settings.controller.lease,
-        settings.controller.observe,
-        settings.redis.timeout,
-        sentinels=settings.redis.url.startswith(SENTINEL_SCHEME),
-    )
-    if settings.link.poll_moving > settings.link.poll:
-        mistakes.append("link.poll_moving: must not exceed link.poll")
-    if mistakes:
-        raise SettingsError(mistakes)
-
-
-def _tls_mistakes(redis: RedisSettings) -> list[str]:
-    mistakes = []
-    if any(name.startswith("ssl_") for name in parse_qs(urlsplit(redis.url).query, keep_blank_values=True)):
-        mistakes.append("redis.url: TLS is set by redis.tls_ca_file and its neighbors, not by the URL")
-    if bool(redis.tls_certificate_file) != bool(redis.tls_key_file):
-        mistakes.append("redis.tls_certificate_file and redis.tls_key_file: set both, or neither")
-    if redis.url.startswith(SENTINEL_SCHEME):
-        if redis.tls_certificate_file and not redis.tls_ca_file:
-            mistakes.append("redis.tls_ca_file: must be set too, for sentinels and Redis to be asked by TLS")
-    elif not redis.url.startswith("rediss://"):
-        given = [name for name in ("tls_ca_file", "tls_certificate_file", "tls_key_file") if getattr(redis, name)]
-        mistakes += [f"redis.{name}: is set, but redis.url is no rediss:// URL" for name in given]
-    return mistakes
-
-
-def _check_address(url: str) -> list[str]:
-    try:
-        if sentinel_address(url) is not None:
-            return []
-    except ValueError as error:
-        return [f"redis.url: {error}"]
-    mistakes = []
-    address = urlsplit(url)
-    try:
-        _ = address.port
-    except ValueError:
-        mistakes.append("redis.url: its port is not a number from 0 to 65535")
-    if address.password or "password" in parse_qs(address.query):
-        mistakes.append("redis.url: holds a password; put it alone in a file and name that in redis.password_file")
-    return mistakes
-
-
-def _section_class(name: str) -> type[Any]:
+def section_class(name: str) -> type[Any]:
+    """Return the class of a section."""
     kind: type[Any] = get_type_hints(Settings)[name]
     return kind
 
@@ -412,7 +451,7 @@ def describe() -> list[tuple[str, str, str, str, str]]:
     for section in dataclasses.fields(Settings):
         if section.name == POLICIES:
             continue
-        for item in dataclasses.fields(_section_class(section.name)):
+        for item in dataclasses.fields(section_class(section.name)):
             rule = item.metadata
             if rule["choices"]:
                 bounds = " | ".join(rule["choices"])
@@ -424,5 +463,6 @@ def describe() -> list[tuple[str, str, str, str, str]]:
                     else f"{'' if low is None else low} … {'' if high is None else high}"
                 )
             default = str(item.default).lower() if isinstance(item.default, bool) else repr(item.default)
+            default = repr(list(item.default)) if isinstance(item.default, tuple) else default
             rows.append((f"{section.name}.{item.name}", default, rule["unit"], bounds, rule["reason"]))
     return rows

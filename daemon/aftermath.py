@@ -51,6 +51,10 @@ class Aftermath:
         self._loads: list[tuple[float, Outcome]] | None = None  # when they were measured
         self._log = structlog.get_logger("rechannel.controller")
 
+    def take(self, settings: Settings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+
     def rates(self) -> Rates:
         """What loading costs: by the settings, or as this cluster's last moves say."""
         if self._loads is None:

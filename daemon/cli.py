@@ -23,21 +23,27 @@ Nothing heavy is imported here: each command imports what it needs, so that ``--
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rechannel import __version__
 from rechannel.daemon import cli_orders
+from rechannel.daemon.cli_explain import explain
 from rechannel.daemon.cli_options import (
     application_option,
     config_option,
     guarded,
     json_option,
+    reread_on_hangup,
     settings_of,
     stop_on_signals,
 )
+from rechannel.daemon.cli_submit import submit
 from rechannel.daemon.exits import EXIT_WORDS
+
+if TYPE_CHECKING:
+    from rechannel.conf.settings import Settings
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {words}" for code, words in EXIT_WORDS.items())
 
@@ -50,6 +56,8 @@ def main() -> None:
 
 for _command in cli_orders.COMMANDS:
     main.add_command(_command)
+main.add_command(explain)
+main.add_command(submit)
 
 
 @main.command()
@@ -63,11 +71,13 @@ def agent(config: str | None, node: str) -> None:
     from rechannel.daemon import log
     from rechannel.monitors.agent import run_agent
 
-    settings = settings_of(config)
-    if node:
-        settings = dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node))
+    def settings() -> Settings:
+        found = settings_of(config)
+        return dataclasses.replace(found, agent=dataclasses.replace(found.agent, node=node)) if node else found
+
+    given = settings()
     log.set_up()
-    run_agent(settings, stop=stop_on_signals())
+    run_agent(given, stop=stop_on_signals(), reread=reread_on_hangup(settings))
 
 
 @main.command()
@@ -80,7 +90,7 @@ def controller(config: str | None) -> None:
 
     settings = settings_of(config)
     log.set_up()
-    run_controller(settings, stop_on_signals())
+    run_controller(settings, stop_on_signals(), reread=reread_on_hangup(lambda: settings_of(config)))
 
 
 @main.command()
@@ -117,17 +127,37 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @config_option
 @application_option
 @click.option("--query", metavar="ID|NAME", default="", help="Only moves of this query, and decisions that touch it.")
+@click.option("--trigger", metavar="NAME", default="", help="Only decisions made because of it: timeout, operator, …")
+@click.option("--outcome", metavar="NAME", default="", help="Only decisions that ended so: applied, refused, gate, …")
+@click.option("--since", metavar="TIME", default="", help="Only what is newer: 90m, 2h, 3d, 2026-03-01 or with 10:00.")
 @click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Newest entries shown.")
 @click.option("--follow", is_flag=True, help="Go on showing what happens until interrupted.")
 @json_option
 @guarded
-def history(config: str | None, application: str, query: str, limit: int, follow: bool, as_json: bool) -> None:
-    """Show decisions and the steps of their moves, oldest first."""
+def history(
+    config: str | None,
+    application: str,
+    query: str,
+    trigger: str,
+    outcome: str,
+    since: str,
+    limit: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Show decisions, who asked for them and why, and the steps of their moves, oldest first."""
     from rechannel.daemon import cli_history
 
+    wanted = cli_history.Wanted(trigger, outcome, cli_history.moment(since))
     stop = stop_on_signals() if follow else None
     cli_history.run(
-        settings_of(config), application=application, query=query, limit=limit, as_json=as_json, follow_until=stop
+        settings_of(config),
+        application=application,
+        query=query,
+        limit=limit,
+        as_json=as_json,
+        follow_until=stop,
+        wanted=wanted,
     )
 
 
@@ -157,6 +187,27 @@ def simulate(policy: str, workload: str, settings: tuple[str, ...], save: str, a
     cli_simulate.simulate(policy=policy, workload=workload, settings=settings, save=save, as_json=as_json)
 
 
+@main.command()
+@config_option
+@click.option(
+    "--conf",
+    "spark_conf",
+    type=click.Path(dir_okay=False),
+    default="",
+    help="Check this file of Spark settings (spark-defaults.conf) alone, before a start.",
+)
+@json_option
+@guarded
+def doctor(config: str | None, spark_conf: str, as_json: bool) -> int:
+    """Look for what keeps Rechannel from doing its work here, and say the cure; changes nothing.
+
+    Ends with 0 where nothing failed: warnings do not count.
+    """
+    from rechannel.daemon import cli_doctor
+
+    return cli_doctor.run(config, spark_conf=spark_conf, as_json=as_json)
+
+
 @main.group()
 def config() -> None:
     """Check, show and prepare the configuration."""
@@ -167,10 +218,10 @@ def config() -> None:
 @json_option
 @guarded
 def config_check(config: str | None, as_json: bool) -> None:
-    """Say whether the configuration can be used, with every mistake."""
+    """Say whether the configuration can be used, with every mistake, also in the files that it names."""
     from rechannel.daemon import cli_config
 
-    cli_config.check(settings_of(config), as_json=as_json)
+    cli_config.check(config, as_json=as_json)
 
 
 @config.command("show")
@@ -178,10 +229,30 @@ def config_check(config: str | None, as_json: bool) -> None:
 @json_option
 @guarded
 def config_show(config: str | None, as_json: bool) -> None:
-    """Show every setting with its value, unit, bounds and reason."""
+    """Show what is in force as a TOML file: each setting, where its value comes from, unit, bounds and reason."""
     from rechannel.daemon import cli_config
 
-    cli_config.show(settings_of(config), as_json=as_json)
+    cli_config.show(config, as_json=as_json)
+
+
+@config.command("init")
+@click.argument("file", type=click.Path(dir_okay=False), default="rechannel.toml")
+@json_option
+@guarded
+def config_init(file: str, as_json: bool) -> None:
+    """Write a commented configuration to FILE, all of it at its defaults; never over what is there."""
+    from rechannel.daemon import cli_config
+
+    cli_config.init(file, as_json=as_json)
+
+
+@config.command("reference")
+@guarded
+def config_reference() -> None:
+    """Print the table of all settings in Markdown, as it stands in docs/configuration.md."""
+    from rechannel.conf.reference import markdown
+
+    click.echo(markdown(), nl=False)
 
 
 @config.command("keys")

@@ -1,4 +1,4 @@
-"""The commands ``config check``, ``config show`` and ``config keys``."""
+"""The commands ``config check``, ``config show``, ``config init`` and ``config keys``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import dataclasses
 import json
 import os
 import tempfile
+from importlib import resources
 from pathlib import Path
 
 import click
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from rechannel.conf.settings import Settings, SettingsError, describe
+from rechannel.conf import showing
+from rechannel.conf.loading import Loaded, read
+from rechannel.conf.settings import CONFIG_VARIABLE, Settings, SettingsError
 from rechannel.daemon import choosing
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.exits import CommandError, Exit
@@ -31,22 +34,12 @@ from rechannel.wire.signing import (
 _KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
 
 
-def check(settings: Settings, *, as_json: bool) -> None:
-    """Check what the settings point at; `load` has checked the values themselves."""
-    mistakes = choosing.mistakes(settings)
-    try:
-        channel.options(settings.redis)
-    except ChannelError as error:
-        mistakes.append(str(error))
-    try:
-        AuditFile(settings.controller.audit_file).check()
-    except AuditError as error:
-        mistakes.append(str(error))
-    key_mistakes, notes = _look_at_keys(settings)
-    mistakes += key_mistakes
+def check(config: str | None, *, as_json: bool) -> None:
+    """Check the values and what they point at; every mistake is told at once."""
+    loaded = read(config)
+    mistakes, notes = examine(loaded)
     if mistakes:
         raise SettingsError(mistakes)
-    notes += _open_passwords(settings)
     if as_json:
         click.echo(json.dumps({"ok": True, "notes": notes}))
         return
@@ -55,7 +48,65 @@ def check(settings: Settings, *, as_json: bool) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def _look_at_keys(settings: Settings) -> tuple[list[str], list[str]]:
+def examine(loaded: Loaded) -> tuple[list[str], list[str]]:
+    """Return every mistake in the values and in the files they name, and what is worth knowing."""
+    settings = loaded.settings
+    mistakes = [*loaded.mistakes, *choosing.mistakes(settings)]
+    missing = _missing(settings)
+    mistakes += missing
+    if not missing:
+        try:
+            channel.options(settings.redis)
+        except ChannelError as error:
+            mistakes.append(str(error))
+    try:
+        AuditFile(settings.controller.audit_file).check()
+    except AuditError as error:
+        mistakes.append(str(error))
+    key_mistakes, notes = look_at_keys(settings)
+    mistakes += key_mistakes
+    mistakes += _open_to_writers(loaded)
+    return list(dict.fromkeys(mistakes)), notes + _open_passwords(settings)
+
+
+def _missing(settings: Settings) -> list[str]:
+    """Name the files of the connection that cannot be read."""
+    found = []
+    for item in dataclasses.fields(settings.redis):
+        path = getattr(settings.redis, item.name) if item.name.endswith("_file") else ""
+        try:
+            if path:
+                Path(path).open("rb").close()
+        except OSError as error:
+            found.append(f"redis.{item.name}: {path} cannot be read ({error.strerror})")
+    return found
+
+
+def _open_to_writers(loaded: Loaded) -> list[str]:
+    """Name the files that everybody may write to: who does decides what is trusted."""
+    link, public = loaded.settings.link.directory, loaded.settings.signing.public_key_file
+    found = []
+    named = [(str(path), Path(path)) for path in (loaded.path,) if path is not None]
+    named += [(f"{field}: {path}", Path(path)) for field, path in (("signing.public_key_file", public),) if path]
+    for words, path in named:
+        if _mode(path) & 0o002:
+            found.append(f"{words}{'' if ': ' in words else ':'} can be written to by everybody; `chmod o-w {path}`")
+    if link and Path(link).exists() and not Path(link).is_dir():
+        found.append(f"link.directory: {link} is no directory; name one that is Spark's user's, or none")
+    elif link and _mode(Path(link)) & 0o1002 == 0o002:
+        found.append(f"link.directory: everybody can replace what is in {link}; `chmod o-w {link}`")
+    return found
+
+
+def _mode(path: Path) -> int:
+    """Return the mode bits; 0 for what is not there, or not to be seen."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
+
+
+def look_at_keys(settings: Settings) -> tuple[list[str], list[str]]:
     """What is wrong with the signing keys, and what is worth knowing of them."""
     private, public = settings.signing.private_key_file, settings.signing.public_key_file
     mistakes, notes = [], []
@@ -91,29 +142,35 @@ def _open_passwords(settings: Settings) -> list[str]:
     found = []
     for item in dataclasses.fields(settings.redis):
         path = getattr(settings.redis, item.name) if item.name.endswith("password_file") else ""
-        if path and Path(path).stat().st_mode & 0o007:
+        if path and _mode(Path(path)) & 0o007:
             found.append(f"redis.{item.name}: {path} can be read by everybody; `chmod o= {path}`")
     return found
 
 
-def show(settings: Settings, *, as_json: bool) -> None:
-    """Show every setting; of secrets they name the file, never what it holds."""
-    values = dataclasses.asdict(settings)
-    if as_json:
-        click.echo(json.dumps({"settings": values}))
-        return
-    from rechannel.daemon import cli_tables
+def show(config: str | None, *, as_json: bool) -> None:
+    """Show every setting with where it comes from; of secrets they name the file, never what it holds."""
+    loaded = read(config)
+    if loaded.mistakes:
+        raise SettingsError(loaded.mistakes)
+    click.echo(json.dumps(showing.document(loaded)) if as_json else showing.toml(loaded).rstrip())
 
-    rows = []
-    for name, default, unit, bounds, reason in describe():
-        section, _, field = name.partition(".")
-        rows.append((name, repr(values[section][field]), default, unit, bounds, reason))
-    rows += [
-        (f"policies.{policy}.{name}", repr(value), "", "", "", f"A parameter of the policy {policy}.")
-        for policy, given in settings.policies.items()
-        for name, value in given.items()
-    ]
-    cli_tables.settings(rows)
+
+def init(file: str, *, as_json: bool) -> None:
+    """Write the commented configuration, which changes nothing until a line of it is."""
+    path = Path(file)
+    text = (resources.files("rechannel.conf") / "rechannel.toml").read_text(encoding="utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError:
+        raise CommandError(Exit.REFUSED, f"{path} exists; name another file, or move it away first") from None
+    except OSError as error:
+        raise CommandError(Exit.REFUSED, f"{path} cannot be written ({error.strerror})") from error
+    if as_json:
+        click.echo(json.dumps({"file": str(path)}))
+        return
+    click.echo(f"{path} holds every setting at its default; take the # off a line to change it")
+    click.echo(f"then: export {CONFIG_VARIABLE}={path.resolve()}; rechannel config check")
 
 
 def keys(directory: str, *, rotate: bool = False, retire: bool = False, as_json: bool) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -23,6 +25,40 @@ _POLL = 0.5
 Entry = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Which entries are shown: of decisions by this trigger, that ended so (outcome or reason), from ``since`` on."""
+
+    trigger: str = ""
+    outcome: str = ""
+    since: float = 0.0
+
+    @property
+    def some(self) -> bool:
+        """Whether not all are."""
+        return bool(self.trigger or self.outcome)
+
+    def accepts(self, decision: Decision) -> bool:
+        """Whether a decision is among them, whenever it was."""
+        by = self.trigger in ("", decision.trigger)
+        return by and self.outcome in ("", decision.outcome, decision.reason)
+
+
+def moment(text: str, now: Callable[[], float] = time.time) -> float:
+    """Read a time: so long ago (90s, 10m, 2h, 3d), or a date with or without a time of day; 0 where there is none."""
+    if not text:
+        return 0.0
+    number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(text[-1], 0)
+    try:
+        if unit and number.replace(".", "", 1).isdigit():
+            return now() - float(number) * unit
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"--since: {text!r} is no time; write 90m, 2h, 3d, 2026-03-01 or 2026-03-01T10:00"
+        ) from None
+
+
 def run(
     settings: Settings,
     *,
@@ -31,9 +67,11 @@ def run(
     limit: int,
     as_json: bool,
     follow_until: threading.Event | None,
+    wanted: Wanted | None = None,
 ) -> None:
     """Show the newest ``limit`` entries, then with an event to stop on, whatever comes."""
     reader = Reader(Store(settings.redis, settings.cluster.name), time.time, application)
+    reader.wanted = wanted or Wanted()
     reader.only_query(query)
     first = reader.first(limit)
     if follow_until is None:
@@ -66,7 +104,9 @@ class Reader:
         self._store = store
         self._clock = clock
         self._only = application
+        self.wanted = Wanted()
         self._query = ""
+        self._accepted: set[str] = set()  # decisions that are wanted, so that their moves are too
         self._after: dict[tuple[str, str], str] = {}  # stream's pattern and application -> last id
         self._shown: set[tuple[str, ...]] = set()
 
@@ -117,9 +157,10 @@ class Reader:
         streams = [(keys.DECISIONS, ""), (keys.OUTCOMES, ""), *((keys.JOURNAL, name) for name in journals)]
         for rule, name in streams:
             known = self._after.get((rule.pattern, name), "")
-            self._after[rule.pattern, name], envelopes = read_on(self._store, rule, name, known, first=first)
+            count = rule.bound if self.wanted.some else first
+            self._after[rule.pattern, name], envelopes = read_on(self._store, rule, name, known, first=count)
             entries += [entry for envelope in envelopes if (entry := self._entry(envelope)) is not None]
-        entries = [entry for entry in entries if self._is_new(entry)]
+        entries = [entry for entry in entries if entry["at"] >= self.wanted.since and self._is_new(entry)]
         return sorted(entries, key=lambda entry: float(entry["at"]))
 
     def _is_new(self, entry: Entry) -> bool:
@@ -133,6 +174,11 @@ class Reader:
         body = envelope.body
         if self._only and envelope.application != self._only:
             return None
+        if self.wanted.some:
+            if isinstance(body, Decision) and self.wanted.accepts(body):
+                self._accepted.add(body.decision)
+            if getattr(body, "decision", "") not in self._accepted:
+                return None
         if isinstance(body, Decision):
             if self._query and self._query not in {*body.batch_time_before, *(move.query for move in body.moves)}:
                 return None

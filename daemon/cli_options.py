@@ -17,6 +17,7 @@ from rechannel.daemon.exits import CommandError, Exit
 from rechannel.daemon.plain import plain
 
 if TYPE_CHECKING:
+    from rechannel.conf.reloading import Reread
     from rechannel.conf.settings import Settings
 
 _DEBUG = "RECHANNEL_DEBUG"
@@ -122,6 +123,15 @@ def settings_of(config: str | None) -> Settings:
     from rechannel.conf.settings import load
 
     return load(config)
+
+
+def reread_on_hangup(again: Callable[[], Settings]) -> Reread:
+    """Have SIGHUP ask for the configuration to be read ``again``."""
+    from rechannel.conf.reloading import Reread
+
+    asked = threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: asked.set())
+    return Reread(asked, again)
 
 
 def stop_on_signals() -> threading.Event:

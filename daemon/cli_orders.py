@@ -47,18 +47,52 @@ def plan(
 @click.command()
 @config_option
 @click.argument("plan", metavar="PLAN", type=click.Path(exists=True, dir_okay=False))
+@click.option("--at", metavar="PERIOD", default="", help='Wait for this time of the day or week: "Sun 02:00-05:00".')
+@click.option("--when", type=click.Choice(["off-peak"]), default=None, help="Wait for the next reschedule.off_peak.")
 @click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
 @click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
 @wait_option
 @json_option
 @guarded
-def apply(config: str | None, plan: str, force: bool, reason: str, wait: float | None, as_json: bool) -> int:
-    """Do what a saved PLAN says, checked anew; refused where executors or queries are others by now."""
+def apply(
+    config: str | None,
+    plan: str,
+    at: str,
+    when: str | None,
+    force: bool,
+    reason: str,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Do what a saved PLAN says, checked anew; refused where executors or queries are others by now.
+
+    With --at or --when the controller keeps it until then, and checks it then. `rechannel status` lists what waits,
+    `rechannel cancel` ends it.
+    """
     from rechannel.daemon import cli_request
 
+    if at and when:
+        raise click.UsageError("--at and --when both say for what to wait: give one of them")
     text = Path(plan).read_text(encoding="utf-8", errors="replace")
-    arguments = {"plan": text, "force": "yes" if force else ""}
+    arguments = {"plan": text, "at": at, "when": when or "", "force": "yes" if force else ""}
+    if at or when:
+        return cli_request.order(settings_of(config), "apply", arguments, reason=reason, wait=wait, as_json=as_json)
     return cli_request.decide(settings_of(config), "apply", arguments, reason=reason, wait=wait, as_json=as_json)
+
+
+@click.command()
+@config_option
+@click.argument("pending", metavar="ID")
+@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
+@wait_option
+@json_option
+@guarded
+def cancel(config: str | None, pending: str, reason: str, wait: float | None, as_json: bool) -> int:
+    """Let a saved plan wait no longer: the ID that `apply --at` said, and `status` shows."""
+    from rechannel.daemon import cli_request
+
+    arguments = {"pending": pending}
+    return cli_request.order(settings_of(config), "cancel", arguments, reason=reason, wait=wait, as_json=as_json)
 
 
 @click.command()
@@ -204,4 +238,4 @@ def undrain(config: str | None, node: str, reason: str, wait: float | None, as_j
     return cli_request.order(settings, "undrain", {"node": node}, reason=reason, wait=wait, as_json=as_json)
 
 
-COMMANDS = (plan, rebalance, apply, rollback, stop, pause, resume, drain, undrain)
+COMMANDS = (plan, rebalance, apply, cancel, rollback, stop, pause, resume, drain, undrain)

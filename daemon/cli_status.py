@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import threading
@@ -13,10 +14,11 @@ import click
 import msgspec
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon import partitions
+from rechannel.daemon import partitions, pending
 from rechannel.daemon.collect import Collector, Facts
 from rechannel.daemon.deciding import stream_classes
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.forecasting import StageOutlook
 from rechannel.daemon.orders import left_on
 from rechannel.daemon.plain import plain
 from rechannel.daemon.snapshot import (
@@ -30,7 +32,7 @@ from rechannel.daemon.snapshot import (
 from rechannel.migration.moves import UNSETTLED
 from rechannel.policies.queueing import executor_utilization
 from rechannel.wire import keys
-from rechannel.wire.messages import ControllerState, Drain, LinkReport, QueryState, StandingOrders
+from rechannel.wire.messages import ControllerState, Drain, LinkReport, PendingPlans, QueryState, StandingOrders
 from rechannel.wire.store import Store
 
 Row = dict[str, Any]
@@ -77,6 +79,7 @@ def collect(
         "controller": controller,
         "applications": [_application(item, settings, now, controller, drains, details=details) for item in facts],
         "drains": [_drain(drain, [item.report for item in facts], now) for drain in drains.values()],
+        "waiting": waiting(store, settings, now),
         "rejected_messages": store.rejected,
     }
 
@@ -94,6 +97,18 @@ def follow_drain(settings: Settings, node: str, stop: threading.Event, *, as_jso
             last = row
         if row["state"] in ("empty", "released") or stop.wait(settings.link.report):
             return
+
+
+def waiting(store: Store, settings: Settings, now: float) -> list[Row]:
+    """Return the saved plans that wait for their time, without what stands in them."""
+    found = store.get(keys.PENDING)
+    body = found.body if found is not None else None
+    zone = settings.reschedule.time_zone
+    rows = []
+    for plan in body.plans if isinstance(body, PendingPlans) else ():
+        row = {name: value for name, value in msgspec.to_builtins(plan).items() if name != "plan"}
+        rows.append({**row, "sentence": pending.sentence(plan, now, zone)})
+    return rows
 
 
 def _orders(store: Store) -> dict[str, Drain]:
@@ -139,7 +154,9 @@ def _application(
     details: bool,
 ) -> Row:
     report = facts.report
-    arguments = (facts.application, report, facts.batches, facts.windows, settings, now, frozenset(drains))
+    # What is shown is what was measured; what is expected stands beside it.
+    measured = dataclasses.replace(settings, reschedule=dataclasses.replace(settings.reschedule, forecast=False))
+    arguments = (facts.application, report, facts.batches, facts.windows, measured, now, frozenset(drains))
     ready = take_snapshot(*arguments)
     model = build_snapshot(*arguments) if isinstance(ready, NotReady) else ready
     words = (controller or {}).get("applications", {}).get(facts.application, "")
@@ -162,6 +179,7 @@ def _application(
         "hot_streams": partitions.hot(model) if model is not None else [],
         "partitions": partitions.rows(facts, model) if details else [],
         "moves": [msgspec.to_builtins(view) for view in report.moves if view.state in UNSETTLED],
+        "forecasts": [_forecast(one, settings) for one in model.outlooks.values()] if model is not None else [],
         "settled_moves": sum(view.state not in UNSETTLED for view in report.moves),
         "counters": {
             "landed": report.landed,
@@ -172,6 +190,20 @@ def _application(
             "rejected_messages": report.rejected_messages,
         },
         "problems": list(report.problems),
+    }
+
+
+def _forecast(one: StageOutlook, settings: Settings) -> Row:
+    return {
+        "stage": one.key,
+        "name": one.name,
+        "slots": one.slots,
+        "seconds_ahead": one.seconds,
+        "comparisons": one.outlook.comparisons if one.outlook is not None else 0,
+        "error": one.error,
+        "partitions": one.used,
+        "decided_on": settings.reschedule.forecast and one.used > 0,
+        "sentence": one.sentence() + ("" if settings.reschedule.forecast else "; shown only (reschedule.forecast)"),
     }
 
 

@@ -37,17 +37,6 @@ def new_table(title: str, *columns: tuple[str, str], whole: Collection[str] = ()
     return table
 
 
-def settings(rows: Sequence[tuple[str, str, str, str, str, str]]) -> None:
-    """Show every setting: name, value, default, unit, bounds, reason."""
-    table = new_table(
-        "", ("setting", "<"), ("value", "<"), ("default", "<"), ("unit", "<"), ("bounds", "<"), ("reason", "<")
-    )
-    for row in rows:
-        changed = "bold" if row[1] != row[2] else ""
-        table.add_row(*(escape(cell) for cell in row), style=changed)
-    new_console().print(table)
-
-
 def status(document: dict[str, Any], now: float) -> None:
     """Show the status document of `cli_status`."""
     console, document = new_console(), plain(document)
@@ -55,6 +44,8 @@ def status(document: dict[str, Any], now: float) -> None:
     for drain in document["drains"]:
         style = "green" if drain["state"] in ("empty", "released") else "yellow"
         console.print(f"drain {escape(drain['node'])}: {escape(drain['sentence'])}", style=style)
+    for plan in document.get("waiting", ()):
+        console.print(f"waiting {escape(plan['pending'])}: {escape(plan['sentence'])}", style="yellow")
     if not document["applications"]:
         console.print("no application reports: does a driver run rechannel.attach(spark)?")
     for application in document["applications"]:
@@ -75,6 +66,8 @@ def status(document: dict[str, Any], now: float) -> None:
             )
         if application["streams"]:
             console.print(streams_line(application["streams"]))
+        for forecast in application.get("forecasts", []):
+            console.print(f"forecast of {escape(forecast['sentence'])}")
         if application["partitions"]:
             console.print(partition_table(application["partitions"]))
         if application["moves"]:
@@ -94,6 +87,8 @@ def controller_line(controller: dict[str, Any] | None, now: float) -> str:
         f"next decision in {max(0.0, controller['next_decision'] - now):.0f} s",
     ]
     line = ", ".join(part for part in parts if part)
+    if controller["mode"] == "observe":
+        line += '\nnothing moves by itself: `reschedule.mode = "apply"` in its configuration switches that on'
     return f"{line}\nlast: {escape(controller['last_sentence'])}" if controller["last_sentence"] else line
 
 
@@ -307,6 +302,7 @@ def history_line(entry: dict[str, Any]) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
+        who += f": {entry['asked']}" if entry.get("asked") else ""
         return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}, {entry['policy']}): {entry['sentence']}"
     if entry["type"] == "outcome":
         return f"{at}  outcome of {entry['decision']}  {entry['verdict']}: {entry['sentence']}"

@@ -68,6 +68,10 @@ class Collector:
         self._applications: dict[str, _Application] = {}
         self._nodes: dict[str, _Node] = {}
 
+    def take(self, settings: Settings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+
     @property
     def reports(self) -> dict[str, LinkReport]:
         """The last read report of every application that has a fresh one, by application id."""

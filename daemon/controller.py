@@ -18,29 +18,29 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon import deciding, requests
-from rechannel.daemon.aftermath import Aftermath, Undo
+from rechannel.daemon import deciding
+from rechannel.daemon.aftermath import Aftermath
 from rechannel.daemon.choosing import DRAIN, policy_for
 from rechannel.daemon.collect import Collector
+from rechannel.daemon.counts import CountingDesk, Counts
 from rechannel.daemon.deciding import Ask
 from rechannel.daemon.following import in_flight
-from rechannel.daemon.joining import Joining
 from rechannel.daemon.lead import Lead, Turn, steady_clock
 from rechannel.daemon.migrations import Migrations
+from rechannel.daemon.occasions import Occasions
 from rechannel.daemon.orders import Orders, left_on
-from rechannel.daemon.outcome import KEPT
+from rechannel.daemon.pending import PENDING
+from rechannel.daemon.seen import Seen, look
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
-from rechannel.daemon.wishes import Wish, back
-from rechannel.migration.moves import MoveState
+from rechannel.daemon.triggers import HELD_BACK, TIMEOUT
+from rechannel.daemon.undoing import ROLLBACK, Undoing
+from rechannel.daemon.wishes import Wish
 from rechannel.wire import keys
-from rechannel.wire.messages import ControllerState, Decision, Drain, LinkReport, Refusal
+from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store, StoreError
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
-_RETRY_EVERY = 10.0  # seconds between two decisions on the same drain, or two tries of a rollback
-_UNDO_PATIENCE = 600.0  # seconds in which a rollback has to become possible
-ROLLBACK = "rollback"  # the trigger that stands for a migration that goes back
 
 Asked = Callable[[Snapshot], Wish | Refusal]
 
@@ -70,9 +70,8 @@ class Controller:
         self.orders = Orders(store, signer, self._author, clock)
         self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
         self._aftermath = Aftermath(settings, store, self._author, clock)
-        self._undoing: dict[str, Undo] = {}
-        self._joining = Joining(clock, settings.reschedule.settle, settings.reschedule.timeout)
-        self._drain_at: dict[str, float] = {}  # application -> when its drains are decided on again
+        self.occasions = Occasions(self, store, signer, self._author, clock)
+        self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock)
         self._said: dict[str, str] = {}  # application -> the last sentence of a drain's or a rollback's decision
         self._lock = threading.RLock()
         self._log = structlog.get_logger("rechannel.controller")
@@ -81,7 +80,8 @@ class Controller:
         self._words_at = 0.0
         self._last_sentence = ""
         self._followed_at = clock()
-        self._desk = requests.Desk(self, store, self._author, clock)
+        self.counts = Counts()
+        self._desk = CountingDesk(self.counts, self, store, self._author, clock)
 
     def observe(self) -> str:
         """See to the lease and the links' reports, and publish what the controller is doing."""
@@ -95,13 +95,15 @@ class Controller:
                 return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
             if turn is not Turn.KEPT:
                 self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
+            if turn is not Turn.KEPT:
+                self.occasions.adopt()
             unseen = self.migrations.unexamined(set(reports), anew=turn is not Turn.KEPT)
             if unseen or turn is not Turn.KEPT:
                 paused = self.orders.adopt({name: reports[name] for name in unseen})
                 if paused and not self.lead.paused:
                     self.lead.pause(True)
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
-            self._each(unseen, self._adopt_outcome)
+            self._each(unseen, self.undoing.adopt)
             self.orders.publish(self.lead.paused, self.lead.epoch)
             if self._clock() >= self._words_at + self.settings.agent.window:
                 self._words_at = self._clock()
@@ -110,19 +112,15 @@ class Controller:
             self._publish_state()
             return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
 
-    def decide_all(self, trigger: str = "timeout") -> list[Decision]:
+    def decide_all(self) -> list[Decision]:
         """Decide on every application that reports; act only in mode ``apply``. Does nothing unless leading."""
         with self._lock:
             self.next_decision = self._clock() + self.settings.reschedule.timeout
             if not self.lead.holds():
                 return []
-            apply = self.settings.reschedule.mode == "apply" and not self.lead.paused
-            decisions: list[Decision] = []
-            self._each(
-                self._collector.refresh(),
-                lambda name: decisions.append(self.decide(trigger, application=name, apply=apply)),
-            )
-            return decisions
+            made: list[Decision | None] = []
+            self._each(self._collector.refresh(), lambda name: made.append(self.occasions.by_itself(TIMEOUT, name)))
+            return [decision for decision in made if decision is not None]
 
     def decide(
         self,
@@ -142,10 +140,7 @@ class Controller:
         asked for this decision alone; else the one of the settings. ``asked`` says what is wanted instead of a policy.
         """
         with self._lock:
-            now = self._clock()
-            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-            policy = policy or policy_for(trigger, self.settings)
-            ask = Ask(f"{stamp}-{secrets.token_hex(2)}", now, trigger, policy, user, reason, apply, force)
+            ask = self._ask(trigger, policy, user, reason, apply=apply, force=force)
             why = NotReady("not-leading", "this controller does not lead", transient=True)
             if not self.lead.holds():
                 return deciding.not_ready(ask, why)
@@ -155,12 +150,26 @@ class Controller:
             self._publish(decision, application)
             return decision
 
+    def refuse(self, trigger: str, application: str, refusal: Refusal, *, user: str = "", reason: str = "") -> Decision:
+        """Keep a decision not to act that needed no plan, and return it."""
+        with self._lock:
+            decision = deciding.refused(self._ask(trigger, "", user, reason), refusal)
+            self._publish(decision, application)
+            return decision
+
+    def _ask(
+        self, trigger: str, policy: str, user: str, reason: str, *, apply: bool = False, force: bool = False
+    ) -> Ask:
+        now = self._clock()
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
+        return Ask(name, now, trigger, policy or policy_for(trigger, self.settings), user, reason, apply, force)
+
     def follow(self) -> str:
         """Renew what is wanted and not yet reached; notice what is over."""
         with self._lock:
             if not self.lead.holds():
                 return "not leading"
-            if self.migrations.running or self._undoing:
+            if self.migrations.running or self.undoing.waiting:
                 self._collector.refresh()
             now = self._clock()
             # While Redis was away nobody could be heard: that silence is not the links'.
@@ -170,9 +179,12 @@ class Controller:
                 self.migrations.excuse(silence)
             self._each(sorted(self.migrations.running), self._follow)
             if not self.lead.paused:
-                self._each([name for name in self._collector.reports if self._aftermath.awaits(name)], self._look)
-                self._each(sorted(self._undoing), self._undo)
-                self._each(self._collector.reports, self._act_on_changes)
+                awaited = [name for name in self._collector.reports if self._aftermath.awaits(name)]
+                self._each(awaited, self.undoing.look)
+                self._each(sorted(self.undoing.waiting), self.undoing.attempt)
+                reports = self._collector.reports
+                self._each(reports, lambda name: self.occasions.act(name, reports[name]))
+            self.occasions.expire()
             running = [migration.sentence() for migration in self.migrations.running.values()]
             return "; ".join(running) or "no migration runs"
 
@@ -201,13 +213,14 @@ class Controller:
             before = dict(self.orders.drains)
             self.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
             self._publish_orders(before)
-            self._drain_at.clear()
+            self.occasions.order_changed()
             left = sum(left_on(report, [node])[node] for report in reports.values())
             there = sum(info.host == node for report in reports.values() for info in report.executors)
             self._last_sentence = (
                 f"{node} is drained: {left} partitions leave its {there} executor{'s' if there != 1 else ''}"
                 f"{', which are released then' if remove else ''}"
                 f"{'; paused: `rechannel resume` first' if self.lead.paused else ''}"
+                f"{self.occasions.guard.warning(self._clock(), left)}"
             )
             self._log.info("drain", node=node, user=user, reason=reason, remove=remove, patience=patience)
             self._publish_state()
@@ -237,7 +250,7 @@ class Controller:
             if self.orders.nodes:
                 self._last_sentence += f"; drained still: {', '.join(sorted(self.orders.nodes))}, `undrain` ends that"
             for name in running:
-                self._undoing.pop(name, None)
+                self.undoing.waiting.pop(name, None)
             self._log.info("stop", applications=running, user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
@@ -249,25 +262,26 @@ class Controller:
         """
         with self._lock:
             self.follow()
-            found = self._aftermath.undoable(application, decision)
-            if found is None:
-                left = "" if decision else " that was not undone"
-                which = decision or "of the last days"
-                raise ValueError(f"no decision {which} moved anything in {application}{left}")
-            self._undoing[application] = Undo(found, user, reason, self._clock() + _UNDO_PATIENCE)
-            said = (
-                f"{self.migrations.stop(application)}, and ends; then "
-                if application in self.migrations.running
-                else ""
-            )
-            self._log.info("rollback", application=application, decision=found.decision, user=user, reason=reason)
-            made = None if said or self.lead.paused else self._undo(application)
-            if made is None:
-                later = "" if said or self.lead.paused else ", once the moves that wait for a batch have landed"
-                paused = "; paused: `rechannel resume` first" if self.lead.paused else ""
-                self._last_sentence = f"{said}what {found.decision} moved goes back{later}{paused}"
+            said, made = self.undoing.order(application, decision, user=user, reason=reason)
+            self._last_sentence = said or self._last_sentence
             self._publish_state()
             return self._last_sentence, made
+
+    def wait(self, plan: str, *, at: str, when: str, user: str, reason: str, force: bool) -> tuple[str, PendingPlan]:
+        """Let a saved plan wait for its time; ValueError where it cannot."""
+        with self._lock:
+            self._last_sentence, waiting = self.occasions.wait(
+                plan, at=at, when=when, user=user, reason=reason, force=force
+            )
+            self._publish_state()
+            return self._last_sentence, waiting
+
+    def cancel(self, pending: str, *, user: str, reason: str) -> str:
+        """Let a saved plan wait no longer; ValueError where none of this id waits."""
+        with self._lock:
+            self._last_sentence = self.occasions.cancel(pending, user=user, reason=reason)
+            self._publish_state()
+            return self._last_sentence
 
     def _publish_orders(self, before: dict[str, Drain]) -> None:
         try:
@@ -276,15 +290,32 @@ class Controller:
             self.orders.drains = before  # the request is read again, and answered then
             raise
 
+    def take(self, settings: Settings) -> None:
+        """Go on with other settings, of which only live fields differ (`rechannel.conf.reloading`)."""
+        with self._lock:
+            self.settings = settings
+            for part in (self._collector, self.migrations, self._aftermath, self.occasions):
+                part.take(settings)
+
     @property
     def epoch(self) -> int:
         """The epoch this controller leads in, or last knew of."""
         return self.lead.epoch
 
     @property
+    def paused(self) -> bool:
+        """Whether everything is paused."""
+        return self.lead.paused
+
+    @property
     def applications(self) -> list[str]:
         """Ids of the applications with a fresh report."""
         return sorted(self._collector.reports)
+
+    def seen(self) -> Seen:
+        """Return what this controller knows at this moment, for those who show it; reads what is new from Redis."""
+        with self._lock:
+            return look(self._collector, self.lead, self.migrations, self._store.rejected)
 
     def close(self) -> None:
         """Give the lead up, so that a stand-by takes over at once."""
@@ -328,6 +359,7 @@ class Controller:
             notes=[f"the link says: {problem}" for problem in facts.report.problems],
             rates=self._aftermath.rates(),
             wish=wish,
+            guard=self.occasions.guard,
         )
 
     def _publish(self, decision: Decision, application: str) -> None:
@@ -340,7 +372,7 @@ class Controller:
             reason=decision.reason,
             sentence=decision.sentence,
         )
-        if decision.trigger in (DRAIN, ROLLBACK):
+        if decision.trigger in (DRAIN, ROLLBACK, PENDING) and decision.reason not in HELD_BACK:
             repeated = self._said.get(application) == decision.sentence and decision.outcome != "applied"
             self._said[application] = decision.sentence
             if repeated:
@@ -349,30 +381,13 @@ class Controller:
             decision, ttl=keys.DECISIONS.ttl, application=application, epoch=self.lead.epoch
         )
         self._store.append(keys.DECISIONS, "", envelope)
+        self.occasions.guard.take(application, decision)
         if decision.outcome == "applied":
             self._words.pop(application, None)
             if not decision.undoes:
-                self._undoing.pop(application, None)  # what is ordered since then stands
+                self.undoing.waiting.pop(application, None)  # what is ordered since then stands
             self.migrations.begin(application, decision)
             self._aftermath.begun(application, decision)
-
-    def _act_on_changes(self, application: str) -> None:
-        """Empty drained nodes, and give executors that joined their share, without waiting for the timeout."""
-        report, now = self._collector.reports[application], self._clock()
-        self._joining.see(application, self._usable(report))
-        if application in self.migrations.running or in_flight(report):
-            return
-        if any(left_on(report, self.orders.nodes).values()) and now >= self._drain_at.get(application, 0.0):
-            self._drain_at[application] = now + _RETRY_EVERY
-            if self.decide(DRAIN, application=application, apply=True).outcome == "applied":
-                return
-        if self._joining.due(application) and not self.migrations.resting(application, now):
-            apply = self.settings.reschedule.mode == "apply"
-            self._joining.decided(application, self.decide("executors", application=application, apply=apply), report)
-
-    def _usable(self, report: LinkReport) -> frozenset[str]:
-        usable = (info for info in report.executors if info.host not in self.orders.nodes)
-        return frozenset(info.executor for info in usable) - frozenset(report.releasing)
 
     def _follow(self, application: str) -> None:
         ended = self.migrations.follow(application, self._collector.reports.get(application))
@@ -380,60 +395,13 @@ class Controller:
             self._last_sentence = ended
             self._words.pop(application, None)
 
-    def _look(self, application: str) -> None:
-        """Measure what a migration that is over has brought; what made things worse goes back."""
-        if application in self.migrations.running or in_flight(self._collector.reports[application]):
-            return
-        facts = self._collector.gather(application)
-        found = self._aftermath.look(application, facts, self.lead.epoch) if facts is not None else None
-        if found is None:
-            return
-        outcome, undo = found
-        if outcome.verdict == KEPT:
-            self.migrations.kept(application)
-        self._regressed(application, undo)
-
-    def _adopt_outcome(self, application: str) -> None:
-        self._regressed(application, self._aftermath.adopt(application))
-
-    def _regressed(self, application: str, undo: Decision | None) -> None:
-        if undo is not None:
-            why = "its batches are longer than predicted and than before"
-            self._undoing[application] = Undo(undo, "", why, self._clock() + _UNDO_PATIENCE)
-
-    def _undo(self, application: str) -> Decision | None:
-        """Move back what a decision moved, once nothing else is under way; returns the decision once there is one."""
-        report, now, undo = self._collector.reports.get(application), self._clock(), self._undoing[application]
-        if now >= undo.until:
-            self._log.warning("rollback-given-up", application=application, decision=undo.decision.decision)
-            del self._undoing[application]
-            return None
-        if application in self.migrations.running or report is None or in_flight(report) or now < undo.next_try:
-            return None
-        moved = f"{undo.decision.decision}."
-        if any(view.state == MoveState.RELEASED_IDLE and view.move.startswith(moved) for view in report.moves):
-            return None  # Spark stays told of these, and only a batch of theirs shows where they are
-        undo.next_try = now + _RETRY_EVERY
-        decision = self.decide(
-            ROLLBACK,
-            application=application,
-            user=undo.user,
-            reason=undo.reason,
-            apply=True,
-            asked=lambda snapshot: back(undo.decision, snapshot),
-        )
-        if decision.outcome != "not-ready":
-            self._undoing.pop(application, None)
-        return decision
-
     def _forget(self) -> None:
         self.migrations.forget()
         self._aftermath.forget()
-        self._undoing.clear()
+        self.undoing.waiting.clear()
         self._words.clear()
         self._words_at = 0.0
-        self._joining.forget()
-        self._drain_at.clear()
+        self.occasions.forget()
         self._desk.forget()
 
     def _say_readiness(self, application: str) -> None:
@@ -449,11 +417,12 @@ class Controller:
         if isinstance(found, NotReady):
             self._words[application] = f"not ready: {found.sentence}"
             return
-        self._joining.ready(application, self._usable(facts.report))
+        self.occasions.look(application, found, facts.batches, self.occasions.usable(facts.report))
         resting = self.migrations.resting(application, self._clock())
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = sum(stage.n for stage in found.workload.placeable)
-        self._words[application] = f"ready: {placed} partitions on {found.cluster.size} executors{rest}"
+        held = self.occasions.guard.words(application, self._clock())
+        self._words[application] = f"ready: {placed} partitions on {found.cluster.size} executors{rest}{held}"
 
     def _publish_state(self) -> None:
         state = ControllerState(

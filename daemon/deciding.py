@@ -16,6 +16,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.choosing import DRAIN, parameters_for
 from rechannel.daemon.exits import Exit
 from rechannel.daemon.snapshot import NotReady, Snapshot
+from rechannel.daemon.triggers import BY_ITSELF, Guard
 from rechannel.daemon.wishes import Wish
 from rechannel.migration.plan.manager import Disposition, Facts, dispose
 from rechannel.migration.plan.price import Rates
@@ -24,6 +25,11 @@ from rechannel.policies.model import UNPLACED, ModelError, Placement, ScaleOutEr
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
 
+#: what is to be known of a controller that only looks on
+OBSERVES = (
+    'mode observe: nothing moves by itself. `reschedule.mode = "apply"` in the controller\'s configuration switches '
+    "that on; `rechannel rebalance --apply` moves once"
+)
 _HOT_STREAMS = 10
 _EXITS = {
     "ok": Exit.DONE,
@@ -75,17 +81,20 @@ def decide(
     notes: Sequence[str] = (),
     rates: Rates | None = None,
     wish: Wish | None = None,
+    guard: Guard | None = None,
 ) -> Decision:
     """Decide on one application.
 
     ``resting``: seconds of its cool-down that are left; ``rates``: what loading costs, by the settings where None;
-    ``wish``: a placement that is asked for instead of what the policy would propose.
+    ``wish``: a placement that is asked for instead of what the policy would propose; ``guard``: what holds the
+    controller back where it acts by itself, and warns of what an order goes against.
     """
+    room = guard.room(ask.at) if guard is not None and ask.apply and ask.trigger in BY_ITSELF else None
     if rates is not None:  # what was measured takes the place of what was set, for the policy too
         gate = dataclasses.replace(settings.gate, move_cost=rates.overhead, load_rate=rates.load_rate)
         settings = dataclasses.replace(settings, gate=gate)
     try:
-        policy, wanted, said = _wanted(ask, snapshot, settings, wish)
+        policy, wanted, said = _wanted(ask, snapshot, _within(room, settings), wish)
     except ScaleOutError as error:
         return refused(ask, Refusal(law="scale-out", reach="plan", detail=str(error)))
     except (ModelError, PolicyLawError) as error:
@@ -104,34 +113,63 @@ def decide(
         rates=rates,
     )
     undoes = wish.undoes if wish is not None else ""
-    disposed = dispose(wanted, facts, settings, decision=ask.decision, force=ask.force, back=bool(undoes))
+    disposed = dispose(wanted, facts, settings, decision=ask.decision, force=ask.force, back=bool(undoes), room=room)
     moving = {move.query for move in disposed.moves}
-    asked = [f"asked by {ask.user}: {ask.reason}"] if ask.reason else []
+    refusal = _held_back(ask, disposed, snapshot, guard)
+    warning = ""
+    if guard is not None and ask.apply and disposed.moves and ask.trigger not in BY_ITSELF:
+        warning = guard.warning(ask.at, len(disposed.moves))
+    off = not ask.apply and disposed.moves and settings.reschedule.mode == "observe"
     return Decision(
         decision=ask.decision,
         at=ask.at,
         trigger=ask.trigger,
         user=ask.user,
         policy=policy,
-        outcome=_outcome(ask, disposed),
-        reason=disposed.code,
-        sentence=_sentence(ask, disposed),
+        outcome="refused" if refusal is not None else _outcome(ask, disposed),
+        reason=disposed.code if refusal is None else refusal.law,
+        sentence=_sentence(ask, disposed, refusal) + warning,
         executors=_loads(snapshot, disposed),
         moves=list(disposed.moves),
-        refusals=list(disposed.refusals),
+        refusals=[*disposed.refusals, *([refusal] if refusal is not None else [])],
         batch_time_before=disposed.batch_time_before,
         batch_time_after=disposed.batch_time_after,
         gain=disposed.verdict.gain if disposed.verdict else 0.0,
         cost=disposed.verdict.cost if disposed.verdict else 0.0,
         streams=stream_classes(snapshot),
         hot_streams=_hot(snapshot),
-        notes=[*asked, *notes, *snapshot.notes, *said],
+        notes=[*_asked(ask), *notes, *snapshot.notes, *said, *([OBSERVES] if off else [])],
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
         price=_price(disposed, snapshot),
         forced=ask.force,
         undoes=undoes,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
+        why=disposed.why,
+        asked=ask.reason,
     )
+
+
+def _within(room: int | None, settings: Settings) -> Settings:
+    """The policy is to plan with as many moves as there are, rather than to lose some of its plan."""
+    if room is None:
+        return settings
+    fewer = dataclasses.replace(settings.migration, max_moves=max(1, min(room, settings.migration.max_moves)))
+    return dataclasses.replace(settings, migration=fewer)
+
+
+def _held_back(ask: Ask, disposed: Disposition, snapshot: Snapshot, guard: Guard | None) -> Refusal | None:
+    """What a costly plan of nobody's still waits for."""
+    if guard is None or not ask.apply or ask.trigger not in BY_ITSELF or not disposed.moves:
+        return None
+    total = sum(stage.n for stage in snapshot.workload.placeable)
+    cost = disposed.verdict.cost if disposed.verdict else 0.0
+    return guard.agreement(snapshot.application, disposed.moves, cost, total, ask.at)
+
+
+def _asked(ask: Ask) -> list[str]:
+    if not ask.reason:
+        return []
+    return [f"asked by {ask.user}: {ask.reason}" if ask.user else f"because {ask.reason}"]
 
 
 def _price(disposed: Disposition, snapshot: Snapshot) -> MigrationPrice | None:
@@ -207,7 +245,8 @@ def _empty(ask: Ask, outcome: str, code: str, sentence: str, refusals: list[Refu
         reason=code,
         sentence=sentence,
         refusals=refusals or [],
-        notes=[f"asked by {ask.user}: {ask.reason}"] if ask.reason else [],
+        notes=_asked(ask),
+        asked=ask.reason,
     )
 
 
@@ -217,7 +256,9 @@ def _outcome(ask: Ask, disposed: Disposition) -> str:
     return "planned" if disposed.code == "nothing-to-do" else "refused"
 
 
-def _sentence(ask: Ask, disposed: Disposition) -> str:
+def _sentence(ask: Ask, disposed: Disposition, refusal: Refusal | None) -> str:
+    if refusal is not None:
+        return f"{refusal.detail}; would move {disposed.sentence}"
     if disposed.code == "ok":
         return f"{'moving' if ask.apply else 'would move'} {disposed.sentence}"
     return disposed.sentence

@@ -1,7 +1,8 @@
 """When a change of an application's executors asks for a decision, without waiting for the timeout.
 
-Once the executors have stayed the same for a while; and after a refusal again, at growing intervals, as long as one of
-them holds nothing: the first figures (of a cold executor, of batches with loads in them) are not the last word.
+Once the executors have stayed the same for a while (`reschedule.settle`, `reschedule.settle_windows`); and after a
+refusal again, at growing intervals, as long as one of them holds nothing: the first figures (of a cold executor, of
+batches with loads in them) are not the last word.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rechannel.conf.settings import Settings
+from rechannel.daemon.triggers import AGREEMENTS
 from rechannel.wire.messages import Decision, LinkReport
 
 _FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
@@ -32,6 +35,12 @@ class Joining:
     longest_pause: float
     _watched: dict[str, _Watched] = field(default_factory=dict)
 
+    def take(self, settings: Settings) -> None:
+        """Go on with other settings."""
+        rules = settings.reschedule
+        self.settle = max(rules.settle, rules.settle_windows * settings.agent.window)
+        self.longest_pause = rules.timeout
+
     def ready(self, application: str, executors: frozenset[str]) -> None:
         """Take the executors of an application that is ready for the first time as no change."""
         watched = self._watched.setdefault(application, _Watched())
@@ -54,7 +63,7 @@ class Joining:
     def decided(self, application: str, decision: Decision, report: LinkReport) -> None:
         """Take in what was decided for a change."""
         watched = self._watched[application]
-        if decision.outcome == "not-ready":
+        if decision.outcome == "not-ready" or decision.reason == AGREEMENTS:
             watched.next_try = self.clock() + _FIRST_PAUSE
         elif decision.outcome == "refused" and watched.executors - holding(report):
             watched.next_try = self.clock() + watched.pause

@@ -1,15 +1,34 @@
-"""How Rechannel's daemons log: set up once, before the first line. Readable on a terminal, JSON lines elsewhere."""
+"""How Rechannel's daemons log: set up once, before the first line.
+
+Three forms: readable on a terminal, ``event name=value …`` in the journal, JSON lines elsewhere. `FORM_VARIABLE` asks
+for one of them. One event is one line everywhere but on a terminal, its traceback included; a line that goes to the
+journal begins with its priority as ``<N>`` (sd-daemon(3)), which the journal takes off again.
+"""
 
 from __future__ import annotations
 
+import faulthandler
+import json
 import logging
+import os
 import sys
-from typing import Any, TextIO
+import threading
+from collections.abc import Mapping
+from typing import TextIO
 
 import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from rechannel.conf.settings import SettingsError
+
+FORM_VARIABLE = "RECHANNEL_LOG"
+TERMINAL, JOURNAL, LINES = "terminal", "journal", "json"
 
 _STANDARD_LEVEL = logging.WARNING  # libraries (APScheduler above all) log every job they run at INFO
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+_LONGEST = 40_000  # bytes; the journal breaks a line of 48 KiB in two
 
+_JSON = structlog.processors.JSONRenderer()
 # Without the values of variables, among which secrets may be.
 _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
@@ -23,21 +42,20 @@ class _Forward(logging.Handler):
         logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
 
 
-def set_up(stream: TextIO | None = None, level: int = logging.INFO) -> None:
-    """Send all log lines to ``stream`` (standard error if None)."""
+def set_up(stream: TextIO | None = None, level: int = logging.INFO, environ: Mapping[str, str] | None = None) -> None:
+    """Send all log lines to ``stream``; None: standard error, with all that a crash and a dying thread have to say.
+
+    Raises SettingsError where the environment asks for a form that there is not.
+    """
+    environ = os.environ if environ is None else environ
     target = sys.stderr if stream is None else stream
-    people = target.isatty()
-    last: list[Any] = (
-        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
-        if people
-        else [structlog.processors.ExceptionRenderer(_TRACEBACKS), structlog.processors.JSONRenderer()]
-    )
+    journal = _is_journal(target, environ)
+    form = _form(target, journal, environ)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *last,
+            *_last(form, journal),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(target),
@@ -46,3 +64,102 @@ def set_up(stream: TextIO | None = None, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers = [_Forward()]
     root.setLevel(_STANDARD_LEVEL)
+    if stream is None:
+        # A watchdog that lost its patience sends SIGABRT: then the stacks say where the threads stood.
+        faulthandler.enable(file=2)
+        threading.excepthook = _thread_failed
+
+
+def _form(target: TextIO, journal: bool, environ: Mapping[str, str]) -> str:
+    asked = environ.get(FORM_VARIABLE, "")
+    if asked in (TERMINAL, JOURNAL, LINES):
+        return asked
+    if asked:
+        raise SettingsError([f"{FORM_VARIABLE}: {asked!r} is no form of log; write terminal, journal or json"])
+    if journal:
+        return JOURNAL
+    return TERMINAL if target.isatty() else LINES
+
+
+def _is_journal(target: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether what is written goes to the journal: the service manager names device and inode of its socket."""
+    named = environ.get("JOURNAL_STREAM", "")
+    if not named:
+        return False
+    try:
+        status = os.fstat(target.fileno())
+    except (OSError, ValueError):  # no file behind it
+        return False
+    return named == f"{status.st_dev}:{status.st_ino}"
+
+
+def _last(form: str, journal: bool) -> list[Processor]:
+    """Return what makes a line of an event."""
+    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    traceback = structlog.processors.ExceptionRenderer(_TRACEBACKS)
+    if form == JOURNAL:
+        return [traceback, _line]  # the journal has its own time stamps
+    if form == TERMINAL:
+        console = structlog.dev.ConsoleRenderer(colors=not journal, exception_formatter=structlog.dev.plain_traceback)
+        return [stamp, console]
+    return [stamp, traceback, _prefixed_json if journal else _JSON]
+
+
+def _prefixed_json(logger: WrappedLogger, name: str, event: EventDict) -> str:
+    return _prefix(event) + str(_JSON(logger, name, event))
+
+
+def _prefix(event: EventDict) -> str:
+    return f"<{_PRIORITIES.get(str(event.get('level')), 5)}>"
+
+
+def _line(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
+    """Return one event as one line for the journal: ``<N>event name=value … exception="…"``."""
+    head = _prefix(event) + _plain(str(event.pop("event", "")))
+    event.pop("level", None)
+    stacks = event.pop("exception", None)
+    words = [f"{name}={_value(value)}" for name, value in event.items()]
+    if stacks:
+        words.append(f"exception={_value(_told(stacks))}")
+    line = " ".join([head, *words]).encode("utf-8", "replace")
+    return line[:_LONGEST].decode("utf-8", "ignore")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (bool, int, float)) or value is None:
+        return json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value, default=repr, ensure_ascii=False)
+    simple = text and all(letter.isprintable() and letter not in ' "=\\' for letter in text)
+    return text if simple else '"' + _plain(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _plain(text: str) -> str:
+    """Return text without anything that would end the line or steer a terminal."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "backslashreplace").decode()
+        for letter in text
+    )
+
+
+def _told(stacks: object) -> str:
+    """Return a traceback in one line, where it happened first: ``KeyError: 'a' at b.py:3 in f, from a.py:9 in g``."""
+    if not isinstance(stacks, list):
+        return str(stacks)
+    said = []
+    for stack in stacks:
+        frames = [
+            f"{frame['filename']}:{frame['lineno']} in {frame['name']}" for frame in reversed(stack.get("frames", []))
+        ]
+        where = f" at {', from '.join(frames)}" if frames else ""
+        said.append(f"{stack.get('exc_type')}: {stack.get('exc_value')}{where}")
+    return "; after ".join(said)
+
+
+def _thread_failed(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_type is SystemExit:
+        return
+    structlog.get_logger("rechannel").error(
+        "thread-failed",
+        thread=arguments.thread.name if arguments.thread else "",
+        exc_info=(arguments.exc_type, arguments.exc_value, arguments.exc_traceback),
+    )

@@ -44,6 +44,10 @@ class Migrations:
         self._examined: set[str] = set()  # applications whose desired placement this leader has looked at
         self._log = structlog.get_logger("rechannel.controller")
 
+    def take(self, settings: Settings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+
     def begin(self, application: str, decision: Decision) -> None:
         """Publish what a decision wants. When Redis is away just now, `follow` says it later."""
         desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)

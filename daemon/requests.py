@@ -30,7 +30,7 @@ from rechannel.daemon.wishes import PlanFileError, Wish, from_plan, read_plan
 from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyNameError, KeyRule
-from rechannel.wire.messages import Decision, Envelope, Refusal, Reply, Request
+from rechannel.wire.messages import Decision, Envelope, PendingPlan, Refusal, Reply, Request
 from rechannel.wire.store import Author, Lease, Store, StoreError
 
 _REMEMBERED = 1000
@@ -82,6 +82,12 @@ class Leader(Protocol):
         Raises ValueError where there is nothing to undo.
         """
 
+    def wait(self, plan: str, *, at: str, when: str, user: str, reason: str, force: bool) -> tuple[str, PendingPlan]:
+        """Let a saved plan wait for its time; returns a sentence and what waits, raises ValueError."""
+
+    def cancel(self, pending: str, *, user: str, reason: str) -> str:
+        """Let a saved plan wait no longer; returns a sentence, raises ValueError."""
+
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
         """Order that a node is to hold no state; returns a sentence, raises ValueError."""
 
@@ -109,6 +115,7 @@ class Desk:
             "plan": self._plan,
             "rebalance": self._rebalance,
             "apply": self._apply,
+            "cancel": self._cancel,
             "rollback": self._rollback,
             "pause": lambda request: self._pause(request, True),
             "resume": lambda request: self._pause(request, False),
@@ -251,8 +258,35 @@ class Desk:
             plan = read_plan(request.arguments.get("plan", ""), self._author.cluster)
         except PlanFileError as error:
             return _no(request, f"the saved plan: {error}")
+        if request.arguments.get("at") or request.arguments.get("when"):
+            found = self._application(request, plan.application)
+            return found if isinstance(found, Reply) else self._wait(request)
         asked = functools.partial(from_plan, plan)
         return self._decide(request, apply=True, application=plan.application, asked=asked)
+
+    def _wait(self, request: Request) -> Reply:
+        given = request.arguments
+        try:
+            sentence, waiting = self._leader.wait(
+                given.get("plan", ""),
+                at=given.get("at", ""),
+                when=given.get("when", ""),
+                user=request.user,
+                reason=request.reason,
+                force=given.get("force") == "yes",
+            )
+        except ValueError as error:
+            return _no(request, str(error))
+        data = {name: value for name, value in msgspec.to_builtins(waiting).items() if name != "plan"}
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
+
+    def _cancel(self, request: Request) -> Reply:
+        pending = request.arguments.get("pending", "")
+        try:
+            sentence = self._leader.cancel(pending, user=request.user, reason=request.reason)
+        except ValueError as error:
+            return _no(request, str(error))
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"pending": pending})
 
     def _rollback(self, request: Request) -> Reply:
         application = self._application(request, request.arguments.get("application", ""))

@@ -8,16 +8,24 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC
+from typing import TYPE_CHECKING
 
 import structlog
 
+from rechannel.conf import reloading
 from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon import choosing
-from rechannel.daemon.brake import Brake
 from rechannel.daemon.controller import Controller
+from rechannel.daemon.heartbeat import Heartbeat
+from rechannel.daemon.view import VIEW_EVERY
+from rechannel.wire.notify import Notifier
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.store import Store, StoreError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from rechannel.daemon.front import Front
 
 _STEP = 1.0  # seconds; less is the clock's own drift, and a job that is late by as much does no harm
 
@@ -37,8 +45,14 @@ class ClockSteps:
         return step if abs(step) >= _STEP else 0.0
 
 
-def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[], float] = time.time) -> None:
-    """Run the controller until ``stop`` is set.
+def run_controller(
+    settings: Settings,
+    stop: threading.Event,
+    clock: Callable[[], float] = time.time,
+    *,
+    reread: reloading.Reread | None = None,
+) -> None:
+    """Run the controller until ``stop`` is set; with ``reread``, take other settings over when asked to.
 
     Raises SettingsError or KeyFileError where it cannot start, and StoreRefusedError where Redis says no (wrong
     password, too old). A Redis that is merely away is waited for.
@@ -48,24 +62,31 @@ def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[]
     signer = signer_of(settings)
     store = Store(settings.redis, settings.cluster.name)
     log = structlog.get_logger("rechannel.controller")
+    heart = Heartbeat(Notifier.from_environment(), settings)
+    heart.begin()
+    reread = reread and replace(reread, again=heart.notifier.reloads(reread.again))
     try:
         store.check()
     except StoreUnavailableError as error:
         log.warning("redis-away", job="start", sentence=str(error))
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
     controller = Controller(settings, store, signer, clock, name=name)
+    front = _front(controller, store, settings, clock) if settings.controller.listen else None
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
     scheduler = BackgroundScheduler(timezone=UTC)
     often = settings.controller.observe
-    jobs = (
-        ("observe", controller.observe, often),
-        ("requests", controller.answer_requests, often),
-        ("follow", controller.follow, often),
-        ("decide", controller.decide_all, settings.reschedule.timeout),
+    jobs: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("observe", controller.observe),
+        ("requests", controller.answer_requests),
+        ("follow", controller.follow),
+        ("decide", controller.decide_all),
     )
-    for title, job, seconds in jobs:
+    if front is not None:
+        jobs += (("view", front.publish),)
+    for title, job in jobs:
+        seconds = _seconds(title, settings)
         scheduler.add_job(
-            Brake(title, job, time.monotonic),
+            heart.watched(title, front.watch(title, seconds, job) if front is not None else job),
             "interval",
             seconds=seconds,
             id=title,
@@ -75,16 +96,31 @@ def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[]
         )
     where = settings.redis.url.split("@")[-1]
     log.info("controller-starts", name=controller.lead.name, cluster=settings.cluster.name, redis=where)
+    if front is not None:
+        front.start()
     scheduler.start()
     steps = ClockSteps(clock, time.monotonic)
+    reloader = reloading.Reloader(settings, reread, reloading.CONTROLLER, log, choosing.mistakes)
     try:
         while not stop.wait(often):
+            heart.beat()
+            if (taken := reloader.turn()) is not None:
+                controller.take(taken)
+                if front is not None:
+                    front.take(taken)
+                if taken.reschedule.timeout != settings.reschedule.timeout:
+                    controller.next_decision = clock() + taken.reschedule.timeout
+                    scheduler.reschedule_job("decide", trigger="interval", seconds=taken.reschedule.timeout)
+                settings = taken
             if step := steps.seen():
                 # The scheduler lives by the clock: set back by an hour, it would do nothing for an hour.
                 log.warning("clock-was-set", seconds=round(step, 1))
-                for title, _, seconds in jobs:
-                    scheduler.reschedule_job(title, trigger="interval", seconds=seconds)
+                for title, _ in jobs:
+                    scheduler.reschedule_job(title, trigger="interval", seconds=_seconds(title, settings))
     finally:
+        heart.end()
+        if front is not None:
+            front.close()
         scheduler.shutdown(wait=True)
         try:
             controller.close()
@@ -92,6 +128,19 @@ def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[]
         except StoreError as error:
             log.warning("lease-not-released", sentence=str(error))
         log.info("controller-ends", name=controller.lead.name)
+
+
+def _seconds(job: str, settings: Settings) -> float:
+    """From one start of a job to the next."""
+    if job == "view":
+        return VIEW_EVERY
+    return settings.reschedule.timeout if job == "decide" else settings.controller.observe
+
+
+def _front(controller: Controller, store: Store, settings: Settings, clock: Callable[[], float]) -> Front:
+    from rechannel.daemon.front import Front  # only who shows something needs what serves it
+
+    return Front(controller, store, settings, clock)
 
 
 def signer_of(settings: Settings) -> Signer:

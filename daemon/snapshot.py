@@ -16,12 +16,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon import observed
+from rechannel.daemon import forecasting, observed
 from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Placement, Stage, Stream, Workload
 from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
@@ -59,6 +59,7 @@ class Snapshot:
     ``usual`` is the median duration and rows of each query's last twenty batches.
     ``batch_seconds`` is the mean duration of each query's last batches, ``batch_period`` from start to start.
     ``shuffles_seen`` is the share of map outputs that agents reported, of the time they told of (None: none).
+    ``outlooks``: key of a placeable stage -> what load is expected of it; in ``workload`` with `reschedule.forecast`.
     """
 
     application: str
@@ -75,6 +76,7 @@ class Snapshot:
     loads: Mapping[str, FloatArray]
     shuffles_seen: float | None = None
     notes: tuple[str, ...] = ()
+    outlooks: Mapping[str, forecasting.StageOutlook] = field(default_factory=dict)
 
 
 def take_snapshot(
@@ -165,10 +167,13 @@ def build_snapshot(
             loads[key] = observed.load_bytes(stage, query.query, last)
     if not stages:
         return None
+    outlooks = _outlooks(stages, placed, queries, last_of, batches, settings, now)
+    workload = Workload(tuple(stages), tuple(streams))
+    used = outlooks.values() if settings.reschedule.forecast else ()
     return Snapshot(
         application,
         cluster,
-        Workload(tuple(stages), tuple(streams)),
+        forecasting.expected(workload, outlooks) if used else workload,
         Placement(assignments),
         placed,
         queries,
@@ -179,8 +184,27 @@ def build_snapshot(
         rates,
         loads,
         observed.shuffles_seen(batches, rows, _spans(application, windows, settings)),
-        tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items())) + _slow(cluster, rates),
+        tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items()))
+        + _slow(cluster, rates)
+        + tuple(f"forecast: {one.sentence()}" for one in used if one.used),
+        outlooks,
     )
+
+
+def _outlooks(
+    stages: Sequence[Stage],
+    placed: Mapping[str, tuple[str, int]],
+    queries: Mapping[str, QueryState],
+    last_of: Mapping[str, Sequence[BatchReport]],
+    batches: Sequence[BatchReport],
+    settings: Settings,
+    now: float,
+) -> dict[str, forecasting.StageOutlook]:
+    named = {
+        key: (query, number, f"{queries[query].name or query}/{number}") for key, (query, number) in placed.items()
+    }
+    group = {query: len(last) for query, last in last_of.items()}
+    return forecasting.outlooks(stages, named, group, batches, settings.gate.horizon, now)
 
 
 def _usual(batches: Sequence[BatchReport]) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from rechannel.conf import reloading
 from rechannel.conf.settings import Settings
 from rechannel.monitors.changes import DirectoryChanges
 from rechannel.monitors.closed_stores import ClosedStoreReader
@@ -35,6 +36,7 @@ from rechannel.monitors.shuffle import ShuffleReader
 from rechannel.monitors.windows import Clock, ClosedWindow, Reading, SystemClock, Windower
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule, Keys
 from rechannel.wire.messages import AgentEvidence, AgentWindow, ClosedStore, Envelope, ExecutorUsage, StreamRow
+from rechannel.wire.notify import Notifier
 from rechannel.wire.store import Author, Store, StoreRefusedError, StoreUnavailableError
 
 WINDOW_SIZES = 200_000  # numbers in the stream rows of one window; as JSON well below the largest message
@@ -45,6 +47,8 @@ FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between t
 REFUSED_EVERY = 60.0  # seconds between two complaints of the same refusal
 HOST_EVERY = 2.0  # seconds between two looks for the first executor, where the node's name is not set
 STRANGER_AFTER = 30.0  # seconds without an executor of this node, while others run here
+STARTS = 90.0  # seconds between two samples before the first window is taken; as long as any service may take to start
+SAMPLES_LATE = 3  # samples that may be late before the service manager's watchdog may call it a hang
 
 _DROPPED = "window dropped: buffer full while Redis was away"
 _STRIPPED = "map outputs dropped: buffer full while Redis was away"
@@ -99,6 +103,10 @@ class NodeMonitor:
     def wait_time(self) -> float:
         """Return the seconds until the next sample is due."""
         return self._windower.wait_time()
+
+    def take(self, settings: Settings) -> None:
+        """Go on with other settings, of which only live fields differ (`rechannel.conf.reloading`)."""
+        self._settings = settings.agent
 
     def sample(self) -> tuple[AgentWindow | None, AgentEvidence | None]:
         """Look at everything once; returns the window that is over by now, and stores seen closed."""
@@ -246,12 +254,22 @@ class Pusher:
         with self._condition:
             return len(self._windows) + len(self._evidence)
 
+    @property
+    def away(self) -> bool:
+        """Whether Redis did not take what was sent last."""
+        return self._failures > 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread that pushes is there; waiting for Redis it is."""
+        return self._thread.is_alive()
+
     def offer(self, envelope: Envelope) -> None:
         """Hand over a message; never waits for Redis. A full buffer gives up its oldest."""
         with self._condition:
             if isinstance(envelope.body, AgentWindow):
                 self._windows.append(envelope)
-                if len(self._windows) > self._bound:
+                while len(self._windows) > self._bound:
                     self._windows.popleft()
                     self._dropped[_DROPPED] += 1
                 self._strip()
@@ -261,6 +279,11 @@ class Pusher:
                     self._evidence.popleft()
                     self._dropped[_UNSAID] += 1
             self._condition.notify()
+
+    def take(self, settings: Settings) -> None:
+        """Go on with other settings; a buffer that is to be smaller gives up its oldest with the next window."""
+        with self._condition:
+            self._bound = settings.agent.buffered_windows
 
     def take_dropped(self) -> dict[str, int]:
         """Return what was given up since the last call, by reason."""
@@ -348,14 +371,17 @@ class Pusher:
             self._store = None
 
 
-def _wait_for_host(table: ProcessTable, names: Collection[str], stop: threading.Event) -> str:
+def _wait_for_host(table: ProcessTable, names: Collection[str], stop: threading.Event, notifier: Notifier) -> str:
     """Wait for the first executor that carries a name of this machine; "" if told to stop before."""
     said = False
     while not (host := find_host(table, names)):
         if not said:
             said = True
             _log.info("waiting for an executor of this machine", known_as=sorted(names))
+        notifier.ready("waits for an executor of this machine")
+        notifier.beat()
         if stop.wait(HOST_EVERY):
+            notifier.stopping()
             return ""
     return host
 
@@ -373,6 +399,18 @@ def _endpoint(metrics: AgentMetrics, address: str) -> Callable[[], None]:
     return end
 
 
+def _tell(notifier: Notifier, node: str, window: AgentWindow | None, pusher: Pusher) -> None:
+    """Tell the service manager that a sample was taken, and what the window it closed holds."""
+    if window is not None:
+        away = f"; Redis is away, {pusher.waiting} messages wait" if pusher.away else ""
+        executors, rows = len(window.executors), len(window.streams)
+        notifier.ready(f"{node}: {executors} executors, {rows} map outputs in the last window{away}")
+    elif not notifier.is_ready:
+        notifier.extend(STARTS)
+    if pusher.alive:  # without it nothing would ever arrive, and nobody would know
+        notifier.beat()
+
+
 def run_agent(
     settings: Settings,
     *,
@@ -380,14 +418,24 @@ def run_agent(
     store_factory: Callable[[Settings], Appender] = open_store,
     clock: Clock | None = None,
     table: ProcessTable | None = None,
+    notifier: Notifier | None = None,
+    reread: reloading.Reread | None = None,
 ) -> None:
     """Watch this node until ``stop`` is set. Redis may come and go; a last, shorter window is pushed at the end.
+
+    With ``reread`` it takes other settings over when asked to.
+
+    ``notifier``: who is told how it goes; None: the service manager that the environment names, if any.
 
     Raises KeyNameError when the cluster's or the node's name cannot be part of a Redis key.
     """
     clock = clock or SystemClock()
+    notifier = notifier or Notifier.from_environment()
+    reread = reread and replace(reread, again=notifier.reloads(reread.again))
+    reloader = reloading.Reloader(settings, reread, reloading.AGENT, _log)
+    notifier.need(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
     if not settings.agent.node:
-        host = _wait_for_host(table or MachineTable(), own_names(), stop)
+        host = _wait_for_host(table or MachineTable(), own_names(), stop, notifier)
         if not host:
             return
         settings = replace(settings, agent=replace(settings.agent, node=host))
@@ -413,8 +461,13 @@ def run_agent(
         window, evidence = monitor.sample()
         send(evidence)
         send(window)
+        _tell(notifier, settings.node, window, pusher)
+        if (taken := reloader.turn()) is not None:
+            monitor.take(taken)
+            pusher.take(taken)
         if clock.wait(stop, monitor.wait_time()):
             break
+    notifier.stopping()
     send(monitor.finish())
     left = pusher.stop(settings.redis.timeout + 0.5)
     end_metrics()

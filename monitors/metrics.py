@@ -7,13 +7,57 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from rechannel import __version__
+from rechannel.monitors.definitions import Definition, Values
 from rechannel.wire.messages import AgentWindow
 
 REASONS = 100  # a reason may name an executor: what comes beyond so many is counted together
-_PREFIX = "rechannel_agent_"
+
+_EXECUTOR = ("application", "executor")
+_KIND = (*_EXECUTOR, "kind")
+
+BUILD = Definition("rechannel_agent_build_info", "1; the label says which release runs", ("version",))
+REDIS_UP = Definition("rechannel_agent_redis_up", "1 while Redis takes what the agent pushes")
+WAITING = Definition("rechannel_agent_waiting_messages", "Messages that wait to be pushed")
+WINDOWS = Definition("rechannel_agent_windows_total", "Windows closed")
+LAST_WINDOW = Definition("rechannel_agent_last_window_timestamp_seconds", "End of the last window")
+NODE_CPU = Definition("rechannel_agent_node_cpu_seconds_total", "CPU seconds of the whole node")
+NODE_MEMORY = Definition("rechannel_agent_node_memory_bytes", "Memory of the node")
+NODE_USED = Definition("rechannel_agent_node_memory_used_bytes", "Memory of the node in use")
+CPU = Definition(
+    "rechannel_agent_executor_cpu_seconds_total",
+    "CPU seconds of an executor's JVM (`kind` is `jvm`) and of its Python workers (`python`)",
+    _KIND,
+)
+MEMORY = Definition(
+    "rechannel_agent_executor_memory_bytes", "Resident memory of an executor's JVM and of its Python workers", _KIND
+)
+WORKERS = Definition("rechannel_agent_executor_python_workers", "Python workers of an executor", _EXECUTOR)
+SHUFFLED = Definition(
+    "rechannel_agent_shuffle_bytes_total", "Bytes that map tasks of an executor left for later stages", _EXECUTOR
+)
+OUTPUTS = Definition("rechannel_agent_map_outputs_total", "Map outputs of an executor that were read", _EXECUTOR)
+SKIPPED = Definition("rechannel_agent_skipped_total", "What was not measured, by reason", ("reason",))
+
+TABLE = (
+    BUILD,
+    REDIS_UP,
+    WAITING,
+    WINDOWS,
+    LAST_WINDOW,
+    NODE_CPU,
+    NODE_MEMORY,
+    NODE_USED,
+    CPU,
+    MEMORY,
+    WORKERS,
+    SHUFFLED,
+    OUTPUTS,
+    SKIPPED,
+)
 
 
 class EndpointError(RuntimeError):
@@ -60,61 +104,33 @@ class AgentMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every figure; Prometheus' client calls this."""
         with self._lock:
-            yield from self._collected()
+            values = self._values()
+        yield from values.families()
 
-    def _collected(self) -> Iterator[Metric]:
-        last = self._last
-        yield _gauge("redis_up", "1 while Redis takes what the agent pushes", float(self._reachable()))
-        yield _gauge("waiting_messages", "Messages that wait to be pushed", float(self._waiting()))
-        yield _counter("windows", "Windows closed", float(self._windows))
-        yield _counter("node_cpu_seconds", "CPU seconds of the whole node", self._node_cpu)
-        skipped = CounterMetricFamily(_PREFIX + "skipped", "What was not measured, by reason", labels=["reason"])
+    def _values(self) -> Values:
+        last, values = self._last, Values(TABLE)
+        values.set(BUILD, 1, __version__)
+        values.set(REDIS_UP, self._reachable())
+        values.set(WAITING, self._waiting())
+        values.set(WINDOWS, self._windows)
+        values.set(NODE_CPU, self._node_cpu)
         for reason, count in sorted(self._skipped.items()):
-            skipped.add_metric([reason], count)
-        yield skipped
+            values.set(SKIPPED, count, reason)
         if last is None:
-            return
-        yield _gauge("last_window_timestamp_seconds", "End of the last window", last.end)
-        yield _gauge("node_memory_bytes", "Memory of the node", float(last.memory_total))
-        yield _gauge("node_memory_used_bytes", "Memory of the node in use", float(last.memory_used))
-        cpu = CounterMetricFamily(
-            _PREFIX + "executor_cpu_seconds",
-            "CPU seconds of an executor's JVM and of its Python workers",
-            labels=["application", "executor", "kind"],
-        )
-        for cpu_key, seconds in sorted(self._cpu.items()):
-            cpu.add_metric(cpu_key, seconds)
-        yield cpu
-        memory = GaugeMetricFamily(
-            _PREFIX + "executor_memory_bytes",
-            "Resident memory of an executor's JVM and of its Python workers",
-            labels=["application", "executor", "kind"],
-        )
-        workers = GaugeMetricFamily(
-            _PREFIX + "executor_python_workers", "Python workers of an executor", labels=["application", "executor"]
-        )
+            return values
+        values.set(LAST_WINDOW, last.end)
+        values.set(NODE_MEMORY, last.memory_total)
+        values.set(NODE_USED, last.memory_used)
         for usage in last.executors:
-            memory.add_metric([usage.application, usage.executor, "jvm"], usage.jvm_rss)
-            memory.add_metric([usage.application, usage.executor, "python"], usage.python_rss)
-            workers.add_metric([usage.application, usage.executor], usage.python_workers)
-        yield memory
-        yield workers
-        for name, text, counter in (
-            ("shuffle_bytes", "Bytes that map tasks of an executor left for later stages", self._bytes),
-            ("map_outputs", "Map outputs of an executor that were read", self._outputs),
-        ):
-            family = CounterMetricFamily(_PREFIX + name, text, labels=["application", "executor"])
+            values.set(MEMORY, usage.jvm_rss, usage.application, usage.executor, "jvm")
+            values.set(MEMORY, usage.python_rss, usage.application, usage.executor, "python")
+            values.set(WORKERS, usage.python_workers, usage.application, usage.executor)
+        for cpu_key, seconds in sorted(self._cpu.items()):
+            values.set(CPU, seconds, *cpu_key)
+        for item, counter in ((SHUFFLED, self._bytes), (OUTPUTS, self._outputs)):
             for key, count in sorted(counter.items()):
-                family.add_metric(key, count)
-            yield family
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(_PREFIX + name, text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(_PREFIX + name, text, value=value)
+                values.set(item, count, *key)
+        return values
 
 
 def serve(metrics: AgentMetrics, address: str) -> Callable[[], None]:

@@ -119,6 +119,15 @@ ORDERS = KeyRule(
     0,
     "signed: what is paused and what is drained",
 )
+PENDING = KeyRule(
+    "pending",
+    "string",
+    Role.CONTROLLER,
+    (Role.CONTROLLER, Role.VIEWER),
+    1,
+    0,
+    "signed: saved plans that wait for their time",
+)
 PLACEMENT = KeyRule(
     "query:{query}:placement", "string", Role.LINK, (Role.LINK,), 1, 14 * 86_400, "where a query's partitions ran last"
 )
@@ -160,6 +169,7 @@ TABLE = (
     EPOCH,
     STATE,
     ORDERS,
+    PENDING,
     PLACEMENT,
     PAUSED,
     QUESTIONS,

@@ -20,6 +20,9 @@ Number: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]  # seconds since 1970 (UTC)
 
 
+Environment: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]
+
+
 class MessageError(ValueError):
     """A message that must not be used: malformed, of another schema, too large, expired or not for this reader."""
 
@@ -135,6 +138,7 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[StatefulStage]
     problem: str = ""  # why this query cannot be moved, in plain words
     began: Moment = 0.0  # when the batch began that is not committed yet, 0 when there is none
+    interval: Number = 0.0  # seconds from one trigger to the next; 0: at once, or not told
 
 
 class MoveView(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +212,7 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     starts: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
     orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
     releasing: list[str] = []  # executors that get no task any more: about to be released, or retired by the cluster
+    environment: Environment = {}  # release of the link, its Python, and the Spark settings that matter to us
 
 
 class TaskRow(msgspec.Struct, frozen=True, array_like=True):
@@ -304,11 +309,19 @@ class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A typed no: which law, how far it reaches (``move``, ``executor``, ``query``, ``plan``), and the numbers."""
+    """A typed no: which law, how far it reaches (``move``, ``executor``, ``query``, ``plan``), and the numbers.
+
+    ``measured`` and ``limit`` in ``unit``, where the law is one of numbers; ``until``: when it holds no more, where
+    that is known (seconds since the epoch; 0: it is not).
+    """
 
     law: str
     reach: str
     detail: str
+    measured: Number | None = None
+    limit: Number | None = None
+    unit: str = ""
+    until: Moment = 0.0
 
 
 class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -396,6 +409,33 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     forced: bool = False
     undoes: str = ""  # the decision whose moves go back
     runs: dict[str, str] = {}  # query -> its run, of those that are moved
+    why: dict[str, str] = {}  # move -> why this partition goes there, in words with numbers; of many moves the first
+    asked: str = ""  # why the operator asked
+
+
+class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved plan that waits for its time: ``begin`` to ``end``, seconds since the epoch.
+
+    ``plan`` is the text of the file, ``window`` how its time was named.
+    """
+
+    pending: str
+    at: Moment
+    application: str
+    begin: Moment
+    end: Moment
+    window: str
+    plan: str
+    moves: Whole
+    user: str = ""
+    reason: str = ""
+    force: bool = False
+
+
+class PendingPlans(Body, frozen=True, tag="pending-plans", kw_only=True):
+    """The saved plans that wait. Signed: a leader takes up nothing that none before it wrote."""
+
+    plans: list[PendingPlan] = []
 
 
 class Request(Body, frozen=True, tag="request", kw_only=True):
@@ -444,6 +484,7 @@ AnyBody: TypeAlias = (
     | StandingOrders
     | LastPlacement
     | MigrationOutcome
+    | PendingPlans
 )
 BodyT = TypeVar("BodyT", bound=Body)
 

@@ -131,6 +131,22 @@ class Store:
         self._checked = True
         return version
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the server says of itself (INFO), by name."""
+        with _translated(self._where):
+            return dict(self._redis.info())
+
+    def may(self, *command: str) -> bool:
+        """Whether our user may use a command. It is sent: give one that Redis refuses for its form."""
+        with _translated(self._where):
+            try:
+                self._redis.execute_command(*command)
+            except redis.exceptions.NoPermissionError:
+                return False
+            except redis.ResponseError:
+                pass  # it was looked at, and that is after the rights
+        return True
+
     def close(self) -> None:
         """Drop the connections."""
         with _translated(self._where):

@@ -28,6 +28,9 @@ _SHUFFLE_IO = (
     "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO",
     "org.apache.spark.shuffle.KubernetesLocalDiskShuffleDataIO",  # the same writer, with recovery on start
 )
+# With the defaults of Spark. They matter beside what only the cluster knows: how long stages last, its cores.
+ALWAYS_TOLD = {"spark.locality.wait": "3s", "spark.task.cpus": "1", "spark.scheduler.mode": "FIFO"}
+_LONGEST = 500  # characters of a value
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 _Read = Callable[[str, str], str]
@@ -50,6 +53,24 @@ def examine(read: _Read) -> list[Finding]:
     key: ``SQLConf.getConfString`` refuses a default that its entry cannot convert.
     """
     return [*_places(read), *_executors(read), *_waits(read), *_stores(read), *_shuffle(read)]
+
+
+def told(read: _Read) -> dict[str, str]:
+    """Return the settings that matter and are not at their default, for `rechannel doctor`; some are always told.
+
+    `examine` finds in them what it finds in the originals. Bounded in number and length.
+    """
+    found: dict[str, str] = {}
+
+    def noting(key: str, default: str) -> str:
+        value = read(key, default)
+        if value != default:
+            found[key] = value[:_LONGEST]
+        return value
+
+    always = {key: read(key, default)[:_LONGEST] for key, default in ALWAYS_TOLD.items()}
+    examine(noting)
+    return always | found
 
 
 def _places(read: _Read) -> list[Finding]:

@@ -25,7 +25,7 @@ from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.observed import Limits, Observed
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.release import Releases, scene
-from rechannel.migration.link.report import KnownStage, operators_placed, problems, query_state, unlike
+from rechannel.migration.link.report import KnownStage, environment, operators_placed, problems, query_state, unlike
 from rechannel.migration.link.snapshots import Snapshots
 from rechannel.migration.link.spark_adapter import ActiveQuery, DriverGoneError, LinkError, SparkAdapter, StoreId
 from rechannel.migration.link.starts import Starts
@@ -130,7 +130,6 @@ class Link:
         self._stages: dict[tuple[str, int], KnownStage] = {}  # (run, stage)
         self._queries: dict[str, ActiveQuery] = {}
         self._read_backs: dict[str, tuple[int, float]] = {}
-        self._problems: list[str] = []
         self._lines: deque[bytes] = deque()
         self._tries: dict[tuple[str, int], int] = {}
         self._unlike: dict[tuple[str, int], str] = {}  # stages whose tasks are not their partitions, and how so
@@ -142,11 +141,11 @@ class Link:
         self._attached, self._next_refresh, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
         self._reconciler = Reconciler(Limits.of(settings, maintenance))
-        public_key = settings.signing.public_key_file
-        verifier = Verifier.from_file(public_key) if public_key else None
+        self._environment = environment(adapter.setting)
+        self._problems = [finding.sentence for finding in compatibility.examine(adapter.setting)]
+        verifier = Verifier.from_file(named) if (named := settings.signing.public_key_file) else None
         if verifier is None:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
-        self._problems += [finding.sentence for finding in compatibility.examine(adapter.setting)]
         author = Author(settings.cluster.name, f"link@{adapter.application}")
         self._courier = Courier(settings.redis, author, adapter.application, verifier)
         self._starts = Starts(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
@@ -471,6 +470,7 @@ class Link:
             drifted=self._drifted,
             starts=self._starts.words(self._queries),
             orders=encode(self._orders).decode() if self._orders is not None else "",
+            environment=self._environment,
             releasing=sorted((self._retiring & self._table.executors.keys()).union(self._releases.cordoned)),
             rejected_messages=self._rejected + self._courier.refused,
             problems=problems(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rechannel import __version__
+from rechannel.migration.link import compatibility
 from rechannel.migration.link.spark_adapter import ActiveQuery, PlannedOperator
 from rechannel.monitors.tasks import StageSeen, TaskTable
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
@@ -82,6 +85,11 @@ def operators_placed(
                 return {}
             found.update({item.operator: list(placement) for item, _ in known.operators})
     return found
+
+
+def environment(setting: Callable[[str, str], str]) -> dict[str, str]:
+    """Return the release of the link, its Python, and the Spark settings that matter (`compatibility.told`)."""
+    return {"rechannel": __version__, "python": platform.python_version(), **compatibility.told(setting)}
 
 
 def problems(lasting: Iterable[str], *, garbage: int, lost: int, where: str, dropped: int, releasing: str) -> list[str]:

@@ -19,7 +19,10 @@ from rechannel.conf.settings import GateSettings
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says. ``gain`` and ``cost`` in seconds over the horizon, ``share`` that of ``query``, the best."""
+    """What the gate says. ``gain`` and ``cost`` in seconds over the horizon, ``share`` that of ``query``, the best.
+
+    ``measured`` and ``limit`` in ``unit``: what there is of what was asked for.
+    """
 
     passes: bool
     code: str  # ok | too-small | too-dear
@@ -28,6 +31,20 @@ class Verdict:
     query: str
     share: float
     sentence: str
+
+    @property
+    def measured(self) -> float:
+        """What a plan has of what the gate asks for."""
+        return self.share if self.code == "too-small" else self.gain
+
+    def limit(self, settings: GateSettings) -> float:
+        """Return what the gate asks for: the least share, or more gain than what moving costs."""
+        return settings.min_gain if self.code == "too-small" else self.cost
+
+    @property
+    def unit(self) -> str:
+        """Return what the two are counted in."""
+        return "share" if self.code == "too-small" else "s"
 
 
 def judge(

@@ -10,6 +10,7 @@ Hard laws, which nothing skips, and how far each refusal reaches:
 ``partition``       move     the partition exists in that stage
 ``in-flight``       move     no other move of this partition is under way
 ``max-moves``       move     at most ``migration.max_moves`` at once; the lightest wait
+``budget``          move     at most what is left of ``reschedule.moves_per_hour``, where nobody asked for the plan
 ``utilization``     plan     no executor above ``gate.max_utilization`` *and* above the highest of before
 =================== ======== ==============================================================================
 
@@ -32,6 +33,7 @@ import numpy as np
 from rechannel.conf.settings import Settings
 from rechannel.migration.plan.gate import Verdict, judge
 from rechannel.migration.plan.price import Price, Rates, price
+from rechannel.migration.plan.reasons import reasons
 from rechannel.migration.plan.steps import order_steps
 from rechannel.policies.metrics import critical_path
 from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Move, Placement, Workload
@@ -39,6 +41,7 @@ from rechannel.policies.queueing import QueueReport, executor_utilization
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
 
 _ROUNDING = 1e-9
+_EXPLAINED = 100  # moves of a decision whose reason is kept
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Disposition:
     queue_after: QueueReport
     batch_time_before: dict[str, float]
     batch_time_after: dict[str, float]
+    why: dict[str, str] = field(default_factory=dict)  # move -> its reason, of the first hundred
 
 
 def dispose(
@@ -95,15 +99,19 @@ def dispose(
     decision: str,
     force: bool = False,
     back: bool = False,
+    room: int | None = None,
 ) -> Disposition:
     """Return what of ``wanted`` may be done now. ``decision`` becomes part of each move's id.
 
-    ``force`` skips the soft laws; ``back`` says that the partitions go where they were before.
+    ``force`` skips the soft laws; ``back`` says that the partitions go where they were before; ``room`` is how many
+    moves are left of the hour's, None for any number.
     """
     refusals: list[Refusal] = []
     proposed = wanted.moves_from(facts.current)
     moves = _permitted(proposed, facts, refusals)
     moves = _capped(moves, facts, settings.migration.max_moves, refusals)
+    if room is not None:
+        moves = _capped(moves, facts, room, refusals, settings.reschedule.moves_per_hour)
     placement = _applied(facts.current, moves)
     loads = _loads(moves, facts)
     steps = order_steps(
@@ -154,6 +162,7 @@ def dispose(
         else:
             sentence = _summary(moves, int(steps.max()) + 1, facts, verdict, force)
     accepted = _desired(moves, steps.tolist(), loads.tolist(), facts, decision) if code == "ok" else ()
+    first = accepted[:_EXPLAINED]
     return Disposition(
         code,
         sentence,
@@ -167,7 +176,16 @@ def dispose(
         after,
         path_before,
         path_after,
+        _why(first, facts, placement),
     )
+
+
+def _why(moves: tuple[DesiredMove, ...], facts: Facts, placement: Placement) -> dict[str, str]:
+    keys = {unit: key for key, unit in facts.stages.items()}
+    index = facts.cluster.index_of
+    found = [Move(keys[it.query, it.stage], it.partition, index(it.source), index(it.target)) for it in moves]
+    words = reasons(facts.cluster, facts.workload, facts.current, placement, found, facts.stages, facts.queries)
+    return {move.move: text for move, text in zip(moves, words, strict=True)}
 
 
 def _permitted(moves: tuple[Move, ...], facts: Facts, refusals: list[Refusal]) -> list[Move]:
@@ -205,7 +223,11 @@ def _refused(move: Move, facts: Facts) -> Refusal | None:
             detail=f"query {name}: the state stores of stage {number} are not known",
         )
     if not 0 <= move.partition < stage.partitions:
-        return Refusal(law="partition", reach="move", detail=f"{unit}: the stage has {stage.partitions} partitions")
+        detail = f"{unit}: the stage has {stage.partitions} partitions"
+        last = stage.partitions - 1
+        return Refusal(
+            law="partition", reach="move", detail=detail, measured=move.partition, limit=last, unit="partition number"
+        )
     if not 0 <= move.target < facts.cluster.size:
         return Refusal(law="target", reach="move", detail=f"{unit}: its target executor is not known")
     if not facts.cluster.available[move.target]:
@@ -220,16 +242,23 @@ def _stores_known(stage: StatefulStage) -> bool:
     return bool(stage.operators) and all(operator.stores for operator in stage.operators)
 
 
-def _capped(moves: list[Move], facts: Facts, most: int, refusals: list[Refusal]) -> list[Move]:
+def _capped(moves: list[Move], facts: Facts, most: int, refusals: list[Refusal], hour: int | None = None) -> list[Move]:
+    """Keep the heaviest ``most`` moves: of one migration, or what is left of so many an ``hour``."""
     if len(moves) <= most:
         return moves
     work = [_busy(move, facts.workload) for move in moves]
     heaviest = sorted(range(len(moves)), key=lambda index: (moves[index].source != UNPLACED, -work[index], index))
+    rule = f"migration.max_moves is {most}"
+    if hour is not None:
+        rule = f"{most} are left of reschedule.moves_per_hour, which is {hour}"
     refusals.append(
         Refusal(
-            law="max-moves",
+            law="max-moves" if hour is None else "budget",
             reach="move",
-            detail=f"{len(moves) - most} of {len(moves)} moves wait: migration.max_moves is {most}",
+            detail=f"{len(moves) - most} of {len(moves)} moves wait: {rule}",
+            measured=len(moves),
+            limit=most,
+            unit="moves",
         )
     )
     return [moves[index] for index in sorted(heaviest[:most])]
@@ -291,7 +320,8 @@ def _too_full(cluster: Cluster, before: QueueReport, after: QueueReport, setting
         f"executor {cluster.executors[worst]} would be {after.utilization[worst]:.0%} busy, above "
         f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
     )
-    return Refusal(law="utilization", reach="plan", detail=detail)
+    measured = float(after.utilization[worst])
+    return Refusal(law="utilization", reach="plan", detail=detail, measured=measured, limit=limit, unit="share")
 
 
 def _soft(moves: list[Move], facts: Facts, verdict: Verdict, settings: Settings, force: bool) -> Refusal | None:
@@ -302,9 +332,16 @@ def _soft(moves: list[Move], facts: Facts, verdict: Verdict, settings: Settings,
             f"the last migration ended {settings.gate.cooldown - facts.resting:.0f} s ago, gate.cooldown is "
             f"{settings.gate.cooldown:g} s: {facts.resting:.0f} s to go"
         )
-        return Refusal(law="cooldown", reach="plan", detail=detail)
+        return Refusal(law="cooldown", reach="plan", detail=detail, measured=facts.resting, limit=0.0, unit="s to go")
     if not verdict.passes:
-        return Refusal(law="gate", reach="plan", detail=verdict.sentence)
+        return Refusal(
+            law="gate",
+            reach="plan",
+            detail=verdict.sentence,
+            measured=verdict.measured,
+            limit=verdict.limit(settings.gate),
+            unit=verdict.unit,
+        )
     return None
 
 

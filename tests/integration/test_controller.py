@@ -238,6 +238,60 @@ def test_a_plan_that_fits_no_more_is_refused(
     assert store.get(keys.DESIRED, APP) is None
 
 
+def _lead(settings: Settings, store: Store) -> Callable[[], None]:
+    """Let a controller lead; returns what ends it."""
+    stop = threading.Event()
+    thread = threading.Thread(target=run_controller, args=(settings, stop))
+    thread.start()
+    until(lambda: state(store))
+
+    def end() -> None:
+        stop.set()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+    return end
+
+
+def test_a_plan_that_waits_outlives_its_controller(
+    world: World, store: Store, tmp_path: Path, settings: Settings
+) -> None:
+    path = tmp_path / "plan.json"
+    tomorrow = time.strftime("%a", time.gmtime(time.time() + 2 * 86_400))
+    end = _lead(settings, store)
+    try:
+        until(lambda: run_json("status")["applications"])
+        run("plan", "--save", path)
+        world.ready()
+        later = run_json("apply", path, "--at", f"{tomorrow} 02:00-05:00", "--reason", "quiet then")
+        soon = run_json("apply", path, "--at", "00:00-24:00", "--reason", "now")
+        assert "waits as wait-" in later["sentence"]
+    finally:
+        end()
+    waiting = {plan["pending"] for plan in run_json("status")["waiting"]}
+    assert later["pending"] in waiting
+    store.delete(keys.STATE)
+    end = _lead(settings, store)
+    try:
+        world.ready()
+        done = until(
+            lambda: [it for it in run_json("history", "--trigger", "pending")["entries"] if it["type"] == "decision"]
+        )
+        assert (done[-1]["outcome"], done[-1]["asked"]) == ("applied", "now")
+        assert soon["pending"] not in run("status").stdout
+        assert f"waiting {later['pending']}: " in run("status").stdout
+        explained = run("explain", done[-1]["decision"]).stdout
+        assert "why then:  a saved plan had waited for its time, asked by " in explained
+        assert "frees executor 0" in explained
+        assert run_json("explain")["decision"]["decision"]
+        assert "is canceled by " in run("cancel", later["pending"], "--reason", "no need").stdout
+        assert "no plan x waits" in run("cancel", "x", code=1).stderr
+        assert run_json("status")["waiting"] == []
+    finally:
+        end()
+    assert "unknown decision x" in run("explain", "x", code=1).stderr
+
+
 def test_what_cannot_be_saved_or_read(led: None, world: World, tmp_path: Path) -> None:
     assert "cannot be written" in run("plan", "--save", tmp_path / "none" / "plan.json", code=1).stderr
     (tmp_path / "bad.json").write_text("{")
@@ -258,7 +312,7 @@ def test_pause_and_resume(led: None, world: World, store: Store) -> None:
 
 def test_status(world: World, led: None, store: Store) -> None:
     found = run_json("status")
-    assert set(found) == {"at", "controller", "applications", "rejected_messages", "drains"}
+    assert set(found) == {"at", "controller", "applications", "rejected_messages", "drains", "waiting"}
     assert found["controller"]["epoch"] == 1
     (application,) = found["applications"]
     assert application["readiness"]["ready"] is True

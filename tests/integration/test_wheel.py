@@ -17,6 +17,10 @@ names = [info.name for info in pkgutil.walk_packages(rechannel.__path__, "rechan
 for name in names:
     importlib.import_module(name)
 assert (importlib.resources.files("rechannel.conf") / "rechannel.toml").is_file()
+from rechannel.daemon.web import rendering, routes, sample
+from rechannel.daemon.web.document import document
+assert routes(lambda: None)  # reads the static files
+assert "node-1" in rendering.page(document(sample.sample(1e9), 1e9), 3.0)
 print(len(names))
 """
 

@@ -269,14 +269,14 @@ def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore,
     decision = moved(leader, world)
     leader.pause(True)
     leader.rollback(APP, "", user="ann", reason="")
-    assert leader._undoing[APP].decision == decision
+    assert leader.undoing.waiting[APP].decision == decision
     leader.lead.pause(False)
     go_on(world, 1)
     leader.observe()
     turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
     made = leader.decide("operator", application=APP, apply=True, force=True, asked=lambda _: Wish(Placement(turned)))
     assert made.outcome == "applied"
-    assert not leader._undoing
+    assert not leader.undoing.waiting
 
 
 def test_in_observe_mode_a_mistake_is_told_and_not_undone(store: FakeStore, clock: FakeClock, world: World) -> None:

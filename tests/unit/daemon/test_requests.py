@@ -29,7 +29,7 @@ from unit.daemon.fakes import (
     settings,
 )
 
-VERBS = "apply, drain, pause, plan, rebalance, resume, rollback, stop, undrain"
+VERBS = "apply, cancel, drain, pause, plan, rebalance, resume, rollback, stop, undrain"
 
 
 @pytest.mark.parametrize(("verb", "outcome", "sent"), [("plan", "planned", False), ("rebalance", "applied", True)])

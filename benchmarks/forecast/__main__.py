@@ -1,0 +1,120 @@
+"""Measure the forecast on made-up loads: ``python -m benchmarks.forecast``; prints the table of docs/forecast.md.
+
+Each kind of load is made many times over by a seed. A trial is 32 partitions of one stage over some slots; the
+forecast sees all but the last few, and is held against those. A placement by load alone (largest partition first, to
+the least loaded of four executors) is made of the last values and of the forecast, and both are held against the load
+that came: by how much the most loaded executor has more than the mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from rechannel.policies.arrays import FloatArray
+from rechannel.policies.forecast import look_ahead, slots_ahead
+
+_PARTITIONS, _EXECUTORS, _SLOTS, _WANTED = 32, 4, 21, 40
+_Kind = Callable[[np.random.Generator, FloatArray, FloatArray], FloatArray]
+
+
+def _base(random: np.random.Generator) -> FloatArray:
+    return 10 * random.lognormal(0, 0.7, _PARTITIONS)
+
+
+def _steps(random: np.random.Generator, moment: FloatArray) -> FloatArray:
+    return 1.0 + (moment >= random.integers(2, len(moment), _PARTITIONS)) * random.uniform(-0.7, 1.5, _PARTITIONS)
+
+
+KINDS: dict[str, _Kind] = {
+    "constant": lambda _, moment, base: base + 0 * moment,
+    "noise of 20 %": lambda random, moment, base: base * random.normal(1, 0.2, (len(moment), _PARTITIONS)),
+    "random walk": lambda random, moment, base: (
+        base * np.exp(np.cumsum(random.normal(0, 0.07, (len(moment), _PARTITIONS)), axis=0))
+    ),
+    "drift, noise of 3 %": lambda random, moment, base: (
+        base
+        * (1 + moment * random.uniform(-0.03, 0.06, _PARTITIONS))
+        * random.normal(1, 0.03, (len(moment), _PARTITIONS))
+    ),
+    "drift, noise of 15 %": lambda random, moment, base: (
+        base
+        * (1 + moment * random.uniform(-0.03, 0.06, _PARTITIONS))
+        * random.normal(1, 0.15, (len(moment), _PARTITIONS))
+    ),
+    "drift that stops": lambda random, moment, base: (
+        base
+        * (
+            1
+            + np.minimum(moment, random.integers(5, len(moment), _PARTITIONS))
+            * random.uniform(-0.03, 0.06, _PARTITIONS)
+        )
+        * random.normal(1, 0.03, (len(moment), _PARTITIONS))
+    ),
+    "one step each": lambda random, moment, base: (
+        base * _steps(random, moment) * random.normal(1, 0.03, (len(moment), _PARTITIONS))
+    ),
+    "season of 6 slots": lambda random, moment, base: (
+        base
+        * (1 + 0.5 * np.sin(2 * np.pi * (moment / 6 + random.uniform(0, 1, _PARTITIONS))))
+        * random.normal(1, 0.03, (len(moment), _PARTITIONS))
+    ),
+}
+
+
+def _uneven(told: FloatArray, came: FloatArray) -> float:
+    """How much more than the mean the most loaded executor has of what came, placed by what was told."""
+    told_load, load = np.zeros(_EXECUTORS), np.zeros(_EXECUTORS)
+    for partition in np.argsort(told)[::-1]:
+        executor = int(np.argmin(told_load))
+        told_load[executor] += told[partition]
+        load[executor] += came[partition]
+    return float(load.max() / load.mean() - 1)
+
+
+def measure(kind: str, trials: int, seed: int) -> tuple[float, float, float, float]:
+    """Return the share of partitions told by a forecast, the error over the last value's, and both unevennesses."""
+    random = np.random.default_rng(seed)
+    ahead = slots_ahead(_SLOTS, _WANTED)
+    moment = np.arange(_SLOTS + ahead, dtype=np.float64)[:, None]
+    used, told_error, last_error = 0, 0.0, 0.0
+    uneven = np.zeros(2)
+    for _ in range(trials):
+        load = np.clip(KINDS[kind](random, moment, _base(random)), 0, None)
+        past, came = load[:_SLOTS], load[_SLOTS:].mean(axis=0)
+        told = look_ahead(past, ahead)
+        used += told.used
+        told_error += float(np.abs(told.values - came).sum())
+        last_error += float(np.abs(past[-1] - came).sum())
+        uneven += _uneven(past[-1], came), _uneven(told.values, came)
+    error = told_error / last_error if last_error > 1e-6 else 1.0
+    return used / (trials * _PARTITIONS), error, uneven[0] / trials, uneven[1] / trials
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="What a forecast is worth.")
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print(
+        "| load | partitions told by a forecast | error over the last value's | uneven by last values | by forecast |"
+    )
+    print("| --- | --- | --- | --- | --- |")
+    for kind in KINDS:
+        used, error, last, told = measure(kind, options.trials, options.seed)
+        print(f"| {kind} | {used:.1%} | {error:.2f} | {last:.1%} | {told:.1%} |")
+    past = np.abs(np.random.default_rng(options.seed).normal(10, 2, (24, 100_000)))
+    taken = []
+    for _ in range(5):
+        began = time.process_time()
+        look_ahead(past, slots_ahead(24, _WANTED))
+        taken.append(time.process_time() - began)
+    print(f"\n100,000 partitions, 24 slots: {1e3 * min(taken):.0f} ms of CPU time (best of five)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""What `rechannel doctor` checks of the running cluster: controller, agents, links, each application's Spark. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rechannel import __version__
+from rechannel.daemon.doctor import Found, failed, ok, version_of, warning
+from rechannel.migration.link import compatibility
+from rechannel.wire.messages import AgentWindow, ControllerState, LinkReport
+
+_COMPLETE = 0.8  # share of a window's samples
+_BUSY_WAIT = 10  # a wait that is so many times a stage holds a batch up more than it helps
+_DEFAULT_WAIT = 3.0  # seconds
+_OLDEST_SPARK = (4, 0)
+
+
+@dataclass(frozen=True)
+class Application:
+    """An application on the list: its link's last report (None: silent, or unreadable) and its age in seconds.
+
+    ``unreadable``: there is a message, but not one that this release reads. ``stages``: query -> median seconds of its
+    stateful stages.
+    """
+
+    application: str
+    report: LinkReport | None
+    age: float = 0.0
+    unreadable: bool = False
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node with executors: how many, their ids, and the agent's last window (None: none) with its age in seconds."""
+
+    executors: frozenset[tuple[str, str]]  # application and executor
+    window: AgentWindow | None
+    age: float = 0.0
+
+
+def controller(state: ControllerState | None) -> Found:
+    """Check that somebody leads."""
+    if state is None:
+        cure = "start `rechannel controller`; if it runs, see its log"
+        return warning("controller", "no controller leads: nothing is decided, and orders stay unanswered", cure)
+    held = ", paused" if state.paused else ""
+    return ok("controller", f"{state.leader} leads in epoch {state.epoch}, mode {state.mode}{held}")
+
+
+def agents(nodes: Mapping[str, Node], stale: float) -> list[Found]:
+    """Check that each node with executors is measured; a window older than ``stale`` seconds is not used."""
+    found = []
+    start = "start `rechannel agent` there as Spark's user; if it runs, set agent.node to the host Spark shows"
+    for host, node in sorted(nodes.items()):
+        window = node.window
+        if window is None:
+            found.append(
+                failed("agents", f"no agent was heard of, and it has {len(node.executors)} executors", start, host)
+            )
+        elif node.age > stale:
+            sentence = f"the agent's last window is {node.age:.0f} s old; older than {stale:.0f} s is not used"
+            found.append(failed("agents", sentence, "see the agent's log there, and whether it reaches Redis", host))
+        elif unseen := node.executors - {(usage.application, usage.executor) for usage in window.executors}:
+            sentence = f"the agent does not see {len(unseen)} of {len(node.executors)} executors"
+            found.append(warning("agents", sentence, "run it as Spark's user, in the same PID namespace", host))
+        elif window.complete < _COMPLETE:
+            sentence = f"the agent took only {window.complete:.0%} of its samples"
+            found.append(
+                warning("agents", sentence, "the node is overloaded: raise agent.sample, or see what is", host)
+            )
+    if not found:
+        return [
+            ok("agents", f"{len(nodes)} nodes with executors, each measured" if nodes else "no executors are known")
+        ]
+    return found
+
+
+def links(applications: Sequence[Application]) -> list[Found]:
+    """Check what each link says, and that it says something."""
+    if not applications:
+        return [warning("links", "no application reports", "call rechannel.attach(spark) in its driver")]
+    return [found for application in applications for found in _link(application)]
+
+
+def _link(application: Application) -> list[Found]:
+    name, report = application.application, application.report
+    if report is None and application.unreadable:
+        cure = "use one release of Rechannel everywhere; if it is one, somebody else writes to that key"
+        return [failed("links", "its report cannot be read: of another schema, or malformed", cure, name)]
+    if report is None:
+        cure = "if it still runs, see the driver's log for rechannel.attach"
+        return [warning("links", "its link has been silent for a minute", cure, name)]
+    found = []
+    release = report.environment.get("rechannel", "")
+    if release != __version__:
+        of = f"of release {release}" if release else "of an older release, which does not tell its Spark's settings"
+        found.append(warning("links", f"its link is {of}, this is {__version__}", "use one release everywhere", name))
+    if version_of(report.spark_version) < _OLDEST_SPARK:
+        sentence = f"it runs Spark {report.spark_version}, which is older than 4.0"
+        found.append(warning("links", sentence, "see docs/compatibility.md for what is missing there", name))
+    if report.rejected_messages:
+        sentence = f"its link refused {report.rejected_messages} messages: malformed, unsigned, or of another key"
+        cure = "compare the controllers' key with its signing.public_key_file (`rechannel config check`)"
+        found.append(warning("links", sentence, cure, name))
+    known = {finding.sentence for finding in _findings(report)}  # spark-settings tells those
+    for problem in report.problems:
+        if problem not in known:
+            sentence, cure = _apart(problem)
+            found.append(warning("links", sentence, cure or "see the driver's log", name))
+    found += [
+        warning("links", f"query {query.name or query.query}: {query.problem}", "see docs/compatibility.md", name)
+        for query in report.queries
+        if query.problem
+    ]
+    said = f"its link was heard {application.age:.0f} s ago, on Spark {report.spark_version}"
+    return found or [ok("links", said, name)]
+
+
+def spark(applications: Sequence[Application]) -> list[Found]:
+    """Check the Spark settings of each application that tells them."""
+    found = []
+    for application in applications:
+        report = application.report
+        if report is not None and report.environment:
+            found += settings(report.environment, application.application)
+            found.append(_locality(report, application))
+    return found
+
+
+def settings(given: Mapping[str, str], subject: str) -> list[Found]:
+    """Check Spark settings, of an application or of a file; those that are not given are at their default."""
+
+    def read(key: str, default: str) -> str:
+        return given.get(key, default)
+
+    found = []
+    for finding in compatibility.examine(read):
+        sentence, cure = _apart(finding.sentence)
+        say = failed if finding.code == "local-master" else warning
+        found.append(say("spark-settings", sentence, cure or "see docs/compatibility.md", subject))
+    if not found:
+        found.append(ok("spark-settings", "no setting stands in the way", subject))
+    return [
+        *found,
+        _cores(read("spark.task.cpus", "1"), subject),
+        _scheduler(read("spark.scheduler.mode", ""), subject),
+    ]
+
+
+def _cores(cores: str, subject: str) -> Found:
+    if not cores.strip().isdecimal() or int(cores) <= 1:
+        return ok("spark-cores", "a task takes one core", subject)
+    sentence = (
+        f"spark.task.cpus={cores}: an executor runs one task for every {cores} cores, but utilization is counted in "
+        "cores, and shows less load than there is"
+    )
+    cure = f"set spark.task.cpus to 1, or divide gate.max_utilization and reschedule.overload_utilization by {cores}"
+    return warning("spark-cores", sentence, cure, subject)
+
+
+def _scheduler(mode: str, subject: str) -> Found:
+    said = f"spark.scheduler.mode={mode or 'FIFO'} orders jobs, not their places: nothing to do"
+    if mode.strip().upper() in ("", "FIFO", "FAIR"):
+        return ok("spark-scheduler", said, subject)
+    sentence = f"spark.scheduler.mode={mode} is none of Spark's: the application does not start with it"
+    return warning("spark-scheduler", sentence, "set it to FIFO or FAIR", subject)
+
+
+def _locality(report: LinkReport, application: Application) -> Found:
+    """Compare the wait with the stages: tasks drift in stages longer than it, and a long one holds short ones up."""
+    name = application.application
+    value = report.environment.get("spark.locality.wait", "3s")
+    wait = compatibility.seconds(value)
+    if wait is None or not application.stages:
+        return ok("spark-locality", f"spark.locality.wait is {value}; no stage was measured yet", name)
+    query, longest = max(application.stages.items(), key=lambda item: item[1])
+    if longest > wait and report.drifted:
+        sentence = (
+            f"stages of {query} last {longest:.1f} s, longer than spark.locality.wait={value}, and {report.drifted} "
+            "partitions drifted: a task that waits behind others goes to any idle executor"
+        )
+        return warning("spark-locality", sentence, f"set spark.locality.wait to {2 * longest:.0f}s", name)
+    if wait > _DEFAULT_WAIT and wait > _BUSY_WAIT * longest:
+        sentence = (
+            f"spark.locality.wait={value} is {wait / max(longest, 0.001):.0f} times the longest stage ({longest:.1f} s)"
+            ": one busy executor holds a whole batch up for that long"
+        )
+        return warning("spark-locality", sentence, "set spark.locality.wait to 3s, the default", name)
+    return ok(
+        "spark-locality", f"spark.locality.wait is {value}, the longest stateful stage takes {longest:.1f} s", name
+    )
+
+
+def _findings(report: LinkReport) -> list[compatibility.Finding]:
+    return compatibility.examine(lambda key, default: report.environment.get(key, default))
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """Part a sentence from the cure that ends it; "" where it has none."""
+    for mark in (". ", "; "):
+        sentence, found, cure = text.rpartition(mark)
+        if found:
+            return sentence, cure.removesuffix(".")
+    return text, ""

@@ -1,0 +1,264 @@
+"""The controller's HTTP server: metrics, health, readiness and the web view, to be read and never written.
+
+It runs in a thread of its own and answers from what the controller's jobs have put down: it takes no lock of theirs and
+asks Redis nothing. What clients can do to it is bounded: methods that write are refused, bodies too, headers are short,
+connections are few, and each is cut after a minute, whatever its client does or leaves undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import ipaddress
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rechannel.conf.settings import SettingsError
+from rechannel.daemon.counts import Counts
+from rechannel.daemon.loops import Loops
+from rechannel.daemon.telemetry import ControllerMetrics
+from rechannel.daemon.view import ControllerView, Role
+
+CONNECTIONS = 64  # at once; one more is cut at once
+_LONGEST = 60.0  # seconds that a connection lasts, whatever it is used for
+_IDLE = 5  # seconds that one is kept between two requests
+_HEADERS = 16_384  # bytes
+_TO_END = 5.0  # seconds in which the server ends
+_READ = ("GET", "HEAD")
+_WEB = "rechannel.daemon.web"
+
+SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+def build_app(
+    take: Callable[[], ControllerView],
+    loops: Loops,
+    counts: Counts,
+    *,
+    silence: float,
+    local: bool = True,
+    routes: list[BaseRoute] | None = None,
+) -> Starlette:
+    """Return the application.
+
+    ``take`` returns the newest view; ``silence``: seconds without a word from Redis after which this controller is not
+    ready. ``local``: it listens on loopback alone, so a request for another host comes from a page that tricked a
+    browser and is refused. ``routes`` are those of the web view.
+    """
+    registry = CollectorRegistry()
+    registry.register(ControllerMetrics(take, loops, counts))
+
+    def metrics(request: Request) -> Response:
+        encode, kind = choose_encoder(", ".join(request.headers.getlist("accept")))
+        return Response(encode(registry), headers={"content-type": kind, "vary": "accept"})
+
+    def healthz(request: Request) -> Response:  # noqa: ARG001 starlette hands it over
+        return _word(loops.stuck(), "the controller's jobs get on")
+
+    def readyz(request: Request) -> Response:  # noqa: ARG001 starlette hands it over
+        view = take()
+        reason = loops.stuck() or loops.heard("observe", silence)
+        if not reason and not view.redis_up:
+            reason = view.redis_problem or "nothing was read from Redis yet"
+        if not reason and view.role is Role.STARTING:
+            reason = "it is not known yet who leads"
+        return _word(reason, f"{view.role} in epoch {view.epoch}", role=view.role, epoch=view.epoch)
+
+    own = [
+        Route("/metrics", metrics, name="metrics"),
+        Route("/healthz", healthz, name="healthz"),
+        Route("/readyz", readyz, name="readyz"),
+    ]
+    app = Starlette(
+        routes=[*own, *(routes or [])],
+        middleware=[Middleware(_Guard, local=local)],
+        exception_handlers={HTTPException: _refused, Exception: _failed},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def web_routes(take: Callable[[], ControllerView]) -> list[BaseRoute]:
+    """Return the routes of the web view, none where it is not installed."""
+    if importlib.util.find_spec(_WEB) is None:
+        return []
+    found: Any = importlib.import_module(_WEB)
+    return list(found.routes(take)) if hasattr(found, "routes") else []
+
+
+def _word(reason: str, otherwise: str, **more: object) -> Response:
+    ok = not reason
+    return JSONResponse({"ok": ok, "sentence": reason or otherwise, **more}, status_code=200 if ok else 503)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    code, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "failed")
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    sentence = f"there is nothing at {request.url.path}" if code == 404 else detail
+    return JSONResponse({"error": sentence, "code": code}, status_code=code, headers=headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 starlette hands it over
+    return JSONResponse({"error": "the controller failed to answer; see its log", "code": 500}, status_code=500)
+
+
+class _Guard:
+    """Refuses what may not be asked before any route sees it, and puts the security headers on every answer."""
+
+    def __init__(self, app: ASGIApp, *, local: bool) -> None:
+        self._app = app
+        self._local = local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if scope["method"] not in _READ:
+            code, why = 405, f"{scope['method']} is not answered here: this can be read, never written"
+        elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            code, why = 413, "a question has no body"
+        elif sum(len(name) + len(value) for name, value in headers.raw) + len(scope["raw_path"]) > _HEADERS:
+            code, why = 431, f"a question has no more than {_HEADERS} bytes of headers"
+        elif self._local and not _is_local(headers.get("host", "")):
+            code, why = 421, "this is not that host; ask by its address or as localhost"
+        else:
+            return None
+        more = {"allow": ", ".join(_READ)} if code == 405 else {}
+        return JSONResponse({"error": why, "code": code}, code, {"connection": "close", **more})
+
+
+def _is_local(host: str) -> bool:
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    name = name.strip("[]").lower()
+    if name in ("", "localhost", socket.gethostname().lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 for clients that may be anything: few connections, none for long."""
+
+    _cut: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            transport.abort()
+        else:
+            self._cut = self.loop.call_later(_LONGEST, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._cut is not None:
+            self._cut.cancel()
+        super().connection_lost(exc)
+
+
+class HttpServer:
+    """A server in a thread of its own. ``address``: where it listens, with the port that was really taken."""
+
+    def __init__(self, listen: str, build: Callable[[bool], Callable[..., Awaitable[None]]]) -> None:
+        """Take the port at once; SettingsError where that cannot be. ``build`` is told whether all is local."""
+        host, _, port = listen.rpartition(":")
+        try:
+            self._socket = _listening(host.strip("[]"), int(port))
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise SettingsError(
+                [f"controller.listen: {listen} cannot be opened ({why}); use a free host:port of this machine, or none"]
+            ) from error
+        taken = self._socket.getsockname()
+        self.local = ipaddress.ip_address(taken[0].partition("%")[0]).is_loopback
+        self.address = f"[{taken[0]}]:{taken[1]}" if ":" in taken[0] else f"{taken[0]}:{taken[1]}"
+        self._build = build
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._log = structlog.get_logger("rechannel.http")
+
+    def start(self) -> None:
+        """Answer from now on."""
+        config = uvicorn.Config(
+            self._build(self.local),
+            http=_Protocol,
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_IDLE,
+            timeout_graceful_shutdown=1,
+            h11_max_incomplete_event_size=_HEADERS,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, args=(self._server,), name="rechannel-http", daemon=True)
+        self._thread.start()
+        self._log.info("http-listens", address=self.address, local=self.local)
+
+    def close(self) -> None:
+        """End, and give the port back; a client that hangs is cut."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = self._server.force_exit = True
+            self._thread.join(_TO_END)
+        self._socket.close()
+
+    def _run(self, server: uvicorn.Server) -> None:
+        try:
+            server.run(sockets=[self._socket])
+        except Exception:  # noqa: BLE001 the controller goes on without it
+            self._log.exception("http-failed", address=self.address)
+        finally:
+            self._socket.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family, kind, number, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, kind, number)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(place)
+        made.listen(CONNECTIONS)
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,263 @@
+"""The occasions on which the leader decides without being asked at that moment, and what then holds it back.
+
+They are, in this order: a drained node that holds state; a saved plan whose time has come; executors that joined or
+left; an overload; and the timeout, which the controller itself counts. The first two are orders: nothing but the laws
+holds them back. The others are decided on by `by_itself`, which keeps every reason not to, once for each period.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon import pending
+from rechannel.daemon.calendar import clock_time
+from rechannel.daemon.choosing import DRAIN
+from rechannel.daemon.following import in_flight
+from rechannel.daemon.joining import Joining
+from rechannel.daemon.migrations import Migrations
+from rechannel.daemon.orders import Orders, left_on
+from rechannel.daemon.pending import PENDING, Pending
+from rechannel.daemon.snapshot import Snapshot
+from rechannel.daemon.triggers import EXECUTORS, HELD_BACK, OVERLOAD, TIMEOUT, Guard, Measure, Overload
+from rechannel.daemon.wishes import SavedPlan, Wish, from_plan, read_plan
+from rechannel.policies.queueing import executor_utilization
+from rechannel.wire import keys
+from rechannel.wire.messages import BatchReport, Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.signing import Signer
+from rechannel.wire.store import Author, Store
+
+_RETRY_EVERY = 10.0  # seconds between two decisions on the same drain
+
+
+class Leader(Protocol):
+    """What the occasions need of the controller."""
+
+    migrations: Migrations
+    orders: Orders
+
+    @property
+    def settings(self) -> Settings:
+        """Its settings."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it leads in."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether everything is paused."""
+
+    def decide(
+        self,
+        trigger: str,
+        *,
+        application: str,
+        user: str = "",
+        reason: str = "",
+        apply: bool = False,
+        force: bool = False,
+        policy: str = "",
+        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
+    ) -> Decision:
+        """Decide on one application and keep the decision."""
+
+    def refuse(self, trigger: str, application: str, refusal: Refusal, *, user: str = "", reason: str = "") -> Decision:
+        """Keep a decision not to act that needed no plan."""
+
+
+class Occasions:
+    """When one controller decides by itself. ``clock`` in seconds since the epoch."""
+
+    def __init__(
+        self, leader: Leader, store: Store, signer: Signer, author: Author, clock: Callable[[], float]
+    ) -> None:
+        self.guard = Guard(leader.settings)
+        self.pending = Pending(store, signer, author, clock)
+        self._leader = leader
+        self._store = store
+        self._author = author
+        self._clock = clock
+        self._joining = Joining(clock, 0.0, 0.0)
+        self._overload = Overload()
+        self._batches: dict[str, dict[str, int]] = {}  # application -> query -> last batch that was looked at
+        self._drain_at: dict[str, float] = {}  # application -> when its drains are decided on again
+        self.take(leader.settings)
+
+    def take(self, settings: Settings) -> None:
+        """Go on by other settings."""
+        self.guard.settings = settings
+        self._joining.take(settings)
+
+    def adopt(self) -> None:
+        """Learn from Redis what was decided and which plans wait: a lead begins, or Redis is another one."""
+        kept = self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)
+        self.guard.adopt([(it.application, it.body) for it in kept if isinstance(it.body, Decision)])
+        self.pending.adopt()
+
+    def by_itself(self, trigger: str, application: str, reason: str = "") -> Decision | None:
+        """Decide because of a trigger, unless something holds that back: then None, or why, the first time."""
+        apply = self._leader.settings.reschedule.mode == "apply" and not self._leader.paused
+        now = self._clock()
+        held = self.guard.held(trigger, application, now) if apply else self.guard.cooling(trigger, application, now)
+        if held is None:
+            return self._leader.decide(trigger, application=application, apply=apply, reason=reason)
+        if not self.guard.tell(trigger, application, held):
+            return None
+        return self._leader.refuse(trigger, application, held, reason=reason)
+
+    def look(
+        self, application: str, snapshot: Snapshot, batches: Sequence[BatchReport], usable: frozenset[str]
+    ) -> None:
+        """Take in what one window says of an application that is ready."""
+        self._joining.ready(application, usable)
+        measures = [*self._executor_loads(snapshot), *self._batch_times(application, snapshot, batches)]
+        self._overload.see(application, measures, self._leader.settings.reschedule)
+
+    def act(self, application: str, report: LinkReport) -> None:
+        """Decide on what asks for it now: at most one occasion at a time."""
+        now = self._clock()
+        self._joining.see(application, self.usable(report))
+        migrations = self._leader.migrations
+        if application in migrations.running or in_flight(report):
+            return
+        if any(left_on(report, self._leader.orders.nodes).values()) and now >= self._drain_at.get(application, 0.0):
+            self._drain_at[application] = now + _RETRY_EVERY
+            if self._leader.decide(DRAIN, application=application, apply=True).outcome == "applied":
+                return
+        resting = migrations.resting(application, now)
+        waiting = self.pending.due(application, now)
+        if waiting is not None and (waiting.force or not resting):
+            self._take_up(waiting)
+            return
+        if resting:
+            return
+        if self._joining.due(application):
+            decision = self.by_itself(EXECUTORS, application)
+            if decision is not None and not self._held(decision):
+                self._joining.decided(application, decision, report)
+        elif words := self._overload.due(application, now):
+            decision = self.by_itself(OVERLOAD, application, words)
+            if decision is not None and not self._held(decision):
+                self._overload.decided(application, decision)
+
+    def usable(self, report: LinkReport) -> frozenset[str]:
+        """Return the executors that may hold partitions."""
+        usable = (info for info in report.executors if info.host not in self._leader.orders.nodes)
+        return frozenset(info.executor for info in usable) - frozenset(report.releasing)
+
+    def wait(self, text: str, *, at: str, when: str, user: str, reason: str, force: bool) -> tuple[str, PendingPlan]:
+        """Let a saved plan wait for its time; ValueError where it cannot. Returns a sentence and what waits."""
+        plan = read_plan(text, self._author.cluster)
+        rules, now = self._leader.settings.reschedule, self._clock()
+        span = pending.window(at, when, rules, now)
+        waiting = PendingPlan(
+            pending=pending.new_id(),
+            at=now,
+            application=plan.application,
+            begin=span.begin,
+            end=span.end,
+            window=span.text,
+            plan=text,
+            moves=len(plan.moves),
+            user=user,
+            reason=reason,
+            force=force,
+        )
+        self.pending.add(waiting, self._leader.epoch)
+        since = "now" if span.begin <= now else clock_time(span.begin, rules.time_zone)
+        until = clock_time(span.end, rules.time_zone)
+        said = (
+            f"plan {plan.decision} waits as {waiting.pending}: {len(plan.moves)} moves of {plan.application}, to be "
+            f"checked anew and begun between {since} and {until}; `rechannel cancel {waiting.pending}` ends that"
+        )
+        held = self.guard.excluded(max(now, span.begin))
+        return f"{said}; warning: then {held.detail}, this plan all the same" if held is not None else said, waiting
+
+    def cancel(self, name: str, *, user: str, reason: str) -> str:
+        """Let a plan wait no longer; ValueError where there is none of this id."""
+        plan = self.pending.remove(name, self._leader.epoch)
+        refusal = pending.canceled(plan, user, reason)
+        self._leader.refuse(PENDING, plan.application, refusal, user=user, reason=reason)
+        return refusal.detail
+
+    def expire(self) -> None:
+        """Let go of the plans whose time has passed, and see to it that the others stand in Redis."""
+        for plan, why in self.pending.over(self._clock()):
+            self._leader.refuse(
+                PENDING, plan.application, pending.passed(plan, why), user=plan.user, reason=plan.reason
+            )
+            self.pending.remove(plan.pending, self._leader.epoch)
+        self.pending.publish(self._leader.epoch)
+
+    def order_changed(self) -> None:
+        """Decide on drains at once: another one was ordered."""
+        self._drain_at.clear()
+
+    def forget(self) -> None:
+        """Another controller leads."""
+        self._joining.forget()
+        self._overload.forget()
+        self._batches.clear()
+        self._drain_at.clear()
+        self.pending.forget()
+
+    def decide_by_timeout(self, application: str) -> Decision | None:
+        """Decide because it is time."""
+        return self.by_itself(TIMEOUT, application)
+
+    def _take_up(self, waiting: PendingPlan) -> None:
+        plan: SavedPlan = read_plan(waiting.plan, self._author.cluster)
+        decision = self._leader.decide(
+            PENDING,
+            application=waiting.application,
+            user=waiting.user,
+            reason=waiting.reason or f"{waiting.pending} waited for {waiting.window}",
+            apply=True,
+            force=waiting.force,
+            asked=functools.partial(from_plan, plan),
+        )
+        if self.pending.tried(waiting, decision):
+            self.pending.remove(waiting.pending, self._leader.epoch)
+
+    def _executor_loads(self, snapshot: Snapshot) -> list[Measure]:
+        limit = self._leader.settings.reschedule.overload_utilization
+        cluster = snapshot.cluster
+        busy = executor_utilization(cluster, snapshot.workload, snapshot.placement).utilization
+        return [
+            Measure(
+                f"executor {name}",
+                float(share),
+                limit,
+                f"executor {name} is {share:.0%} busy, reschedule.overload_utilization is {limit:.0%}",
+            )
+            for name, share in zip(cluster.executors, busy, strict=True)
+        ]
+
+    def _batch_times(self, application: str, snapshot: Snapshot, batches: Sequence[BatchReport]) -> list[Measure]:
+        times = self._leader.settings.reschedule.overload_duration
+        looked = self._batches.setdefault(application, {})
+        found = []
+        for name, (usual, _) in snapshot.usual.items():
+            last = max((batch for batch in batches if batch.query == name), key=lambda batch: batch.batch, default=None)
+            state = snapshot.queries.get(name)
+            if last is None or state is None:
+                continue
+            interval = state.interval
+            limit = min(times * usual, interval) if interval else times * usual
+            rule = (
+                f"its trigger's interval is {interval:g} s"
+                if limit == interval
+                else (f"usual are {usual:.2f} s, reschedule.overload_duration is {times:g} times that")
+            )
+            words = f"the last batch of {state.name or name} took {last.seconds:.2f} s, {rule}"
+            fresh = looked.get(name) != last.batch
+            looked[name] = last.batch
+            found.append(Measure(f"query {name}", last.seconds, limit, words, fresh))
+        return found
+
+    @staticmethod
+    def _held(decision: Decision) -> bool:
+        return decision.reason in HELD_BACK

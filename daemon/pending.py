@@ -1,0 +1,176 @@
+"""Saved plans that wait for their time: kept in Redis, signed, so that they outlive the controller that took them.
+
+A plan waits for one window of time. In it the plan is checked against what is so then, by the same laws as one that is
+applied at once; what is not ready is tried again as long as the window lasts, every other answer is final. A plan whose
+window passes, in which nobody led or nothing was ready, expires. An emptied Redis gets them back from the leader; where
+the leader went too, they are lost.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import structlog
+
+from rechannel.conf.settings import RescheduleSettings
+from rechannel.daemon.calendar import Calendar, Span, clock_time
+from rechannel.wire import keys
+from rechannel.wire.messages import Decision, PendingPlan, PendingPlans, Refusal
+from rechannel.wire.signing import Signer
+from rechannel.wire.store import Author, Store, StoreError
+
+PENDING = "pending"  # the trigger of decisions on plans that waited
+PASSED, CANCELED = "window-passed", "canceled"
+MOST = 20  # plans that wait at a time
+MOST_BYTES = 400_000  # of one
+_LIFE = 3650 * 86_400.0  # seconds; they hold until something else is said
+_RETRY = 10.0  # seconds
+_PUBLISH_EVERY = 10.0  # seconds
+
+
+def window(at: str, when: str, rules: RescheduleSettings, now: float) -> Span:
+    """Return the time that is meant, the one that holds already or the next; ValueError with the cure if none is.
+
+    ``at`` is a period, ``when`` is ``off-peak``; one of them is empty.
+    """
+    if at:
+        periods: tuple[str, ...] = (at,)
+    elif when != "off-peak":
+        raise ValueError(f"when: {when!r} is not known; say off-peak, or a period with --at")
+    elif rules.off_peak:
+        periods = rules.off_peak
+    else:
+        raise ValueError("no off-peak period is set: set reschedule.off_peak, or say a period with --at")
+    found = Calendar(periods, rules.time_zone).coming(now)
+    if found is None:
+        raise ValueError(f"{', '.join(periods)} never comes")
+    return found
+
+
+def passed(plan: PendingPlan, why: str) -> Refusal:
+    """Return the refusal of a plan whose window is over. ``why``: what was in the way last, if that is known."""
+    detail = f"plan {plan.pending} is expired: its window {plan.window} has passed{f'; last: {why}' if why else ''}"
+    return Refusal(law=PASSED, reach="plan", detail=detail, until=plan.end)
+
+
+def canceled(plan: PendingPlan, user: str, reason: str) -> Refusal:
+    """Return the refusal of a plan that somebody canceled."""
+    detail = f"plan {plan.pending} is canceled by {user or '?'}{f': {reason}' if reason else ''}"
+    return Refusal(law=CANCELED, reach="plan", detail=detail)
+
+
+def sentence(plan: PendingPlan, now: float, zone: str) -> str:
+    """Say what waits, for when, and who wants it."""
+    since = "until" if plan.begin <= now else "from"
+    moment = plan.end if plan.begin <= now else plan.begin
+    who = f", asked by {plan.user}{f': {plan.reason}' if plan.reason else ''}" if plan.user else ""
+    moves = f"{plan.moves} move{'s' if plan.moves != 1 else ''}"
+    return f"{moves} of {plan.application} wait for {plan.window}, {since} {clock_time(moment, zone)}{who}"
+
+
+class Pending:
+    """The plans that wait in one cluster, as the leader knows them. ``clock`` in seconds since the epoch."""
+
+    def __init__(self, store: Store, signer: Signer, author: Author, clock: Callable[[], float]) -> None:
+        self.plans: dict[str, PendingPlan] = {}
+        self._store = store
+        self._signer = signer
+        self._author = author
+        self._clock = clock
+        self._known = (0, 0)  # epoch and sequence of what we know
+        self._published = 0.0
+        self._next_try: dict[str, float] = {}
+        self._last: dict[str, str] = {}  # plan -> what was in its way
+        self._log = structlog.get_logger("rechannel.controller")
+
+    def adopt(self) -> None:
+        """Take over what Redis holds, where that is newer than what we know."""
+        found = self._store.get(keys.PENDING)
+        self._published = 0.0
+        if found is None:
+            return
+        if not self._signer.made(found) or not isinstance(found.body, PendingPlans):
+            self._log.warning("pending-rejected", sentence="pending plans were not signed by this cluster's key")
+            return
+        if (found.epoch, found.sequence) > self._known:
+            self._known = (found.epoch, found.sequence)
+            self.plans = {plan.pending: plan for plan in found.body.plans}
+
+    def add(self, plan: PendingPlan, epoch: int) -> None:
+        """Let a plan wait; ValueError where it cannot."""
+        if len(self.plans) >= MOST:
+            raise ValueError(f"{MOST} plans wait already: `rechannel cancel` one of {', '.join(sorted(self.plans))}")
+        if len(plan.plan.encode()) > MOST_BYTES:
+            raise ValueError(f"the plan has more than {MOST_BYTES / 1e3:.0f} kB; apply it now, or make a smaller one")
+        self._change({**self.plans, plan.pending: plan}, epoch)
+
+    def remove(self, pending: str, epoch: int) -> PendingPlan:
+        """Let a plan wait no longer; ValueError where there is none of this id."""
+        if pending not in self.plans:
+            raise ValueError(f"no plan {pending} waits; waiting are {', '.join(sorted(self.plans)) or 'none'}")
+        plan = self.plans[pending]
+        self._change({name: known for name, known in self.plans.items() if name != pending}, epoch)
+        self._next_try.pop(pending, None)
+        self._last.pop(pending, None)
+        return plan
+
+    def due(self, application: str, now: float) -> PendingPlan | None:
+        """Return the plan of an application whose time it is, the one that came first."""
+        waiting = sorted(self.plans.values(), key=lambda plan: (plan.at, plan.pending))
+        for plan in waiting:
+            if plan.application == application and plan.begin <= now < plan.end:
+                return plan if now >= self._next_try.get(plan.pending, 0.0) else None
+        return None
+
+    def over(self, now: float) -> list[tuple[PendingPlan, str]]:
+        """Return the plans whose window has passed, and what was in their way last."""
+        return [(plan, self._last.get(plan.pending, "")) for plan in self.plans.values() if plan.end <= now]
+
+    def tried(self, plan: PendingPlan, decision: Decision) -> bool:
+        """Take in what became of a plan; returns whether that is the last word on it."""
+        if decision.outcome == "not-ready" or decision.reason in ("paused", "cooldown"):
+            self._next_try[plan.pending] = self._clock() + _RETRY
+            self._last[plan.pending] = decision.sentence
+            return False
+        return True
+
+    def publish(self, epoch: int) -> None:
+        """See to it that the plans stand in Redis, from time to time."""
+        now = self._clock()
+        if not self.plans and self._known == (0, 0):
+            return  # nothing has ever waited
+        if 0 <= now - self._published < _PUBLISH_EVERY:
+            return
+        found = self._store.get(keys.PENDING)
+        body = self._body(self.plans)
+        if found is None or not self._signer.made(found) or found.body != body or found.epoch != epoch:
+            self._put(body, epoch)
+        self._published = now
+
+    def forget(self) -> None:
+        """Another leader sees to them now; what we knew is what a later one of ours may go on with."""
+        self._next_try.clear()
+        self._last.clear()
+
+    def _change(self, plans: dict[str, PendingPlan], epoch: int) -> None:
+        before, self.plans = self.plans, plans
+        try:
+            self._put(self._body(plans), epoch)
+        except StoreError:
+            self.plans = before  # the request is read again, and answered then
+            raise
+
+    def _put(self, body: PendingPlans, epoch: int) -> None:
+        envelope = self._author.envelope(body, ttl=_LIFE, epoch=epoch)
+        self._store.put(keys.PENDING, "", self._signer.sign(envelope))
+        self._known = (epoch, envelope.sequence)
+
+    @staticmethod
+    def _body(plans: dict[str, PendingPlan]) -> PendingPlans:
+        return PendingPlans(plans=[plans[name] for name in sorted(plans)])
+
+
+def new_id() -> str:
+    """Return a name for a plan that begins to wait."""
+    return f"wait-{secrets.token_hex(3)}"

@@ -1,0 +1,307 @@
+"""What makes the controller decide by itself, and what holds it back.
+
+The first is overload (time and executors are in the controller and in `rechannel.daemon.joining`); the second are
+cool-downs, excluded periods, the budget of moves an hour, and agreement before a costly move.
+
+Pure: times are given, and what has to outlive a controller is read off the decisions that are kept in Redis. Nobody is
+held back for an order: an operator is warned (`Guard.warning`), and goes on.
+
+An overload has hysteresis. It begins when an executor's utilization, or a query's batch, was over its limit for so many
+windows in a row; it asks for one decision; and it has to fall below a lower bound before it can begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rechannel.conf.settings import RescheduleSettings, Settings
+from rechannel.daemon.calendar import calendar_of, clock_time
+from rechannel.wire.messages import Decision, DesiredMove, Refusal
+
+TIMEOUT, EXECUTORS, OVERLOAD = "timeout", "executors", "overload"
+BY_ITSELF = frozenset({TIMEOUT, EXECUTORS, OVERLOAD})
+EXCLUDED, COOLING, BUDGET, AGREEMENTS = "excluded", "trigger-cooldown", "budget", "agreements"
+HELD_BACK = frozenset({EXCLUDED, COOLING, BUDGET})  # laws that refuse before anything is planned
+HOUR = 3600.0  # seconds
+_RETRY = 10.0  # seconds until a decision that was not ready is taken again
+_PATIENCE = 3  # timeouts for which a recommendation counts
+
+Unit = tuple[str, int, int, str]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What may be too much: ``key`` of an executor or a query, its value and limit, and words with the numbers.
+
+    ``fresh``: whether it was measured since it was looked at last; else it says nothing new.
+    """
+
+    key: str
+    value: float
+    limit: float
+    words: str
+    fresh: bool = True
+
+
+@dataclass
+class _Level:
+    streak: int = 0
+    over: bool = False
+    due: str = ""
+
+
+class Overload:
+    """Which overloads have begun in each application, and whether they were decided on."""
+
+    def __init__(self) -> None:
+        self._levels: dict[str, dict[str, _Level]] = {}
+        self._next_try: dict[str, float] = {}
+
+    def see(self, application: str, measures: Iterable[Measure], rules: RescheduleSettings) -> None:
+        """Take in one window; what is no longer measured is no longer overloaded."""
+        known = self._levels.get(application, {})
+        now: dict[str, _Level] = {}
+        for measure in measures if rules.overload_windows else ():
+            level = now[measure.key] = known.get(measure.key, _Level())
+            if measure.fresh:
+                _step(level, measure, rules)
+        self._levels[application] = now
+
+    def due(self, application: str, now: float) -> str:
+        """Say which overload is to be decided on, with its numbers; "" where none is."""
+        if now < self._next_try.get(application, 0.0):
+            return ""
+        return "; ".join(level.due for level in self._levels.get(application, {}).values() if level.due)
+
+    def decided(self, application: str, decision: Decision) -> None:
+        """Take in what was decided: only what was not ready is decided on again."""
+        if decision.outcome == "not-ready" or decision.reason == AGREEMENTS:
+            self._next_try[application] = decision.at + _RETRY
+            return
+        for level in self._levels.get(application, {}).values():
+            level.due = ""
+
+    def forget(self) -> None:
+        """Forget everything: another controller leads."""
+        self._levels.clear()
+        self._next_try.clear()
+
+
+def _step(level: _Level, measure: Measure, rules: RescheduleSettings) -> None:
+    if measure.value > measure.limit:
+        level.streak += 1
+        if level.streak >= rules.overload_windows and not level.over:
+            level.over, level.due = True, f"{measure.words}, {level.streak} windows in a row"
+        return
+    level.streak = 0
+    if measure.value < rules.overload_release * measure.limit:
+        level.over, level.due = False, ""
+
+
+@dataclass
+class Recommendation:
+    """What decisions in a row agreed on: the last one's moves, when it was, and how many they are."""
+
+    units: frozenset[Unit]
+    at: float
+    count: int
+    costly: bool = False
+
+
+def overlap(one: frozenset[Unit], other: frozenset[Unit]) -> float:
+    """Return the share of the larger one's moves that both have; 1 where neither has any."""
+    most = max(len(one), len(other))
+    return len(one & other) / most if most else 1.0
+
+
+def agreed(known: Recommendation | None, units: frozenset[Unit], at: float, settings: Settings) -> int:
+    """Return how many decisions in a row recommended such moves, this one included.
+
+    Two within one agent window rest on the same figures, and count as one.
+    """
+    rules = settings.reschedule
+    if known is None or at - known.at > _PATIENCE * rules.timeout:
+        return 1
+    if overlap(known.units, units) < rules.agreement_overlap:
+        return 1
+    return known.count if 0 <= at - known.at < settings.agent.window else known.count + 1
+
+
+def units_of(moves: Iterable[DesiredMove]) -> frozenset[Unit]:
+    """Return what makes moves the same: the partition, and where it goes."""
+    return frozenset((move.query, move.stage, move.partition, move.target) for move in moves)
+
+
+def within_hour(moved: Mapping[str, tuple[float, int]], now: float) -> int:
+    """Count the moves of the last hour; ``moved``: decision -> when, how many. What is ahead of the clock counts."""
+    return sum(count for at, count in moved.values() if at > now - HOUR)
+
+
+def room_from(moved: Mapping[str, tuple[float, int]], now: float, limit: int) -> float:
+    """Return the moment from which one more move is within the limit; ``now`` if it is already."""
+    left = within_hour(moved, now)
+    for at, count in sorted(moved.values()):
+        if left < limit:
+            break
+        if at > now - HOUR:
+            now_free, left = at + HOUR, left - count
+            if left < limit:
+                return now_free
+    return now
+
+
+@dataclass
+class Guard:
+    """What holds the controller back when nobody asks it to move. `take` tells it of every decision that was kept."""
+
+    settings: Settings
+    _last: dict[tuple[str, str], float] = field(default_factory=dict)  # application, trigger -> its last decision
+    _moved: dict[str, tuple[float, int]] = field(default_factory=dict)  # decision -> when, how many moves
+    _recommended: dict[str, Recommendation] = field(default_factory=dict)
+    _told: dict[tuple[str, str, str], float] = field(default_factory=dict)  # application, trigger, law -> until
+
+    def adopt(self, kept: Sequence[tuple[str, Decision]]) -> None:
+        """Learn from the decisions in Redis, oldest first: (application, decision). None: Redis was emptied."""
+        if kept:
+            self._last.clear()
+            self._recommended.clear()
+            self._told.clear()
+        for application, decision in kept:
+            self.take(application, decision)
+
+    def take(self, application: str, decision: Decision) -> None:
+        """Take in a decision."""
+        if decision.outcome == "applied":
+            self._moved[decision.decision] = (decision.at, len(decision.moves))
+            self._moved = {name: it for name, it in self._moved.items() if it[0] > decision.at - HOUR}
+            self._recommended.pop(application, None)
+        for refusal in decision.refusals:
+            if decision.reason in HELD_BACK and refusal.law == decision.reason:
+                self._told[application, decision.trigger, refusal.law] = refusal.until
+                return
+        if decision.trigger not in BY_ITSELF or decision.outcome == "not-ready" or decision.reason in HELD_BACK:
+            return
+        if decision.reason != AGREEMENTS:  # those are to come one after the other
+            self._last[application, decision.trigger] = decision.at
+        if decision.outcome != "applied" and decision.reason in ("ok", AGREEMENTS):
+            units = units_of(decision.moves)
+            known = self._recommended.get(application)
+            count = agreed(known, units, decision.at, self.settings)
+            counted = known is None or count != known.count
+            self._recommended[application] = Recommendation(
+                units,
+                decision.at if counted or known is None else known.at,
+                count,
+                decision.reason == AGREEMENTS,
+            )
+        elif decision.reason != "cooldown":  # that is about the last migration, not about this plan
+            self._recommended.pop(application, None)
+
+    def held(self, trigger: str, application: str, now: float) -> Refusal | None:
+        """Say why nothing begins by itself now; None where something may."""
+        return self.excluded(now) or self.cooling(trigger, application, now) or self._spent(now)
+
+    def excluded(self, now: float) -> Refusal | None:
+        """Say which excluded period it is; None where it is none."""
+        rules = self.settings.reschedule
+        span = calendar_of(rules.excluded, rules.time_zone).inside(now) if rules.excluded else None
+        if span is None:
+            return None
+        until = clock_time(span.end, rules.time_zone)
+        detail = f"nothing begins by itself in the excluded period {span.text}, until {until} (reschedule.excluded)"
+        return Refusal(law=EXCLUDED, reach="plan", detail=detail, until=span.end)
+
+    def tell(self, trigger: str, application: str, refusal: Refusal) -> bool:
+        """Whether this is to be told: once for each cause and period."""
+        return self._told.get((application, trigger, refusal.law)) != refusal.until
+
+    def room(self, now: float) -> int | None:
+        """Return how many moves the budget leaves, None for any number."""
+        limit = self.settings.reschedule.moves_per_hour
+        return max(0, limit - within_hour(self._moved, now)) if limit else None
+
+    def warning(self, now: float, moves: int = 0) -> str:
+        """Say what an order of so many moves goes against, from "; " on; "" where it goes against nothing."""
+        rules, said = self.settings.reschedule, ""
+        span = calendar_of(rules.excluded, rules.time_zone).inside(now) if rules.excluded else None
+        if span is not None:
+            until = clock_time(span.end, rules.time_zone)
+            said += f"; warning: this is in the excluded period {span.text}, until {until}"
+        room = self.room(now)
+        if room is not None and moves > room:
+            used = within_hour(self._moved, now)
+            said += (
+                f"; warning: {used + moves} moves within an hour, reschedule.moves_per_hour is {rules.moves_per_hour}"
+            )
+        return said
+
+    def agreement(
+        self, application: str, moves: Sequence[DesiredMove], cost: float, total: int, at: float
+    ) -> Refusal | None:
+        """Say how often a costly plan was recommended, where that is not often enough; None where it may be done.
+
+        ``cost`` in seconds of batch time; ``total``: partitions there are.
+        """
+        rules = self.settings.reschedule
+        share = len(moves) / total if total else 0.0
+        dear, large = cost > rules.costly, share > rules.costly_share
+        if not moves or not (dear or large):
+            return None
+        count = agreed(self._recommended.get(application), units_of(moves), at, self.settings)
+        if count >= rules.agreements:
+            return None
+        why = (
+            f"it adds {cost:.1f} s to the batches, reschedule.costly is {rules.costly:g} s"
+            if dear
+            else (f"it moves {share:.0%} of the partitions, reschedule.costly_share is {rules.costly_share:.0%}")
+        )
+        detail = (
+            f"a costly plan, recommended {count} of {rules.agreements} times in a row (reschedule.agreements): {why}"
+        )
+        return Refusal(
+            law=AGREEMENTS, reach="plan", detail=detail, measured=count, limit=rules.agreements, unit="decisions"
+        )
+
+    def words(self, application: str, now: float) -> str:
+        """Say what holds an application back now, or was agreed so far, from ", " on; "" where there is nothing."""
+        known = self._recommended.get(application)
+        said = ""
+        if known is not None and known.costly and now - known.at <= _PATIENCE * self.settings.reschedule.timeout:
+            said = f", a costly plan was recommended {known.count} of {self.settings.reschedule.agreements} times"
+        period = self.excluded(now)
+        spent = self._spent(now)
+        said += f", {period.detail}" if period is not None else ""
+        return said + (f", {spent.detail}" if spent is not None else "")
+
+    def cooling(self, trigger: str, application: str, now: float) -> Refusal | None:
+        """Say how long ago the last decision by a trigger was, where that is not long enough; None where it is."""
+        rest = float(getattr(self.settings.reschedule, f"{trigger}_cooldown", 0.0))
+        last = self._last.get((application, trigger))
+        if last is None or not 0 <= now - last < rest:  # a clock that was set back holds nobody back
+            return None
+        detail = (
+            f"the last decision by {trigger} was {now - last:.0f} s ago, reschedule.{trigger}_cooldown is {rest:g} s"
+        )
+        return Refusal(
+            law=COOLING, reach="plan", detail=detail, measured=now - last, limit=rest, unit="s", until=last + rest
+        )
+
+    def _spent(self, now: float) -> Refusal | None:
+        rules = self.settings.reschedule
+        if self.room(now) != 0:
+            return None
+        used, until = within_hour(self._moved, now), room_from(self._moved, now, rules.moves_per_hour)
+        detail = (
+            f"{used} moves within an hour, reschedule.moves_per_hour is {rules.moves_per_hour}: room again at "
+            f"{clock_time(until, rules.time_zone)}"
+        )
+        return Refusal(
+            law=BUDGET,
+            reach="plan",
+            detail=detail,
+            measured=used,
+            limit=rules.moves_per_hour,
+            unit="moves",
+            until=until,
+        )

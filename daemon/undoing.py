@@ -1,0 +1,149 @@
+"""Migrations that go back: those that made things worse, by themselves, and those that an operator wants undone.
+
+What goes back by itself waits for the end of an excluded period; what an operator wants undone does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from rechannel.daemon.aftermath import Aftermath, Undo
+from rechannel.daemon.collect import Collector
+from rechannel.daemon.following import in_flight
+from rechannel.daemon.migrations import Migrations
+from rechannel.daemon.outcome import KEPT
+from rechannel.daemon.snapshot import Snapshot
+from rechannel.daemon.triggers import Guard
+from rechannel.daemon.wishes import Wish, back
+from rechannel.migration.moves import MoveState
+from rechannel.wire.messages import Decision, Refusal
+
+ROLLBACK = "rollback"  # the trigger that stands for a migration that goes back
+_RETRY_EVERY = 10.0  # seconds between two tries of a rollback
+_PATIENCE = 600.0  # seconds in which a rollback has to become possible
+
+
+class Leader(Protocol):
+    """What a rollback needs of the controller."""
+
+    migrations: Migrations
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it leads in."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether everything is paused."""
+
+    def decide(
+        self,
+        trigger: str,
+        *,
+        application: str,
+        user: str = "",
+        reason: str = "",
+        apply: bool = False,
+        force: bool = False,
+        policy: str = "",
+        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
+    ) -> Decision:
+        """Decide on one application and keep the decision."""
+
+    def refuse(self, trigger: str, application: str, refusal: Refusal, *, user: str = "", reason: str = "") -> Decision:
+        """Keep a decision not to act that needed no plan."""
+
+
+class Undoing:
+    """What is to go back in each application. ``waiting``: by application; ``clock`` in seconds since the epoch."""
+
+    def __init__(
+        self, leader: Leader, collector: Collector, aftermath: Aftermath, guard: Guard, clock: Callable[[], float]
+    ) -> None:
+        self.waiting: dict[str, Undo] = {}
+        self._leader = leader
+        self._collector = collector
+        self._aftermath = aftermath
+        self._guard = guard
+        self._clock = clock
+        self._log = structlog.get_logger("rechannel.controller")
+
+    def order(self, application: str, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
+        """Undo a decision ("": the last one that was not undone); ValueError where there is none.
+
+        Returns a sentence, and the decision to go back where there is one already.
+        """
+        found = self._aftermath.undoable(application, decision)
+        if found is None:
+            left = "" if decision else " that was not undone"
+            which = decision or "of the last days"
+            raise ValueError(f"no decision {which} moved anything in {application}{left}")
+        self.waiting[application] = Undo(found, user, reason, self._clock() + _PATIENCE)
+        migrations, paused = self._leader.migrations, self._leader.paused
+        said = f"{migrations.stop(application)}, and ends; then " if application in migrations.running else ""
+        self._log.info("rollback", application=application, decision=found.decision, user=user, reason=reason)
+        made = None if said or paused else self.attempt(application)
+        if made is not None:
+            return "", made
+        later = "" if said or paused else ", once the moves that wait for a batch have landed"
+        held = "; paused: `rechannel resume` first" if paused else ""
+        return f"{said}what {found.decision} moved goes back{later}{held}{self._guard.warning(self._clock())}", None
+
+    def look(self, application: str) -> None:
+        """Measure what a migration that is over has brought; what made things worse goes back."""
+        report = self._collector.reports[application]
+        if application in self._leader.migrations.running or in_flight(report):
+            return
+        facts = self._collector.gather(application)
+        found = self._aftermath.look(application, facts, self._leader.epoch) if facts is not None else None
+        if found is None:
+            return
+        outcome, undo = found
+        if outcome.verdict == KEPT:
+            self._leader.migrations.kept(application)
+        self._regressed(application, undo)
+
+    def adopt(self, application: str) -> None:
+        """Go on where the leader before us was."""
+        self._regressed(application, self._aftermath.adopt(application))
+
+    def attempt(self, application: str) -> Decision | None:
+        """Move back what a decision moved, once nothing else is under way; returns the decision once there is one."""
+        report, now, undo = self._collector.reports.get(application), self._clock(), self.waiting[application]
+        period = None if undo.user else self._guard.excluded(now)
+        if period is not None:
+            undo.until = max(undo.until, period.until + _PATIENCE)
+            if self._guard.tell(ROLLBACK, application, period):
+                self._leader.refuse(ROLLBACK, application, period, reason=undo.reason)
+            return None
+        if now >= undo.until:
+            self._log.warning("rollback-given-up", application=application, decision=undo.decision.decision)
+            del self.waiting[application]
+            return None
+        if application in self._leader.migrations.running or report is None or in_flight(report):
+            return None
+        moved = f"{undo.decision.decision}."
+        if any(view.state == MoveState.RELEASED_IDLE and view.move.startswith(moved) for view in report.moves):
+            return None  # Spark stays told of these, and only a batch of theirs shows where they are
+        if now < undo.next_try:
+            return None
+        undo.next_try = now + _RETRY_EVERY
+        decision = self._leader.decide(
+            ROLLBACK,
+            application=application,
+            user=undo.user,
+            reason=undo.reason,
+            apply=True,
+            asked=lambda snapshot: back(undo.decision, snapshot),
+        )
+        if decision.outcome != "not-ready":
+            self.waiting.pop(application, None)
+        return decision
+
+    def _regressed(self, application: str, undo: Decision | None) -> None:
+        if undo is not None:
+            why = "its batches are longer than predicted and than before"
+            self.waiting[application] = Undo(undo, "", why, self._clock() + _PATIENCE)

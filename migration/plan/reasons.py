@@ -1,0 +1,65 @@
+"""Why each partition of a plan goes where it goes, in words with numbers. Pure.
+
+What an executor needs for a stage is the time of its tasks on its cores, undisturbed, in seconds per batch; the
+executor that needs longest is the critical one of that stage, as the batch waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rechannel.policies.metrics import scheduled
+from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Move, Placement, Workload
+from rechannel.wire.messages import QueryState
+
+LONGEST = 240  # characters of one reason
+_ROUNDING = 1e-9
+
+
+def reasons(
+    cluster: Cluster,
+    workload: Workload,
+    current: Placement,
+    planned: Placement,
+    moves: Sequence[Move],
+    stages: Mapping[str, tuple[str, int]],
+    queries: Mapping[str, QueryState],
+) -> list[str]:
+    """Return the reason of each move, given where the whole plan leads.
+
+    ``stages``: key of a stage -> (query, number of the stage), as `rechannel.migration.plan.manager.Facts` has it.
+    """
+    times = {
+        key: tuple(
+            scheduled(cluster, workload.stage(key).busy, placement[key]) / cluster.speed
+            for placement in (current, planned)
+        )
+        for key in {move.stage for move in moves}
+    }
+    several = {query for query in queries if sum(unit[0] == query for unit in stages.values()) > 1}
+    found = []
+    for move in moves:
+        query, number = stages[move.stage]
+        state = queries.get(query)
+        name = (state.name if state is not None else "") or query
+        what = f"{name} stage {number}" if query in several else name
+        before, after = times[move.stage]
+        found.append(_reason(move, cluster, what, before, after)[:LONGEST])
+    return found
+
+
+def _reason(move: Move, cluster: Cluster, what: str, before: FloatArray, after: FloatArray) -> str:
+    names, source, target = cluster.executors, move.source, move.target
+    there = f"executor {names[target]} {before[target]:.2f} s -> {after[target]:.2f} s"
+    if source == UNPLACED:
+        return f"is on no known executor, and loads its state wherever it goes; {there}"
+    if not cluster.available[source]:
+        return f"has to leave executor {names[source]} on {cluster.nodes[source]}, which is to hold nothing; {there}"
+    change = f"{before[source]:.2f} s -> {after[source]:.2f} s a batch; {there}"
+    if after[source] < before[source] * (1 - _ROUNDING):
+        if before[source] >= float(np.max(before)) * (1 - _ROUNDING):
+            return f"frees executor {names[source]}, the critical one of {what}: {change}"
+        return f"relieves executor {names[source]} of {what}: {change}"
+    return f"makes room on executor {names[source]} for other partitions of {what}: {change}"

@@ -1,0 +1,250 @@
+#!/bin/sh
+# Installs Rechannel as systemd services, and removes it again without a trace. `make install` and `make uninstall` call it.
+#
+#   install.sh install [--no-venv]      --no-venv: everything but the program itself (packages that bring their own)
+#   install.sh uninstall [--purge]      --purge: also what operators and their orders wrote: /etc/rechannel, /var/log/rechannel and
+#                                       drop-ins of the units
+#
+# From the environment: PREFIX (/opt/rechannel: a directory of Rechannel's own), DESTDIR (put before every path; nothing is
+# started, stopped or created outside it), BINDIR (/usr/local/bin), LIBDIR (/usr/lib: systemd's directories are below it),
+# AGENT_USER (spark), PYTHON (python3), PURGE=1 and NO_VENV=1 as the options.
+set -eu
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+destdir=${DESTDIR:-}
+destdir=${destdir%/}
+prefix=${PREFIX:-/opt/rechannel}
+bindir=${BINDIR:-/usr/local/bin}
+libdir=${LIBDIR:-/usr/lib}
+agent_user=${AGENT_USER:-spark}
+confdir=/etc/rechannel
+logdir=/var/log/rechannel
+home=$destdir$prefix
+marker=$home/.installed-files # what lies outside $prefix; also the sign that $prefix is ours to remove
+units='rechannel-controller.service rechannel-agent.service'
+
+say() { printf 'rechannel: %s\n' "$1"; }
+fail() {
+    printf 'rechannel: %s\n' "$1" >&2
+    [ $# -lt 2 ] || printf 'rechannel: cure: %s\n' "$2" >&2
+    exit 1
+}
+
+# The live system, with systemd as its first process?
+is_live() { [ -z "$destdir" ] && [ -d /run/systemd/system ]; }
+
+check_paths() {
+    for path in "$prefix" "$bindir" "$libdir" "${destdir:-/}"; do
+        case $path in
+        *[!A-Za-z0-9._/+@-]* | *..*) fail "$path: only letters, digits and ._/+@- may be in a path here" "choose another one" ;;
+        /*) ;;
+        *) fail "$path: is no absolute path" "begin it with /" ;;
+        esac
+    done
+    prefix=${prefix%/}
+    home=$destdir$prefix
+    marker=$home/.installed-files
+    case $agent_user in
+    '' | *[!A-Za-z0-9._-]*) fail "AGENT_USER: '$agent_user' is no user name" "name Spark's user" ;;
+    esac
+    case $prefix in
+    '' | /usr | /usr/local | /opt | /etc | /var | /home | /root)
+        fail "PREFIX=$prefix: has to be a directory of Rechannel's own, as it is removed again" "PREFIX=/opt/rechannel"
+        ;;
+    esac
+    if [ -z "$destdir" ] && [ "$(id -u)" -ne 0 ]; then
+        fail "root's rights are needed" "run it as root, or stage it with DESTDIR=DIRECTORY"
+    fi
+}
+
+# Puts a file ($1) at $2 (below DESTDIR) with mode $3, and remembers it.
+put() {
+    mkdir -p "$destdir$(dirname "$2")"
+    cp "$1" "$destdir$2.new"
+    chmod "$3" "$destdir$2.new"
+    mv -f "$destdir$2.new" "$destdir$2"
+}
+
+# Prints a unit as it is installed.
+unit() {
+    sed -e "s|/opt/rechannel/|$prefix/|g" -e "s|^User=spark\$|User=$agent_user|" "$root/systemd/$1"
+}
+
+find_python() {
+    for name in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
+        if command -v "$name" >/dev/null 2>&1 &&
+            "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$name"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# Makes the program in $work/venv, as if it stood in $prefix already. The checkout stays as it is.
+build_venv() {
+    python=$(find_python) || fail "Python 3.11 or later with venv was not found" \
+        "install it, or name it: PYTHON=/path/to/python3.11"
+    source=$work/source
+    mkdir -p "$source/src/rechannel"
+    for file in pyproject.toml README.md LICENSE constraints.txt; do
+        [ ! -e "$root/$file" ] || cp "$root/$file" "$source/"
+    done
+    cp -P "$root"/src/rechannel/* "$source/src/rechannel/" 2>/dev/null || true # __pycache__ is a directory: left out
+    for link in "$source"/src/rechannel/*; do
+        [ ! -L "$link" ] || cp -R "$root/$(basename "$link")" "$source/"
+    done
+    find "$source" -name __pycache__ -type d -prune -exec rm -rf {} +
+    "$python" -m venv "$work/venv"
+    constraints=
+    [ ! -f "$source/constraints.txt" ] || constraints="-c $source/constraints.txt"
+    # shellcheck disable=SC2086 # no path here has a space in it: checked above, and mktemp's has none
+    "$work/venv/bin/python" -m pip install --disable-pip-version-check --no-cache-dir -q $constraints "$source"
+    # Scripts name their interpreter by its path.
+    for file in "$work"/venv/bin/* "$work/venv/pyvenv.cfg"; do
+        if [ -f "$file" ] && [ ! -L "$file" ] && grep -qI "$work/venv" "$file"; then
+            sed -i "s|$work/venv|$prefix|g" "$file"
+        fi
+    done
+}
+
+install_all() {
+    check_paths
+    if [ -e "$home" ] && [ ! -e "$marker" ] && [ -n "$(ls -A "$home")" ]; then
+        fail "$home: is there already, and not from here" "choose another PREFIX, or move it away"
+    fi
+    link=$destdir$bindir/rechannel
+    if { [ -e "$link" ] || [ -L "$link" ]; } && [ "$(readlink "$link")" != "$prefix/bin/rechannel" ]; then
+        fail "$link: is there already, and not from here" "choose another BINDIR, or move it away"
+    fi
+    mkdir -p "$(dirname "$home")"
+    work=$home.new # beside its place: on the same file system, so that changing over takes no time
+    rm -rf "$work"
+    trap 'rm -rf "$work"' EXIT
+    mkdir -p "$work/venv"
+    [ -n "$no_venv" ] || build_venv
+
+    share=$work/venv/share
+    mkdir -p "$share/doc/rechannel" "$share/rechannel"
+    cp "$root/README.md" "$root/CHANGELOG.md" "$root/LICENSE" "$root"/docs/*.md "$share/doc/rechannel/"
+    cp "$root/conf/rechannel.toml" "$share/rechannel/rechannel.toml"
+    {
+        for name in $units; do printf '%s\n' "$libdir/systemd/system/$name"; done
+        printf '%s\n' "$libdir/sysusers.d/rechannel.conf" "$libdir/tmpfiles.d/rechannel.conf" "$bindir/rechannel"
+        # An earlier installation with other directories is removed with this one.
+        [ ! -e "$marker" ] || cat "$marker"
+    } | sort -u >"$work/venv/.installed-files"
+    chmod -R u=rwX,go=rX "$work/venv"
+
+    # An example that nobody changed is no work of the operator's: the new one takes its place.
+    toml=$destdir$confdir/rechannel.toml
+    fresh=
+    if [ ! -e "$toml" ] || cmp -s "$toml" "$home/share/rechannel/rechannel.toml"; then fresh=yes; fi
+
+    if [ -e "$home" ]; then mv "$home" "$work/old"; fi
+    if ! mv "$work/venv" "$home"; then
+        [ ! -e "$work/old" ] || mv "$work/old" "$home"
+        fail "$home: could not be written"
+    fi
+    for name in $units; do
+        unit "$name" >"$work/$name"
+        put "$work/$name" "$libdir/systemd/system/$name" 644
+    done
+    put "$root/systemd/rechannel.sysusers" "$libdir/sysusers.d/rechannel.conf" 644
+    put "$root/systemd/rechannel.tmpfiles" "$libdir/tmpfiles.d/rechannel.conf" 644
+    mkdir -p "$destdir$bindir"
+    ln -sf "$prefix/bin/rechannel" "$link"
+    [ -z "$fresh" ] || put "$root/conf/rechannel.toml" "$confdir/rechannel.toml" 644
+
+    if [ -z "$destdir" ]; then
+        if command -v systemd-sysusers >/dev/null 2>&1; then systemd-sysusers "$libdir/sysusers.d/rechannel.conf"; fi
+        if command -v systemd-tmpfiles >/dev/null 2>&1; then
+            systemd-tmpfiles --create "$libdir/tmpfiles.d/rechannel.conf"
+        fi
+    fi
+    if is_live; then
+        systemctl daemon-reload
+        for name in $units; do
+            ! systemctl is-active -q "$name" || say "$name runs the old version until: systemctl restart $name"
+        done
+    fi
+    say "installed in $home; next: $confdir/rechannel.toml and keys, then systemctl enable --now rechannel-controller"
+    say "(or rechannel-agent, on nodes with executors); $prefix/share/doc/rechannel/services.md tells the rest"
+}
+
+uninstall_all() {
+    check_paths
+    if [ -e "$marker" ]; then
+        if is_live; then
+            # shellcheck disable=SC2086 # two names
+            systemctl disable --now -q $units || say "the services could not be stopped; removing them all the same"
+        fi
+        toml=$destdir$confdir/rechannel.toml
+        if cmp -s "$toml" "$home/share/rechannel/rechannel.toml"; then rm -f "$toml"; fi
+        while IFS= read -r file; do
+            case $file in
+            */bin/rechannel | "$bindir/rechannel")
+                [ "$(readlink "$destdir$file")" != "$prefix/bin/rechannel" ] || rm -f "$destdir$file"
+                ;;
+            */rechannel*.service | */rechannel.conf) rm -f "$destdir$file" ;;
+            esac
+            prune "$(dirname "$file")"
+        done <"$marker"
+        rm -rf "$home"
+        prune "$(dirname "$prefix")"
+        ! is_live || systemctl daemon-reload
+    elif [ -z "$purge" ]; then
+        say "nothing is installed in $home"
+    fi
+    if [ -n "$purge" ]; then
+        for name in $units; do
+            rm -rf "$destdir/etc/systemd/system/$name.d"
+        done
+        prune /etc/systemd/system
+    fi
+    for directory in "$confdir" "$logdir"; do
+        if [ -n "$purge" ]; then
+            rm -rf "$destdir$directory"
+        elif [ -d "$destdir$directory" ]; then
+            rmdir "$destdir$directory" 2>/dev/null || say "kept: $destdir$directory (PURGE=1 removes it)"
+        fi
+        prune "$(dirname "$directory")"
+    done
+    remove_user
+}
+
+# With DESTDIR: removes directories that are empty now, up to DESTDIR itself. Those of a live system are the system's.
+prune() {
+    directory=$1
+    while [ -n "$destdir" ] && [ "$directory" != / ] && rmdir "$destdir$directory" 2>/dev/null; do
+        directory=$(dirname "$directory")
+    done
+    return 0
+}
+
+# The user that sysusers made goes once nothing of its own is left; one of the same name that others made stays.
+remove_user() {
+    [ -z "$destdir" ] && [ ! -e "$confdir" ] && [ ! -e "$logdir" ] || return 0
+    [ "$(getent passwd rechannel | cut -d: -f5)" = 'Rechannel controller' ] || return 0
+    userdel rechannel || say "the user rechannel could not be removed"
+    ! getent group rechannel >/dev/null || groupdel rechannel || say "the group rechannel could not be removed"
+}
+
+action=${1:-}
+[ $# -eq 0 ] || shift
+no_venv=${NO_VENV:-}
+purge=${PURGE:-}
+[ "$no_venv" != 0 ] || no_venv=
+[ "$purge" != 0 ] || purge=
+for option in "$@"; do
+    case $action$option in
+    install--no-venv) no_venv=yes ;;
+    uninstall--purge) purge=yes ;;
+    *) fail "$option: no such option of $action" "see the head of systemd/install.sh" ;;
+    esac
+done
+case $action in
+install) install_all ;;
+uninstall) uninstall_all ;;
+*) fail "say what to do" "install.sh install [--no-venv] | uninstall [--purge]" ;;
+esac

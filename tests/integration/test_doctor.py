@@ -1,0 +1,160 @@
+"""The doctor on a real Redis, with real users of every role."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from unit.daemon.fakes import APP, batch, query, report, window
+
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import load
+from rechannel.daemon.cli import main
+from rechannel.migration.link.report import environment
+from rechannel.wire import keys
+from rechannel.wire.keys import Role
+from rechannel.wire.signing import make_keys
+from rechannel.wire.store import Author, Store
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+NODE = "127.0.0.2"
+
+
+def write(directory: Path, server: RedisServer, user: str, password: Path, name: str, more: str = "") -> Path:
+    path = directory / f"{name}.toml"
+    path.write_text(
+        f'[redis]\nurl = "unix://{server.socket_path}"\nusername = "{user}"\npassword_file = "{password}"\n'
+        f'[agent]\nnode = "{NODE}"\n{more}'
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A configuration for the administrator ("") and for a user of each role."""
+    directory = tmp_path_factory.mktemp("doctor")
+    password = directory / "admin"
+    password.write_text("geheim\n")
+    password.chmod(0o600)
+    found = {"": write(directory, server, "", password, "admin")}
+    for role in Role:
+        own = directory / f"{role}.password"
+        words = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else []), "--json"]
+        done = CliRunner().invoke(main, [*words, "--config", str(found[""]), "--password-file", str(own)])
+        assert done.exit_code == 0, done.output
+        found[role] = write(directory, server, json.loads(done.stdout)["user"], own, role)
+    return found
+
+
+@pytest.fixture
+def store(files: dict[str, Path]) -> Iterator[Store]:
+    store = Store(load(files[""], {}).redis, "default")
+    client: Any = store._redis
+    for key in client.scan_iter("*"):
+        client.delete(key)
+    yield store
+    store.close()
+
+
+def diagnosed(path: Path, code: int = 0) -> dict[str, list[dict[str, Any]]]:
+    done = CliRunner().invoke(main, ["doctor", "--config", str(path), "--json"])
+    assert done.exit_code == code, done.output
+    found: dict[str, list[dict[str, Any]]] = {}
+    for item in json.loads(done.stdout)["checks"]:
+        found.setdefault(item["check"], []).append(item)
+    return found
+
+
+@pytest.mark.parametrize("role", Role)
+def test_every_role_is_told_its_rights_and_nothing_is_written(files: dict[str, Path], store: Store, role: Role) -> None:
+    client: Any = store._redis
+    found = diagnosed(files[role])
+    (rights,) = found["redis-rights"]
+    assert rights["verdict"] == "ok", rights
+    assert f"has the role {role}: " in rights["sentence"]
+    assert list(client.scan_iter("*")) == []
+    assert ("controller" in found) == (role in (Role.VIEWER, Role.OPERATOR)), "the cluster takes a viewer's rights"
+
+
+def test_the_administrator_is_warned_and_redis_is_described(files: dict[str, Path], store: Store) -> None:
+    found = diagnosed(files[""])
+    assert found["redis-rights"][0]["verdict"] == "warning"
+    for check in ("redis", "redis-version", "redis-role", "redis-memory", "clock", "clock-parts"):
+        assert found[check][0]["verdict"] == "ok", found[check]
+    assert found["controller"][0]["verdict"] == "warning"
+    assert "no application" in found["links"][0]["sentence"]
+
+
+def test_a_user_that_lacks_rights_and_one_that_has_too_many(files: dict[str, Path], store: Store) -> None:
+    client: Any = store._redis
+    user = "rechannel-default-viewer"
+    client.execute_command("ACL", "SETUSER", user, "+xadd", "~rechannel:{default}:requests")
+    try:
+        (rights,) = diagnosed(files[Role.VIEWER])["redis-rights"]
+        assert (rights["verdict"], "requests" in rights["sentence"]) == ("warning", True)
+        client.execute_command("ACL", "SETUSER", user, "-zrangebyscore")
+        (rights, *_) = diagnosed(files[Role.VIEWER], code=5)["redis-rights"]
+        assert (rights["verdict"], "read applications" in rights["sentence"]) == ("failed", True)
+    finally:
+        words = ["acl", "add-role", "viewer", "--config", str(files[""]), "--password-file"]
+        again = CliRunner().invoke(main, [*words, str(files[""].parent / "viewer.password")])
+        assert again.exit_code == 0, again.output
+
+
+def test_a_wrong_password(files: dict[str, Path], server: RedisServer, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("wrong\n")
+    password.chmod(0o600)
+    (found,) = diagnosed(write(tmp_path, server, "", password, "wrong"), code=5)["redis"]
+    assert (found["verdict"], "refuses us" in found["sentence"]) == ("failed", True)
+
+
+def test_eviction_is_a_failure(files: dict[str, Path], store: Store) -> None:
+    client: Any = store._redis
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    client.config_set("maxmemory", str(2**30))
+    try:
+        assert diagnosed(files[Role.VIEWER], code=5)["redis-eviction"][0]["verdict"] == "failed"
+    finally:
+        client.config_set("maxmemory", "0")
+        client.config_set("maxmemory-policy", "noeviction")
+    assert diagnosed(files[Role.VIEWER])["redis-eviction"][0]["verdict"] == "ok"
+
+
+def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: Store) -> None:
+    """One node has an agent whose clock is 60 s ahead, the others have none; the link is of an older release."""
+    now = time.time()
+    given = {"spark.speculation": "true", "spark.task.cpus": "2"}
+    told = environment(lambda key, default: given.get(key, default)) | {"rechannel": "0.0.1"}
+    said = msgspec.structs.replace(report([query(["0", "1"])]), environment=told)
+    link = Author("default", f"link@{APP}")
+    store.seen_application(APP, now)
+    store.put(keys.REPORT, APP, link.envelope(said, ttl=60, application=APP))
+    store.append(keys.BATCHES, APP, link.envelope(batch(9, ["0", "1"], end=now), ttl=60, application=APP))
+    fast = Author("default", f"agent:{NODE}", lambda: time.time() + 60)
+    store.append(keys.WINDOWS, NODE, fast.envelope(window(0, end=now + 60), ttl=60))
+    found = diagnosed(files[Role.VIEWER], code=4)
+    assert [item["subject"] for item in found["clock-parts"]] == [f"agent:{NODE}"]
+    assert "60.0 s ahead" in found["clock-parts"][0]["sentence"]
+    assert [item["subject"] for item in found["agents"]] == ["127.0.0.3", "127.0.0.4", "127.0.0.5"]
+    assert "0.0.1" in found["links"][0]["sentence"]
+    assert [item["verdict"] for item in found["spark-settings"]] == ["warning"]
+    assert found["spark-cores"][0]["verdict"] == "warning"
+    assert "the longest stateful stage takes 0.1 s" in found["spark-locality"][0]["sentence"]
+    store.put(keys.REPORT, APP, msgspec.structs.replace(link.envelope(said, ttl=60, application=APP), schema=99))
+    assert diagnosed(files[Role.VIEWER], code=4)["links"][0]["verdict"] == "failed"
+
+
+def test_keys_that_do_not_match(files: dict[str, Path], server: RedisServer, tmp_path: Path) -> None:
+    private, _ = make_keys(tmp_path / "one")
+    _, public = make_keys(tmp_path / "other")
+    more = f'[signing]\nprivate_key_file = "{private}"\npublic_key_file = "{public}"\n'
+    found = diagnosed(write(tmp_path, server, "", files[""].parent / "admin", "keys", more), code=7)
+    assert found["signing-keys"][0]["verdict"] == "failed"
+    assert found["redis"][0]["verdict"] == "ok"

@@ -1,0 +1,114 @@
+"""A real controller process and a real Redis, asked over HTTP while two applications report."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from unit.daemon.fakes import World
+
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import load
+from rechannel.wire.signing import make_keys
+from rechannel.wire.store import Store
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+    return found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def config(server: RedisServer, tmp_path: Path) -> Path:
+    (tmp_path / "password").write_text("geheim\n")
+    make_keys(tmp_path / "keys")
+    path = tmp_path / "rechannel.toml"
+    path.write_text(
+        f"""
+[redis]
+url = "unix://{server.socket_path}"
+password_file = "{tmp_path}/password"
+timeout = 0.9
+[signing]
+private_key_file = "{tmp_path}/keys/signing.key"
+public_key_file = "{tmp_path}/keys/signing.pub"
+[controller]
+lease = 6
+observe = 0.2
+listen = "127.0.0.1:{free_port()}"
+"""
+    )
+    return path
+
+
+def started(config: Path) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "rechannel.daemon.cli", "controller", "--config", str(config)]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+@pytest.fixture
+def running(config: Path) -> Iterator[subprocess.Popen[str]]:
+    process = started(config)
+    yield process
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+
+
+def test_a_controller_is_scraped(config: Path, running: subprocess.Popen[str]) -> None:
+    settings = load(config, {})
+    store = Store(settings.redis, settings.cluster.name)
+    store._redis.flushall()
+    for name in ("app-1", "app-2"):
+        World(store, time.time, name).ready()  # type: ignore[arg-type]
+    base = f"http://{settings.controller.listen}"
+    with httpx.Client(base_url=base, trust_env=False, timeout=30) as client:
+
+        def asked(path: str) -> httpx.Response | None:
+            try:
+                return client.get(path)
+            except httpx.TransportError:
+                return None
+
+        until(lambda: (answer := asked("/readyz")) and answer.status_code == 200)
+        until(lambda: 'rechannel_executor_partitions{application="app-2"' in client.get("/metrics").text)
+        text = client.get("/metrics").text
+        assert 'rechannel_executor_partitions{application="app-1",executor="0",node="127.0.0.2"} 6.0' in text
+        assert "\nrechannel_controller_leads 1.0\n" in text
+        assert 'rechannel_controller_loop_runs_total{job="observe"}' in text
+        assert client.get("/healthz").json()["ok"] is True
+        assert client.get("/").status_code == 200
+        assert client.post("/metrics").status_code == 405
+
+        second = started(config)
+        assert "controller.listen" in second.communicate(timeout=PATIENCE)[1]
+        assert second.returncode == 7
+
+        tool = shutil.which("promtool")
+        if tool is not None:
+            done = subprocess.run([tool, "check", "metrics"], input=text, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+    running.terminate()
+    running.communicate(timeout=PATIENCE)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{base}/healthz", trust_env=False)
+    store.close()

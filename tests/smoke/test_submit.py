@@ -1,0 +1,68 @@
+"""`rechannel submit` with a script that knows nothing of it, on a real cluster and a real Redis."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from rechannel.conf.settings import load
+from rechannel.wire import keys
+from rechannel.wire.store import Store
+
+pytestmark = [pytest.mark.spark, pytest.mark.redis]
+ROOT = Path(__file__).parents[2]
+PATIENCE = 300.0
+
+
+def test_an_unmodified_script_is_attached_reports_and_counts_exactly(tmp_path: Path):
+    text = [f"a b c{number % 5} d{number % 3}" for number in range(30)]
+    (tmp_path / "in").mkdir()
+    for number, line in enumerate(text):
+        (tmp_path / "in" / f"{number}.txt").write_text(line + "\n")
+    with ProcessGroup(tmp_path / "logs") as group:
+        redis = RedisServer(group).start()
+        config = tmp_path / "rechannel.toml"
+        config.write_text(f'[redis]\nurl = "{redis.url}"\n[link]\ndirectory = "{tmp_path / "link"}"\n')
+        with StandaloneCluster(group, tmp_path / "cluster", [WorkerSpec("127.0.0.74", 2, 1024, None)]) as cluster:
+            environment = {**cluster.driver_environment(), "PYTHONPATH": str(ROOT / "src")}
+            environment.pop("RECHANNEL_CONFIG", None)
+            command = [sys.executable, "-m", "rechannel.daemon.cli", "submit", "--config", str(config)]
+            for key, value in {**cluster.conf(executor_cores=2), "spark.sql.shuffle.partitions": "4"}.items():
+                command += ["--conf", f"{key}={value}"]
+            script = Path(__file__).with_name("words.py")
+            command += [str(script), *(str(tmp_path / name) for name in ("in", "out.json", "stop"))]
+            with (tmp_path / "stdout").open("w") as out, (tmp_path / "stderr").open("w") as err:
+                process = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
+            try:
+                store = Store(load(config, {}).redis, "default")
+                deadline = time.monotonic() + PATIENCE
+                report = None
+                while report is None or not any(query.stages for query in report.body.queries):
+                    tail = (tmp_path / "stderr").read_text()[-3000:]
+                    assert process.poll() is None, f"ended too early\n{tail}"
+                    assert time.monotonic() < deadline, f"no report\n{tail}"
+                    time.sleep(0.5)
+                    names = store.applications(0.0)
+                    report = store.get(keys.REPORT, names[0]) if names else None
+                store.close()
+                (tmp_path / "stop").touch()
+                assert process.wait(PATIENCE) == 3, (tmp_path / "stderr").read_text()[-3000:]
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        assert report.body.name == "words.py"
+        assert [query.name for query in report.body.queries] == ["words"]
+        assert json.loads((tmp_path / "out.json").read_text()) == Counter(" ".join(text).split())
+        assert (tmp_path / "stdout").read_text().splitlines()[-1].startswith("counted ")
+        assert list((tmp_path / "link").iterdir()) == [], "the link ended, and left nothing behind"
+        redis.close()

@@ -1,0 +1,34 @@
+"""An ordinary PySpark script that knows nothing of Rechannel: counts words of files, batch by batch.
+
+``words.py INPUT OUTPUT STOP``: runs until the file STOP exists and all input is counted, then writes OUTPUT.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+COUNTS = {}
+
+
+def keep(frame, batch):
+    COUNTS.update({row["word"]: row["count"] for row in frame.collect()})
+
+
+if __name__ == "__main__":
+    source, output, stop = sys.argv[1:]
+    spark = SparkSession.builder.getOrCreate()
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(source)
+    words = lines.select(F.explode(F.split("value", " ")).alias("word")).groupBy("word").count()
+    query = words.writeStream.outputMode("update").foreachBatch(keep).queryName("words").start()
+    while not Path(stop).exists() and query.isActive:
+        time.sleep(0.2)
+    query.processAllAvailable()
+    query.stop()
+    Path(output).write_text(json.dumps(COUNTS))
+    spark.stop()
+    print("counted", len(COUNTS))
+    sys.exit(3)

@@ -1,0 +1,397 @@
+"""Every check of the doctor, both ways; and that its page tells of all of them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from rechannel import __version__
+from rechannel.conf.settings import load
+from rechannel.daemon import cli_doctor, doctor, doctor_cluster
+from rechannel.daemon.cli import main
+from rechannel.daemon.doctor import CATALOG, NEEDED, Found, Machine, Rights, Server, Verdict
+from rechannel.daemon.doctor_cluster import Application, Node
+from rechannel.daemon.exits import Exit
+from rechannel.migration.link.report import environment
+from rechannel.wire.keys import Role
+from rechannel.wire.messages import ControllerState, LinkReport
+from unit.daemon.fakes import APP, NOW, batch, query, report, window
+
+ROOT = Path(__file__).parents[3]
+OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
+FITTING = {name: low for name, (low, _) in NEEDED.items()}
+INFO: dict[str, Any] = {
+    "redis_version": "7.2.4",
+    "role": "master",
+    "maxmemory_policy": "noeviction",
+    "maxmemory": 0,
+    "used_memory": 2**20,
+    "aof_enabled": 1,
+    "rdb_last_bgsave_status": "ok",
+}
+STOCK = environment(lambda _, default: default)
+
+
+def of(found: Sequence[Found], check: str) -> list[Found]:
+    chosen = [item for item in found if item.check == check]
+    assert chosen, check
+    for item in found:
+        assert item.check in CATALOG
+        assert bool(item.cure) == (item.verdict is not OK), item
+    return chosen
+
+
+def verdicts(found: Sequence[Found], check: str) -> list[Verdict]:
+    return [item.verdict for item in of(found, check)]
+
+
+# -- this machine --
+
+
+@pytest.mark.parametrize(("version", "verdict"), [((3, 11, 0), OK), ((3, 14, 1), OK), ((3, 10, 9), FAILED)])
+def test_python(version: tuple[int, int, int], verdict: Verdict) -> None:
+    assert verdicts(doctor.machine(Machine(version, FITTING, "17")), "python") == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, OK),
+        ({"redis": ""}, FAILED),
+        ({"redis": "5.1.9"}, FAILED),
+        ({"redis": "10.0rc1"}, OK),
+        ({"apscheduler": "4.0.0a5"}, FAILED),
+        ({"pyspark": ""}, WARNING),
+        ({"pyspark": "3.5.1"}, WARNING),
+    ],
+)
+def test_packages(change: dict[str, str], verdict: Verdict) -> None:
+    found = doctor.machine(Machine((3, 12, 0), {k: v for k, v in (FITTING | change).items() if v}, "17"))
+    assert verdicts(found, "packages") == [verdict]
+    assert [item.subject for item in of(found, "packages")] == [*change] if verdict is not OK else [""]
+
+
+def test_packages_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    rules = {f"{name}>={low}{f',<{high}' if high else ''}" for name, (low, high) in NEEDED.items()}
+    assert set(project["dependencies"]) == rules
+    assert project["requires-python"] == f">={'.'.join(map(str, doctor.OLDEST_PYTHON))}"
+
+
+@pytest.mark.parametrize(
+    ("java", "spark", "verdict"),
+    [
+        ("17.0.2", "4.3.0", OK),
+        ("25", "4.3.0", OK),
+        ("25.0.1", "4.0.1", WARNING),
+        ("11.0.9", "4.0.0", FAILED),
+        ("1.8.0_392", "4.0.0", FAILED),
+        ("1.8.0_392", "3.5.1", OK),
+        ("11", "", FAILED),
+        ("17", "", OK),
+        ("", "4.3.0", WARNING),
+    ],
+)
+def test_java(java: str, spark: str, verdict: Verdict) -> None:
+    packages = FITTING | {"pyspark": spark} if spark else {k: v for k, v in FITTING.items() if k != "pyspark"}
+    assert verdicts(doctor.machine(Machine((3, 12, 0), packages, java)), "java") == [verdict]
+
+
+def test_java_is_found_where_spark_would_find_it(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.3\" 2024-04-16' >&2\n")
+    java.chmod(0o755)
+    assert cli_doctor.java_version({"JAVA_HOME": str(tmp_path), "PATH": ""}) == "21.0.3"
+    assert cli_doctor.java_version({"PATH": str(java.parent)}) == "21.0.3"
+    assert cli_doctor.java_version({"JAVA_HOME": str(tmp_path / "none")}) == ""
+
+
+def test_configuration_and_keys() -> None:
+    fine = doctor.configuration([], ["signing.public_key_file is not set: a link with it obeys nobody"])
+    assert (verdicts(fine, "configuration"), verdicts(fine, "signing-keys")) == ([OK], [OK])
+    bad = doctor.configuration(
+        [
+            "gate.min_gain: 7 is out of bounds; it must be between 0 and 1",
+            "signing.private_key_file: /k cannot be read",
+        ],
+        ["redis.password_file: /p can be read by everybody; `chmod o= /p`"],
+    )
+    assert (verdicts(bad, "configuration"), verdicts(bad, "signing-keys")) == ([FAILED, WARNING], [FAILED])
+    assert of(bad, "configuration")[1].cure == "`chmod o= /p`"
+
+
+@pytest.mark.parametrize(
+    ("variables", "verdict"),
+    [
+        ({}, OK),
+        ({"CONTROLLER__PLACEMENT_TTL": "16"}, WARNING),
+        ({"RESCHEDULE__TIMEOUT": "10"}, WARNING),
+        ({"LINK__REPORT": "30"}, WARNING),
+    ],
+)
+def test_times(variables: dict[str, str], verdict: Verdict) -> None:
+    settings = load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
+    assert verdicts(doctor.times(settings), "times") == [verdict]
+
+
+# -- Redis --
+
+
+@pytest.mark.parametrize(
+    ("check", "change", "verdict"),
+    [
+        ("redis", {}, OK),
+        ("redis-version", {}, OK),
+        ("redis-version", {"redis_version": "6.2.1"}, FAILED),
+        ("redis-version", {"redis_version": "7.2.4", "valkey_version": "9.0.0"}, OK),
+        ("redis-version", {"redis_version": ""}, FAILED),
+        ("redis-role", {}, OK),
+        ("redis-role", {"role": "slave"}, FAILED),
+        ("redis-eviction", {}, OK),
+        ("redis-eviction", {"maxmemory_policy": "allkeys-lru"}, WARNING),
+        ("redis-eviction", {"maxmemory_policy": "allkeys-lru", "maxmemory": 2**30}, FAILED),
+        ("redis-eviction", {"maxmemory_policy": "volatile-ttl", "evicted_keys": 3}, FAILED),
+        ("redis-memory", {"maxmemory": 2**21}, OK),
+        ("redis-memory", {"maxmemory": 2**20 + 1}, WARNING),
+        ("redis-persistence", {}, OK),
+        ("redis-persistence", {"aof_enabled": 0, "rdb_saves": 1}, OK),
+        ("redis-persistence", {"aof_enabled": 0, "rdb_saves": 0}, WARNING),
+        ("redis-persistence", {"rdb_last_bgsave_status": "err"}, FAILED),
+        ("redis-persistence", {"aof_last_write_status": "err"}, FAILED),
+    ],
+)
+def test_redis(check: str, change: dict[str, Any], verdict: Verdict) -> None:
+    assert verdicts(doctor.redis(Server(INFO | change, 0.001, 0.0), 2.0), check) == [verdict]
+
+
+def test_a_slow_redis() -> None:
+    assert verdicts(doctor.redis(Server(INFO, 0.6, 0.0), 2.0), "redis") == [WARNING]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seconds", "verdict"),
+    [(0.2, 0.0, OK), (-2.0, 0.0, WARNING), (2.0, 1.5, OK), (30.0, 0.1, FAILED), (-30.0, 0.1, FAILED)],
+)
+def test_this_machines_clock(ahead: float, seconds: float, verdict: Verdict) -> None:
+    found = doctor.clock(Server(INFO, seconds, ahead))
+    assert verdicts([found], "clock") == [verdict]
+    if verdict is not OK:
+        assert ("behind" in found.sentence) == (ahead > 0)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "verdict"), [({}, OK), ({"a": 0.5, "b": -1.5}, OK), ({"a": 1.5}, WARNING), ({"a": -8.0}, FAILED)]
+)
+def test_clocks_of_the_parts(ahead: dict[str, float], verdict: Verdict) -> None:
+    assert verdicts(doctor.clocks(ahead), "clock-parts") == [verdict]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_has_what_it_needs_and_no_more(role: Role) -> None:
+    wanted = doctor.needs(role)
+    assert verdicts([doctor.rights(Rights("u", None, wanted, False))], "redis-rights") == [OK]
+    assert role in doctor.rights(Rights("u", None, wanted, False)).sentence
+    more = wanted | {("nothing-of-ours", "write")}
+    assert verdicts([doctor.rights(Rights("u", role, more, False))], "redis-rights") == [WARNING]
+    for right in wanted:
+        lacking = doctor.rights(Rights("u", role, wanted - {right}, False))
+        assert (lacking.verdict, right[0] in lacking.sentence) == (FAILED, True)
+
+
+def test_users_of_no_role() -> None:
+    assert doctor.rights(Rights("default", None, frozenset(), True)).verdict is WARNING
+    assert doctor.rights(Rights("u", None, frozenset(), False)).verdict is FAILED
+
+
+# -- the cluster --
+
+
+def linked(**change: Any) -> LinkReport:
+    return msgspec.structs.replace(report([query(["0", "1"])]), **({"environment": STOCK} | change))
+
+
+def app(stages: dict[str, float] | None = None, **change: Any) -> Application:
+    return Application(APP, linked(**change), stages=stages or {})
+
+
+def test_controller() -> None:
+    state = ControllerState(
+        leader="a", since=NOW, epoch=1, paused=True, mode="apply", next_decision=NOW, last_sentence=""
+    )
+    assert verdicts([doctor_cluster.controller(state)], "controller") == [OK]
+    assert verdicts([doctor_cluster.controller(None)], "controller") == [WARNING]
+
+
+def test_agents() -> None:
+    here = frozenset({(APP, "0")})
+    cases = {
+        "fine": (Node(here, window(0), 5.0), OK),
+        "none": (Node(here, None), FAILED),
+        "stale": (Node(here, window(0), 21.0), FAILED),
+        "blind": (Node(here | {(APP, "9")}, window(0), 5.0), WARNING),
+        "busy": (Node(here, msgspec.structs.replace(window(0), complete=0.5), 5.0), WARNING),
+    }
+    for name, (node, verdict) in cases.items():
+        assert verdicts(doctor_cluster.agents({name: node}, 20.0), "agents") == [verdict], name
+    assert verdicts(doctor_cluster.agents({}, 20.0), "agents") == [OK]
+
+
+@pytest.mark.parametrize(
+    ("application", "verdict", "words"),
+    [
+        (app(), OK, "Spark 4.3.0"),
+        (Application(APP, None), WARNING, "silent"),
+        (Application(APP, None, unreadable=True), FAILED, "another schema"),
+        (app(environment={}), WARNING, "older release"),
+        (app(environment={**STOCK, "rechannel": "0.0.9"}), WARNING, "0.0.9"),
+        (app(spark_version="3.5.1"), WARNING, "older than 4.0"),
+        (app(rejected_messages=2), WARNING, "refused 2 messages"),
+        (app(problems=["the disk is full; free some"]), WARNING, "the disk is full"),
+        (app(queries=[query(["0"], problem="odd")]), WARNING, "odd"),
+    ],
+)
+def test_links(application: Application, verdict: Verdict, words: str) -> None:
+    found = of(doctor_cluster.links([application]), "links")
+    assert [item.verdict for item in found] == [verdict]
+    assert words in found[0].sentence
+
+
+def test_no_application_reports() -> None:
+    assert verdicts(doctor_cluster.links([]), "links") == [WARNING]
+
+
+def test_what_is_said_of_settings_is_not_said_twice() -> None:
+    given = {**STOCK, "spark.speculation": "true"}
+    said = doctor_cluster.settings(given, APP)
+    problem = f"{said[0].sentence}. {said[0].cure}."
+    assert verdicts(doctor_cluster.links([app(environment=given, problems=[problem])]), "links") == [OK]
+
+
+@pytest.mark.parametrize(
+    ("check", "given", "verdict"),
+    [
+        ("spark-settings", {}, OK),
+        ("spark-settings", {"spark.speculation": "true"}, WARNING),
+        ("spark-settings", {"spark.dynamicAllocation.enabled": "true"}, WARNING),
+        ("spark-settings", {"spark.sql.streaming.stateStore.unloadOnCommit": "true"}, WARNING),
+        ("spark-settings", {"spark.locality.wait": "0"}, WARNING),
+        (
+            "spark-settings",
+            {"spark.sql.streaming.statefulOperator.stateRebalancing.enabled": "true"},
+            WARNING,
+        ),
+        ("spark-settings", {"spark.master": "local[4]"}, FAILED),
+        ("spark-cores", {}, OK),
+        ("spark-cores", {"spark.task.cpus": "2"}, WARNING),
+        ("spark-scheduler", {}, OK),
+        ("spark-scheduler", {"spark.scheduler.mode": "FAIR"}, OK),
+        ("spark-scheduler", {"spark.scheduler.mode": "LIFO"}, WARNING),
+    ],
+)
+def test_settings_of_spark(check: str, given: dict[str, str], verdict: Verdict) -> None:
+    assert verdicts(doctor_cluster.settings(given, APP), check) == [verdict]
+    # A link tells what is needed to find the same from afar.
+    told = environment(lambda key, default: given.get(key, default))
+    assert verdicts(doctor_cluster.spark([app(environment=told)]), check) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("wait", "stage", "drifted", "verdict"),
+    [
+        ("3s", {}, 0, OK),
+        ("odd", {"q": 1.0}, 0, OK),
+        ("3s", {"q": 0.1}, 0, OK),
+        ("3s", {"q": 9.0}, 0, OK),
+        ("3s", {"p": 0.1, "q": 9.0}, 4, WARNING),
+        ("20s", {"q": 1.0}, 0, WARNING),
+        ("20s", {"q": 5.0}, 0, OK),
+    ],
+)
+def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Verdict) -> None:
+    told = {**STOCK, "spark.locality.wait": wait}
+    found = doctor_cluster.spark([app(stage, environment=told, drifted=drifted)])
+    assert verdicts(found, "spark-locality") == [verdict]
+
+
+def test_how_long_stages_take() -> None:
+    reports = [batch(number, ["0", "1"], {0: 1.0 + number}) for number in (7, 8, 9)]
+    assert cli_doctor.stage_seconds(reports, linked()) == {"name-of-q1": pytest.approx(9.0)}
+    assert cli_doctor.stage_seconds([], linked()) == {}
+
+
+def test_what_a_link_tells_is_bounded_and_holds_versions() -> None:
+    told = environment(lambda key, default: "x" * 9999)
+    assert len(told) <= 64
+    assert max(map(len, told.values())) <= 512
+    assert STOCK["rechannel"] == __version__
+    assert STOCK["spark.locality.wait"] == "3s"
+    msgspec.json.decode(msgspec.json.encode(linked(environment=told)), type=LinkReport)
+
+
+# -- the command --
+
+
+def found(check: str, verdict: Verdict) -> Found:
+    return Found(check, verdict, "s", "c")
+
+
+def test_the_exit_code_names_the_cause() -> None:
+    assert doctor.exit_of([found("agents", WARNING), found("python", OK)]) == Exit.DONE
+    assert doctor.exit_of([found("agents", FAILED)]) == Exit.NOT_READY
+    assert doctor.exit_of([found("redis-role", FAILED), found("agents", FAILED)]) == Exit.REDIS
+    assert doctor.exit_of([found("redis", FAILED), found("signing-keys", FAILED)]) == Exit.CONFIGURATION
+
+
+def test_a_file_of_spark_settings_before_a_start(tmp_path: Path) -> None:
+    path = tmp_path / "spark-defaults.conf"
+    path.write_text(
+        "# spark.speculation true\nspark.task.cpus   2\nspark.locality.wait=0\nspark.scheduler.mode : FAIR\n"
+        "spark.executor.extraJavaOptions -Da=b \\\n   -Dc=d\n\n"
+    )
+    assert cli_doctor.spark_defaults(path) == {
+        "spark.task.cpus": "2",
+        "spark.locality.wait": "0",
+        "spark.scheduler.mode": "FAIR",
+        "spark.executor.extraJavaOptions": "-Da=b -Dc=d",
+    }
+    done = CliRunner().invoke(main, ["doctor", "--conf", str(path), "--json"])
+    said = json.loads(done.stdout)
+    assert (done.exit_code, said["ok"], said["counts"]) == (0, True, {"ok": 1, "warning": 2, "failed": 0})
+    missing = CliRunner().invoke(main, ["doctor", "--conf", str(tmp_path / "none")])
+    assert (missing.exit_code, "cannot be read" in missing.stderr) == (1, True)
+
+
+def test_a_wrong_configuration_is_told_whole_and_redis_not_asked(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[gate]\nmin_gain = 7\n[agent]\nwindow = 0\n")
+    done = CliRunner().invoke(main, ["doctor", "--config", str(path)])
+    assert done.exit_code == 7
+    assert all(words in done.stdout for words in ("gate.min_gain", "agent.window", "2 failed"))
+    assert "redis" not in done.stdout.replace("redis.", "")
+
+
+def test_a_redis_that_is_away(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[redis]\nurl = "redis://127.0.0.1:1/0"\ntimeout = 0.2\n')
+    done = CliRunner().invoke(main, ["doctor", "--config", str(path), "--json"])
+    said = {item["check"]: item for item in json.loads(done.stdout)["checks"]}
+    assert (done.exit_code, said["redis"]["verdict"]) == (5, "failed")
+    assert said["redis"]["cure"]
+
+
+def test_the_page_tells_of_every_check() -> None:
+    text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    headings = [line.removeprefix("### ").strip("`") for line in text.splitlines() if line.startswith("### ")]
+    assert headings == [*CATALOG]
+    for name in CATALOG:
+        section = text.partition(f"### `{name}`")[2].partition("###")[0]
+        assert CATALOG[name] in section, name
+        assert "Cure:" in section, name

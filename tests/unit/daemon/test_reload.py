@@ -1,0 +1,115 @@
+"""Controller and agent go on with other settings: all their parts, at once, and without a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from structlog.testing import capture_logs
+
+from rechannel.conf.reloading import Reread, merged
+from rechannel.conf.settings import Settings, load
+from rechannel.daemon import service
+from rechannel.daemon.controller import Controller
+from rechannel.daemon.lead import Lead
+from rechannel.monitors.agent import Pusher
+from rechannel.wire.signing import Signer
+from rechannel.wire.store import Author
+from unit.daemon.fakes import APP, CONFIG, FakeClock, FakeStore, World, decisions, go_on, window
+
+SECTIONS = tuple(type(getattr(CONFIG, item.name)) for item in dataclasses.fields(Settings) if item.name != "policies")
+
+
+def other(**variables: str) -> Settings:
+    found = load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
+    return merged(CONFIG, found)
+
+
+def holders(thing: Any, wanted: tuple[type, ...], seen: set[int]) -> list[tuple[Any, Any]]:
+    """Every object of ours that holds such a value, reached from one, with the value."""
+    if id(thing) in seen or not type(thing).__module__.startswith("rechannel.") or isinstance(thing, wanted):
+        return []
+    seen.add(id(thing))
+    found = []
+    for value in list(vars(thing).values()) if hasattr(thing, "__dict__") else []:
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        for item in items:
+            if isinstance(item, wanted):
+                found.append((thing, item))
+            found += holders(item, wanted, seen)
+    return found
+
+
+def test_no_part_of_the_controller_keeps_the_old_settings(leader: Controller) -> None:
+    settings = other(GATE__COOLDOWN="5", RESCHEDULE__SETTLE="3", CONTROLLER__PLACEMENT_TTL="77")
+    assert len(holders(leader, (Settings,), set())) >= 4
+    leader.take(settings)
+    kept = [
+        type(part).__name__
+        for part, value in holders(leader, (Settings, *SECTIONS), set())
+        # The lead lives by the lease, by Redis and by its name, none of which is live.
+        if not isinstance(part, Lead) and value != settings and value not in vars(settings).values()
+    ]
+    assert kept == []
+
+
+def test_what_is_decided_next_is_decided_by_the_new_ones(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.take(other(RESCHEDULE__MODE="observe"))
+    leader.decide_all()
+    assert decisions(store)[-1].outcome == "planned"
+    leader.take(other(RESCHEDULE__MODE="apply", RESCHEDULE__POLICY="even"))
+    go_on(world, 5)
+    leader.decide_all()
+    assert decisions(store)[-1].policy == "even"
+
+
+def test_a_migration_under_way_goes_on(leader: Controller, world: World, store: FakeStore) -> None:
+    leader.decide("operator", application=APP, apply=True)
+    assert leader.migrations.running
+    leader.take(other(GATE__COOLDOWN="5", MIGRATION__MAX_MOVES="1"))
+    world.obey()
+    leader.observe()
+    leader.follow()
+    assert not leader.migrations.running
+    assert leader.migrations.resting(APP, store.clock()) == 300  # the rest it was begun with
+    assert leader.settings.gate.cooldown == 5
+
+
+def test_settings_are_not_changed_amid_a_cycle(leader: Controller) -> None:
+    done = threading.Event()
+    taking = threading.Thread(target=lambda: (leader.take(other(GATE__COOLDOWN="5")), done.set()))
+    with leader._lock:
+        taking.start()
+        assert not done.wait(0.05)
+        assert leader.settings is CONFIG
+    taking.join(10)
+    assert leader.settings.gate.cooldown == 5
+
+
+def test_the_agent_takes_bounds_over(clock: FakeClock) -> None:
+    pusher = Pusher("n", lambda: None, buffered_windows=3)  # type: ignore[arg-type, return-value]
+    author = Author("default", "agent:n", clock)
+    for number in range(3):
+        pusher.offer(author.envelope(window(0, end=float(number)), ttl=60))
+    pusher.take(load(None, {"RECHANNEL_AGENT__BUFFERED_WINDOWS": "1"}))
+    pusher.offer(author.envelope(window(0), ttl=60))
+    assert pusher.waiting == 1
+    assert sum(pusher.take_dropped().values()) == 3
+
+
+def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeClock) -> None:
+    store, stop = FakeStore(clock), threading.Event()
+    monkeypatch.setattr(service, "Store", lambda *_: store)
+    monkeypatch.setattr(service, "signer_of", lambda _: Signer(Ed25519PrivateKey.generate()))
+    asked, taken = threading.Event(), []
+    monkeypatch.setattr(Controller, "take", lambda self, settings: (taken.append(settings), stop.set()))
+    asked.set()
+    started = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.1"})
+    new = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.2", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})
+    with capture_logs() as lines:
+        service.run_controller(started, stop, reread=Reread(asked, lambda: new))
+    assert [(item.reschedule.timeout, item.controller.observe) for item in taken] == [(9, 0.1)]
+    said = {line["field"]: line["event"] for line in lines if "field" in line}
+    assert said == {"reschedule.timeout": "setting-taken", "controller.observe": "setting-not-taken"}

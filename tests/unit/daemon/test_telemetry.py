@@ -1,0 +1,110 @@
+"""Metrics: the table, the page that shows it, and what an answer holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rechannel.daemon import telemetry
+from rechannel.daemon.counts import Counted, Counts
+from rechannel.daemon.loops import Loops
+from rechannel.daemon.view import ApplicationView, Board, ControllerView, ExecutorView, QueryView, Role
+from rechannel.monitors import definitions, metrics
+from unit.daemon.fakes import FakeClock
+
+ROOT = Path(__file__).parents[3]
+QUERY = QueryView("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
+APPLICATION = ApplicationView(
+    application="app",
+    name="job",
+    spark_version="4.3.0",
+    ready=True,
+    code="ready",
+    sentence="ready",
+    coverage=1.0,
+    shuffles_seen=None,
+    executors=(ExecutorView("1", "n1", 2, 5, 0.5), ExecutorView("2", "n2", 2, 3)),
+    queries=(QUERY, dataclasses.replace(QUERY, batch_seconds=9.0)),
+    partitions=(),
+    hot_streams=(),
+    streams={},
+    moves=(),
+    settled_moves=0,
+    counters={"landed": 4},
+    problems=(),
+)
+VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, applications=(APPLICATION,), redis_up=True)
+
+
+# Prometheus' client writes labels in the order of their names: application, executor, node; application, name, query.
+def scraped(view: ControllerView, counts: Counts | None = None) -> dict[tuple[str, ...], float]:
+    clock, board, registry = FakeClock(), Board(), CollectorRegistry()
+    board.put(view)
+    registry.register(telemetry.ControllerMetrics(board.take, Loops(clock, clock), counts or Counts()))
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    }
+
+
+def test_the_page_shows_every_metric() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    for table in (telemetry.TABLE, metrics.TABLE):
+        assert definitions.markdown(table) in page
+
+
+@pytest.mark.parametrize("item", (*telemetry.TABLE, *metrics.TABLE), ids=lambda item: item.name)
+def test_a_name_follows_the_conventions(item: definitions.Definition) -> None:
+    assert item.name.startswith("rechannel_")
+    assert not any(word in item.name for word in ("_ms", "millis", "percent", "_mb", "_count"))
+    assert not {"partition", "move", "decision", "run"} & set(item.labels)
+    assert item.text
+
+
+def test_names_are_given_once() -> None:
+    names = [item.name for item in (*telemetry.TABLE, *metrics.TABLE)]
+    assert len(set(names)) == len(names)
+
+
+def test_what_is_known_is_told_and_nothing_else() -> None:
+    found = scraped(VIEW)
+    assert found["rechannel_controller_leads",] == 1
+    assert found["rechannel_executor_utilization_ratio", "app", "1", "n1"] == 0.5
+    assert ("rechannel_executor_utilization_ratio", "app", "2", "n2") not in found
+    assert found["rechannel_executor_partitions", "app", "2", "n2"] == 3
+    assert found["rechannel_query_snapshot_lag_batches", "app", "named", "q"] == 7
+    assert found["rechannel_link_landed_moves_total", "app"] == 4
+    assert found["rechannel_moves_in_flight", "planned"] == 0
+
+
+def test_a_query_that_is_told_twice_is_one_series() -> None:
+    assert scraped(VIEW)["rechannel_query_batch_seconds", "app", "named", "q"] == 9.0
+
+
+def test_what_is_gone_has_no_series() -> None:
+    gone = dataclasses.replace(VIEW, applications=())
+    assert not [key for key in scraped(gone) if "app" in key]
+
+
+def test_counts_are_shown() -> None:
+    counts = Counts()
+    counts.add(Counted.DECISIONS, "applied", "pays", "timeout")
+    assert scraped(VIEW, counts)["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
+
+
+def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definitions, "MOST_SERIES", 3)
+    odd = tuple(ExecutorView(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
+    found = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
+    assert len([key for key in found if key[0] == "rechannel_executor_partitions"]) == 3
+    assert found["rechannel_controller_series_left_out",] > 0
+
+
+def test_a_metric_takes_the_labels_it_has() -> None:
+    with pytest.raises(ValueError, match="labels"):
+        definitions.Values(telemetry.TABLE).set(telemetry.EPOCH, 1, "odd")

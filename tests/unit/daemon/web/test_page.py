@@ -1,0 +1,315 @@
+"""The web view without a browser: what is shown, that it stays small, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import json
+from html.parser import HTMLParser
+
+import httpx
+import msgspec
+import pytest
+from starlette.applications import Starlette
+
+from rechannel.daemon.view import ControllerView, DecisionView, ExecutorView, LoopView, PartitionView, Role
+from rechannel.daemon.web import bounds, rendering, routes, sample
+from rechannel.daemon.web.document import VERSION, document
+from rechannel.wire.messages import MoveView, Refusal
+
+NOW = 1_800_000_000.0
+SCRIPT = "<script>alert('x')</script>\"'&\u202e\x1b[2J"
+
+
+class _Parsed(HTMLParser):
+    """Collects tags, attributes and text, as a browser would see them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += " ".join(data.split()) + " "
+
+
+def shown(view: ControllerView, now: float = NOW) -> _Parsed:
+    return _Parsed(rendering.page(document(view, now), 3.0))
+
+
+def hostile(value):
+    """Every text in a view replaced by one that breaks out wherever it is not escaped; words of our own are kept."""
+    if isinstance(value, str) and not isinstance(value, Role):
+        return f"{value}{SCRIPT}"
+    if isinstance(value, (tuple, list)):
+        return type(value)(hostile(item) for item in value)
+    if isinstance(value, dict):
+        return {hostile(key): hostile(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return dataclasses.replace(
+            value, **{f.name: hostile(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        )
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(
+            value, **{name: hostile(getattr(value, name)) for name in value.__struct_fields__}
+        )
+    return value
+
+
+def large(executors: int, partitions: int, name: str = "clicks") -> ControllerView:
+    """A view of one application with so many executors and partitions, all busy, all moving."""
+    view = sample.sample(NOW)
+    (application,) = view.applications
+    query = dataclasses.replace(application.queries[0], name=name)
+    application = dataclasses.replace(
+        application,
+        queries=(query,),
+        executors=tuple(
+            ExecutorView(f"{name}{n}", f"{name}-{n // 4}", 4, partitions // executors, utilization=n / executors)
+            for n in range(executors)
+        ),
+        partitions=tuple(
+            PartitionView(query.query, name, 0, n, f"{name}{n % executors}", busy_seconds=n / partitions)
+            for n in range(partitions)
+        ),
+        moves=tuple(
+            MoveView(move=str(n), query=query.query, stage=0, partition=n, source=name, target=name, step=n, state=name)
+            for n in range(partitions)
+        ),
+        problems=(name * 200,) * 1000,
+    )
+    (first, *_) = view.decisions
+    made = msgspec.structs.replace(
+        first.decision,
+        executors=first.decision.executors * executors,
+        refusals=[Refusal(law=name, reach=name, detail=name * 200)] * executors,
+        notes=[name * 200] * 1000,
+        names={str(n): name for n in range(1000)},
+        batch_time_before={str(n): 1.0 for n in range(1000)},
+    )
+    return dataclasses.replace(
+        view, applications=(application,), decisions=(DecisionView(name, made),) * 1000, drains=view.drains * 1000
+    )
+
+
+def test_the_placement_is_shown_by_node_and_executor_with_every_partition():
+    view = sample.sample(NOW)
+    page = shown(view)
+    cells = [attrs for tag, attrs in page.tags if tag == "li" and (attrs.get("class") or "")[:2] in ("c0", "c1", "c2")]
+    assert cells
+    assert sum(tag == "li" and "title" in attrs for tag, attrs in page.tags) == 52
+    for words in ("node-1", "executor 1", "orders-join", "over the limit", "drained", "slow: its tasks take 1.4 times"):
+        assert words in page.text
+    assert "Shown are" not in page.text
+
+
+def test_moves_decisions_refusals_and_drains_are_told_with_their_numbers():
+    text = shown(sample.sample(NOW, 2)).text
+    for words in (
+        "2 of 6 moves have landed; step 2 of 3; 2 planned; 1 prepared; 1 steered",
+        "4% gain, below gate.min_gain (10%)",
+        "executor 3 would hold 7.9 GB of state, 6.4 GB are free",
+        "asked by ada: clicks lags behind",
+        "3.2 s was predicted",
+        "kernel update",
+        "missed 1",
+        "18.4 MB",
+    ):
+        assert words in text
+
+
+def test_a_moving_partition_says_where_it_goes():
+    (application,) = document(sample.sample(NOW), NOW)["applications"]
+    cells = [c for n in application["nodes"] for e in n["executors"] for g in e["groups"] for c in g["cells"]]
+    assert sum("to" in cell for cell in cells) == 6
+
+
+def test_hostile_text_stays_text_in_every_place():
+    honest, attacked = sample.sample(NOW, 2), hostile(sample.sample(NOW, 2))
+    page = shown(attacked)
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert "alert('x')" in page.text
+    known = {tag for tag, _ in shown(honest).tags}
+    assert {tag for tag, _ in page.tags} <= known
+    allowed = {name for _, attributes in shown(honest).tags for name in attributes}
+    assert {name for _, attributes in page.tags for name in attributes} <= allowed
+    raw = rendering.page(document(attacked, NOW), 3.0)
+    assert "\u202e" not in raw
+    assert "\x1b" not in raw
+
+
+@pytest.mark.parametrize("part", ["name", "sentence", "problems"])
+def test_each_name_and_reason_is_escaped(part):
+    view = sample.sample(NOW)
+    value = (SCRIPT,) if part == "problems" else SCRIPT
+    application = dataclasses.replace(view.applications[0], **{part: value})
+    raw = rendering.fragment(document(dataclasses.replace(view, applications=(application,)), NOW))
+    assert "<script" not in raw
+    assert "&lt;script&gt;" in raw
+
+
+def test_a_large_cluster_stays_small_and_says_what_is_left_out():
+    view = large(1000, 10_000)
+    made = document(view, NOW)
+    page = rendering.page(made, 3.0)
+    assert len(page) < 600_000
+    assert len(msgspec.json.encode(made)) < 500_000
+    text = _Parsed(page).text
+    assert "200 of 1,000 executors, the busiest" in text
+    assert "2,000 of 10,000 partitions" in text
+    assert "Shown are 150 of 10,000 moves" in text
+    assert "Shown are 20 of 1,000 refusals" in text
+    assert "Shown are 50 of 1,000 drains" in text
+
+
+def test_a_large_and_hostile_cluster_stays_bounded():
+    attacked = large(1000, 10_000, name='"' * 100)
+    assert len(rendering.page(document(attacked, NOW), 3.0)) < 3_000_000
+
+
+def test_one_executor_with_everything_shows_its_hottest_partitions():
+    (application,) = document(large(1, 10_000), NOW)["applications"]
+    (group,) = application["nodes"][0]["executors"][0]["groups"]
+    assert len(group["cells"]) == bounds.CELLS
+    assert group["left_out"] == 10_000 - bounds.CELLS
+    assert min(cell["partition"] for cell in group["cells"]) == 10_000 - bounds.CELLS
+
+
+def test_what_is_empty_is_said_in_words():
+    text = shown(sample.empty(NOW)).text
+    for words in (
+        "No application reports: does a driver run rechannel.attach(spark) ?",
+        "Nothing is being moved.",
+        "Nothing has been decided yet.",
+        "No stream is hot",
+        "No node is drained.",
+    ):
+        assert words in text
+
+
+def test_an_application_without_anything_says_so():
+    view = sample.sample(NOW)
+    application = dataclasses.replace(view.applications[0], executors=(), queries=(), partitions=(), moves=())
+    text = shown(dataclasses.replace(view, applications=(application,))).text
+    assert "No streaming query runs in this application." in text
+    assert "No executor is known." in text
+
+
+def _banners(view: ControllerView, now: float = NOW) -> tuple[bool, str]:
+    made = document(view, now)
+    return made["stale"], " ".join(banner["text"] for banner in made["banners"])
+
+
+def test_figures_of_now_have_no_banner():
+    assert _banners(sample.sample(NOW)) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("view", "now", "words"),
+    [
+        pytest.param(sample.away(NOW), NOW, "Stale: Redis is away (redis.internal:6379", id="Redis is away"),
+        pytest.param(sample.away(NOW), NOW, "nobody is known to lead", id="and nobody leads"),
+        pytest.param(sample.sample(NOW), NOW + 30, "Stale: these figures are of", id="the view is not renewed"),
+        pytest.param(ControllerView(0.0, "", ""), NOW, "has just started", id="the first second"),
+        pytest.param(
+            ControllerView(NOW, "c", "n", redis_problem="refused"), NOW, "has not heard from Redis yet", id="starting"
+        ),
+    ],
+)
+def test_figures_that_may_be_old_are_said_to_be(view, now, words):
+    stale, sentences = _banners(view, now)
+    assert stale
+    assert words in sentences
+    assert words in shown(view, now).text
+
+
+def test_a_view_that_is_rarely_made_is_not_stale_at_once():
+    view = dataclasses.replace(sample.sample(NOW), loops=(LoopView("view", 60.0),))
+    assert _banners(view, NOW + 100) == (False, "")
+
+
+def test_a_stand_by_and_a_pause_are_told_of_but_are_not_stale():
+    view = dataclasses.replace(sample.sample(NOW), role=Role.STANDING_BY, leader="other/1", paused=True)
+    stale, sentences = _banners(view)
+    assert not stale
+    assert "does not lead: other/1 leads" in sentences
+    assert "paused" in sentences
+
+
+def test_figures_that_nobody_measured_do_not_break_the_page():
+    view = sample.sample(NOW)
+    odd = itertools.cycle([float("nan"), float("inf"), -1e30, 1e30, None])
+    (application,) = view.applications
+    application = dataclasses.replace(
+        application,
+        executors=tuple(dataclasses.replace(item, utilization=next(odd)) for item in application.executors),
+        partitions=tuple(dataclasses.replace(item, busy_seconds=next(odd)) for item in application.partitions),
+    )
+    drain = dataclasses.replace(view.drains[0], since=-1e11, deadline=1e11)
+    made = document(dataclasses.replace(view, applications=(application,), drains=(drain,)), NOW)
+    assert rendering.page(made, 3.0)
+    assert msgspec.json.encode(made)
+
+
+def _get(path: str, view=lambda: sample.sample(NOW), **headers: str) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(Starlette(routes=routes(view, clock=lambda: NOW)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.get(path, headers=headers)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/fragment", "/api/view", "/static/page.js", "/static/style.css", "/static/none"]
+)
+def test_every_answer_forbids_what_it_does_not_need(path):
+    answer = _get(path)
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'")
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_holds_no_inline_script_nor_style_and_names_no_other_host():
+    page = _get("/")
+    parsed = _Parsed(page.text)
+    assert page.headers["cache-control"] == "no-store"
+    assert all(attributes.get("src") == "static/page.js" for tag, attributes in parsed.tags if tag == "script")
+    assert not [tag for tag, attributes in parsed.tags if tag == "style" or "style" in attributes]
+    assert not [name for _, attributes in parsed.tags for name in attributes if name.startswith("on")]
+    assert "//" not in page.text.replace("<!doctype html>", "")
+
+
+def test_the_same_is_there_as_json():
+    answer = _get("/api/view")
+    assert answer.headers["content-type"] == "application/json"
+    found = json.loads(answer.text)
+    assert found["version"] == VERSION == 1
+    assert found["controller"]["epoch"] == 7
+    assert found["decisions"][1]["refusals"][0]["law"] == "gain"
+
+
+def test_static_files_are_asked_for_again_only_when_they_changed():
+    tag = _get("/static/style.css").headers["etag"]
+    assert _get("/static/style.css", **{"If-None-Match": tag}).status_code == 304
+    assert _get("/static/none").status_code == 404
+
+
+def test_many_browsers_cost_one_rendering():
+    view = sample.sample(NOW)
+    asked = []
+    app = Starlette(routes=routes(lambda: view, clock=lambda: NOW))
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            for answer in await asyncio.gather(*(client.get("/fragment") for _ in range(5))):
+                asked.append(answer.text)
+
+    asyncio.run(ask())
+    assert len(set(asked)) == 1

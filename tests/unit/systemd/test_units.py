@@ -1,0 +1,155 @@
+"""The units as they are installed: systemd reads them, their hardening has a bound, nothing of them stays behind."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "systemd" / "install.sh"
+UNITS = ("rechannel-controller.service", "rechannel-agent.service")
+EXPOSURE = {"rechannel-controller.service": 1.3, "rechannel-agent.service": 2.0}  # of 10; systemd 252 says 1.1 and 1.7
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing: the units are NOT checked; make setup"
+)
+
+
+def install(tmp_path: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "DESTDIR": str(tmp_path / "root"), **variables}
+    return subprocess.run(["sh", str(SCRIPT), *words], env=environment, capture_output=True, text=True, check=False)
+
+
+def installed(tmp_path: Path, **variables: str) -> Path:
+    done = install(tmp_path, "install", "--no-venv", **variables)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "root"
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir() or path.is_symlink()}
+
+
+def unit(path: Path) -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(path)
+    return parser
+
+
+@needs_systemd
+def test_systemd_reads_the_installed_units_without_a_word(tmp_path: Path) -> None:
+    prefix = tmp_path / "opt"
+    root = installed(tmp_path, PREFIX=str(prefix))
+    program = prefix / "bin" / "rechannel"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    units = [str(root / "usr/lib/systemd/system" / name) for name in UNITS]
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=one", *units]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    ours = [line for line in (done.stdout + done.stderr).splitlines() if "rechannel" in line]
+    assert (done.returncode, ours) == (0, []), done.stderr
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", UNITS)
+def test_the_exposure_of_a_unit_has_a_bound(name: str) -> None:
+    command = ["systemd-analyze", "security", "--offline=yes", str(ROOT / "systemd" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
+    assert found is not None, done.stdout
+    assert float(found[1]) <= EXPOSURE[name]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_is_supervised(name: str) -> None:
+    service = unit(ROOT / "systemd" / name)["Service"]
+    assert service["Type"] == "notify"
+    assert service["WatchdogSec"].endswith("min")
+    assert service["Restart"] == "on-failure"  # what the watchdog kills is a failure
+    assert service["RestartPreventExitStatus"] == "2 7"
+    assert service["ExecReload"] == "kill -HUP $MAINPID"
+
+
+def test_what_is_installed_names_the_chosen_directory_and_user(tmp_path: Path) -> None:
+    root = installed(tmp_path, PREFIX="/srv/rechannel", AGENT_USER="hadoop")
+    service = unit(root / "usr/lib/systemd/system/rechannel-agent.service")["Service"]
+    assert service["ExecStart"] == "/srv/rechannel/bin/rechannel agent"
+    assert service["User"] == "hadoop"
+    assert (root / "usr/local/bin/rechannel").readlink() == Path("/srv/rechannel/bin/rechannel")
+    assert "opt" not in {path.name for path in root.iterdir()}
+
+
+def test_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
+    root = installed(tmp_path)
+    assert {f"usr/lib/systemd/system/{name}" for name in UNITS} < files(root)
+    assert {"etc/rechannel/rechannel.toml", "usr/lib/sysusers.d/rechannel.conf"} < files(root)
+    assert not (tmp_path / "root/opt/rechannel.new").exists()
+    assert install(tmp_path, "uninstall").returncode == 0
+    assert list(root.rglob("*")) == []
+
+
+def test_what_the_operator_wrote_stays_until_it_is_purged(tmp_path: Path) -> None:
+    root = installed(tmp_path)
+    (root / "etc/rechannel/rechannel.toml").write_text("[cluster]\nname = 'mine'\n")
+    (root / "etc/rechannel/signing.key").write_text("secret")
+    dropin = root / "etc/systemd/system/rechannel-agent.service.d/local.conf"
+    dropin.parent.mkdir(parents=True)
+    dropin.write_text("[Service]\nUser=hadoop\n")
+    done = install(tmp_path, "uninstall")
+    assert "kept: " in done.stdout
+    assert files(root) == {
+        "etc/rechannel/rechannel.toml",
+        "etc/rechannel/signing.key",
+        "etc/systemd/system/rechannel-agent.service.d/local.conf",
+    }
+    assert install(tmp_path, "uninstall", PURGE="1").returncode == 0
+    assert list(root.rglob("*")) == []
+
+
+def test_an_upgrade_keeps_the_operators_configuration_and_renews_an_untouched_one(tmp_path: Path) -> None:
+    root = installed(tmp_path)
+    (root / "opt/rechannel/left-over").write_text("of the old version")
+    for share in ("etc/rechannel", "opt/rechannel/share/rechannel"):  # as an older version had it
+        (root / share / "rechannel.toml").write_text("# older\n")
+    installed(tmp_path)
+    assert not (root / "opt/rechannel/left-over").exists()
+    new = (ROOT / "conf/rechannel.toml").read_text()
+    assert (root / "etc/rechannel/rechannel.toml").read_text() == new
+    (root / "etc/rechannel/rechannel.toml").write_text("# mine\n")
+    installed(tmp_path)
+    assert (root / "etc/rechannel/rechannel.toml").read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PREFIX": "/usr/local"}, "Rechannel's own"),
+        ({"PREFIX": "opt"}, "no absolute path"),
+        ({"PREFIX": "/opt/../etc"}, "may be in a path"),
+        ({"PREFIX": "/opt/re channel"}, "may be in a path"),
+        ({"AGENT_USER": "a|b"}, "no user name"),
+    ],
+)
+def test_what_would_do_harm_is_refused(tmp_path: Path, variables: dict[str, str], said: str) -> None:
+    for action in ("install", "uninstall"):
+        done = install(tmp_path, action, NO_VENV="1", **variables)
+        assert done.returncode == 1
+        assert said in done.stderr
+    assert not (tmp_path / "root").exists()
+
+
+def test_what_others_put_there_is_neither_overwritten_nor_removed(tmp_path: Path) -> None:
+    other = tmp_path / "root/opt/rechannel/other"
+    other.parent.mkdir(parents=True)
+    other.write_text("not ours")
+    assert "not from here" in install(tmp_path, "install", "--no-venv").stderr
+    install(tmp_path, "uninstall", "--purge")
+    assert other.read_text() == "not ours"
