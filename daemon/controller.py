@@ -65,13 +65,14 @@ class Controller:
         self._store = store
         self._signer = signer
         self._clock = clock
+        self._steady = steady  # for waits: the clock may be set while they last
         self._author = Author(settings.cluster.name, self.lead.name, clock)
         self._collector = Collector(store, settings, clock)
         self.orders = Orders(store, signer, self._author, clock)
         self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
         self._aftermath = Aftermath(settings, store, self._author, clock)
         self._undoing: dict[str, Undo] = {}
-        self._joining = Joining(clock, settings.reschedule.settle, settings.reschedule.timeout)
+        self._joining = Joining(steady, settings.reschedule.settle, settings.reschedule.timeout)
         self._drain_at: dict[str, float] = {}  # application -> when its drains are decided on again
         self._said: dict[str, str] = {}  # application -> the last sentence of a drain's or a rollback's decision
         self._lock = threading.RLock()
@@ -80,7 +81,8 @@ class Controller:
         self._words: dict[str, str] = {}
         self._words_at = 0.0
         self._last_sentence = ""
-        self._followed_at = clock()
+        self._followed_at = steady()
+        self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
         self._desk = requests.Desk(self, store, self._author, clock)
 
     def observe(self) -> str:
@@ -94,17 +96,19 @@ class Controller:
                 self._forget()
                 return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
             if turn is not Turn.KEPT:
+                self._adopted = False
                 self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
-            unseen = self.migrations.unexamined(set(reports), anew=turn is not Turn.KEPT)
-            if unseen or turn is not Turn.KEPT:
+            unseen = self.migrations.unexamined(set(reports), anew=not self._adopted)
+            if unseen or not self._adopted:
                 paused = self.orders.adopt({name: reports[name] for name in unseen})
                 if paused and not self.lead.paused:
                     self.lead.pause(True)
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
             self._each(unseen, self._adopt_outcome)
+            self._adopted = True
             self.orders.publish(self.lead.paused, self.lead.epoch)
-            if self._clock() >= self._words_at + self.settings.agent.window:
-                self._words_at = self._clock()
+            if self._steady() >= self._words_at + self.settings.agent.window:
+                self._words_at = self._steady()
                 self._words = {}
             self._each(sorted(set(reports) - set(self._words)), self._say_readiness)
             self._publish_state()
@@ -114,7 +118,7 @@ class Controller:
         """Decide on every application that reports; act only in mode ``apply``. Does nothing unless leading."""
         with self._lock:
             self.next_decision = self._clock() + self.settings.reschedule.timeout
-            if not self.lead.holds():
+            if not self._acts():
                 return []
             apply = self.settings.reschedule.mode == "apply" and not self.lead.paused
             decisions: list[Decision] = []
@@ -147,7 +151,7 @@ class Controller:
             policy = policy or policy_for(trigger, self.settings)
             ask = Ask(f"{stamp}-{secrets.token_hex(2)}", now, trigger, policy, user, reason, apply, force)
             why = NotReady("not-leading", "this controller does not lead", transient=True)
-            if not self.lead.holds():
+            if not self._acts():
                 return deciding.not_ready(ask, why)
             decision = self._decided(ask, application, asked)
             if not self.lead.still_holds():  # planning took long, or the process was held up meanwhile
@@ -158,11 +162,11 @@ class Controller:
     def follow(self) -> str:
         """Renew what is wanted and not yet reached; notice what is over."""
         with self._lock:
-            if not self.lead.holds():
+            if not self._acts():
                 return "not leading"
             if self.migrations.running or self._undoing:
                 self._collector.refresh()
-            now = self._clock()
+            now = self._steady()
             # While Redis was away nobody could be heard: that silence is not the links'.
             silence = now - self._followed_at
             self._followed_at = now
@@ -179,7 +183,7 @@ class Controller:
     def answer_requests(self) -> int:
         """Answer what operators ask; returns how many requests were answered."""
         with self._lock:
-            return self._desk.answer() if self.lead.holds() else 0
+            return self._desk.answer() if self._acts() else 0
 
     def pause(self, paused: bool) -> str:
         """Pause or resume everything; running migrations begin no further move while paused."""
@@ -254,7 +258,7 @@ class Controller:
                 left = "" if decision else " that was not undone"
                 which = decision or "of the last days"
                 raise ValueError(f"no decision {which} moved anything in {application}{left}")
-            self._undoing[application] = Undo(found, user, reason, self._clock() + _UNDO_PATIENCE)
+            self._undoing[application] = Undo(found, user, reason, self._steady() + _UNDO_PATIENCE)
             said = (
                 f"{self.migrations.stop(application)}, and ends; then "
                 if application in self.migrations.running
@@ -358,7 +362,7 @@ class Controller:
 
     def _act_on_changes(self, application: str) -> None:
         """Empty drained nodes, and give executors that joined their share, without waiting for the timeout."""
-        report, now = self._collector.reports[application], self._clock()
+        report, now = self._collector.reports[application], self._steady()
         self._joining.see(application, self._usable(report))
         if application in self.migrations.running or in_flight(report):
             return
@@ -366,7 +370,7 @@ class Controller:
             self._drain_at[application] = now + _RETRY_EVERY
             if self.decide(DRAIN, application=application, apply=True).outcome == "applied":
                 return
-        if self._joining.due(application) and not self.migrations.resting(application, now):
+        if self._joining.due(application) and not self.migrations.resting(application, self._clock()):
             apply = self.settings.reschedule.mode == "apply"
             self._joining.decided(application, self.decide("executors", application=application, apply=apply), report)
 
@@ -399,11 +403,11 @@ class Controller:
     def _regressed(self, application: str, undo: Decision | None) -> None:
         if undo is not None:
             why = "its batches are longer than predicted and than before"
-            self._undoing[application] = Undo(undo, "", why, self._clock() + _UNDO_PATIENCE)
+            self._undoing[application] = Undo(undo, "", why, self._steady() + _UNDO_PATIENCE)
 
     def _undo(self, application: str) -> Decision | None:
         """Move back what a decision moved, once nothing else is under way; returns the decision once there is one."""
-        report, now, undo = self._collector.reports.get(application), self._clock(), self._undoing[application]
+        report, now, undo = self._collector.reports.get(application), self._steady(), self._undoing[application]
         if now >= undo.until:
             self._log.warning("rollback-given-up", application=application, decision=undo.decision.decision)
             del self._undoing[application]
@@ -426,7 +430,11 @@ class Controller:
             self._undoing.pop(application, None)
         return decision
 
+    def _acts(self) -> bool:
+        return self._adopted and self.lead.holds()
+
     def _forget(self) -> None:
+        self._adopted = False
         self.migrations.forget()
         self._aftermath.forget()
         self._undoing.clear()
@@ -478,6 +486,6 @@ class Controller:
             except StoreError:
                 raise
             except Exception:  # noqa: BLE001 one application's odd figures must not leave the others without a leader
-                if self._clock() >= self._complained.get(application, 0.0) + _COMPLAIN_EVERY:
-                    self._complained[application] = self._clock()
+                if self._steady() >= self._complained.get(application, -_COMPLAIN_EVERY) + _COMPLAIN_EVERY:
+                    self._complained[application] = self._steady()
                     self._log.exception("application-failed", application=application)
