@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from rechannel.conf import timing
 from rechannel.conf.address import SENTINEL_SCHEME, sentinel_address
@@ -99,7 +99,7 @@ class SigningSettings:
     public_key_file: str = _setting(
         "",
         "PEM of one key or several, or a directory of such; read by every link, and again when it changes. Without it "
-        "a link obeys nobody.",
+        "a link obeys nobody, and a controller knows nothing of what another key has signed.",
     )
 
 
@@ -371,7 +371,8 @@ def _check_together(settings: Settings) -> None:
 
 def _tls_mistakes(redis: RedisSettings) -> list[str]:
     mistakes = []
-    if any(name.startswith("ssl_") for name in parse_qs(urlsplit(redis.url).query, keep_blank_values=True)):
+    address = _split(redis.url)
+    if address and any(name.startswith("ssl_") for name in parse_qs(address.query, keep_blank_values=True)):
         mistakes.append("redis.url: TLS is set by redis.tls_ca_file and its neighbors, not by the URL")
     if bool(redis.tls_certificate_file) != bool(redis.tls_key_file):
         mistakes.append("redis.tls_certificate_file and redis.tls_key_file: set both, or neither")
@@ -391,7 +392,9 @@ def _check_address(url: str) -> list[str]:
     except ValueError as error:
         return [f"redis.url: {error}"]
     mistakes = []
-    address = urlsplit(url)
+    address = _split(url)
+    if address is None:
+        return ["redis.url: cannot be read as a URL; see to its brackets and to characters that are no ASCII"]
     try:
         _ = address.port
     except ValueError:
@@ -399,6 +402,13 @@ def _check_address(url: str) -> list[str]:
     if address.password or "password" in parse_qs(address.query):
         mistakes.append("redis.url: holds a password; put it alone in a file and name that in redis.password_file")
     return mistakes
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        return urlsplit(url)
+    except ValueError:  # what it says may hold a password
+        return None
 
 
 def _section_class(name: str) -> type[Any]:

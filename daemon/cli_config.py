@@ -12,10 +12,10 @@ import click
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from rechannel.conf.settings import Settings, SettingsError, describe
-from rechannel.daemon import choosing
+from rechannel.daemon import choosing, precautions
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.exits import CommandError, Exit
-from rechannel.wire import channel
+from rechannel.wire import channel, connection
 from rechannel.wire.channel import ChannelError
 from rechannel.wire.signing import (
     KeyFileError,
@@ -34,10 +34,14 @@ _KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
 def check(settings: Settings, *, as_json: bool) -> None:
     """Check what the settings point at; `load` has checked the values themselves."""
     mistakes = choosing.mistakes(settings)
-    try:
-        channel.options(settings.redis)
-    except ChannelError as error:
-        mistakes.append(str(error))
+    for read in (
+        lambda: channel.options(settings.redis),
+        lambda: connection.sentinel_password(settings.redis.sentinel_password_file),
+    ):
+        try:
+            read()
+        except ChannelError as error:
+            mistakes.append(str(error))
     try:
         AuditFile(settings.controller.audit_file).check()
     except AuditError as error:
@@ -46,7 +50,7 @@ def check(settings: Settings, *, as_json: bool) -> None:
     mistakes += key_mistakes
     if mistakes:
         raise SettingsError(mistakes)
-    notes += _open_passwords(settings)
+    notes += _open_passwords(settings) + precautions.redis_notes(settings)
     if as_json:
         click.echo(json.dumps({"ok": True, "notes": notes}))
         return
@@ -70,6 +74,7 @@ def _look_at_keys(settings: Settings) -> tuple[list[str], list[str]]:
         mistakes.append(str(error))
     if not private:
         notes.append("signing.private_key_file is not set, so no controller can start with it")
+    notes += precautions.key_notes(settings)
     if not public:
         notes.append("signing.public_key_file is not set: a link with this configuration obeys nobody")
     if verifier is not None:
@@ -116,13 +121,15 @@ def show(settings: Settings, *, as_json: bool) -> None:
     cli_tables.settings(rows)
 
 
-def keys(directory: str, *, rotate: bool = False, retire: bool = False, as_json: bool) -> None:
+def keys(directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool) -> None:
     """Make a signing key pair, or change the one there is without a gap."""
     if rotate and retire:
         raise CommandError(Exit.USAGE, "--rotate begins a change of keys and --retire ends it; drivers come between")
-    act = _rotate if rotate else _retire if retire else _make
+    if force and not retire:
+        raise CommandError(Exit.USAGE, "--force goes with --retire")
+    place = Path(directory)
     try:
-        document, lines = act(Path(directory))
+        document, lines = _retire(place, force) if retire else _rotate(place) if rotate else _make(place)
     except KeyFileError as error:
         raise CommandError(Exit.REFUSED, str(error)) from error
     except OSError as error:
@@ -137,7 +144,7 @@ def _make(directory: Path) -> _Said:
     private, public = make_keys(directory)
     return {"private_key_file": str(private), "public_key_file": str(public)}, [
         f"signing.private_key_file = {json.dumps(str(private))}   # controllers alone, mode 600",
-        f"signing.public_key_file = {json.dumps(str(public))}   # every driver",
+        f"signing.public_key_file = {json.dumps(str(public))}   # every driver and controller",
     ]
 
 
@@ -160,13 +167,14 @@ def _rotate(directory: Path) -> _Said:
     return document, [
         f"{public} trusts the key in use ({fingerprint(current)}) and the next one ({fingerprint(coming)})",
         f"1. bring {public} to every driver and controller, in place of the old one; links read it again by themselves",
-        f"2. `mv {following} {private}` on every machine with a controller, and restart the controllers",
-        f"3. `rechannel config keys --retire {directory}`, and bring {public} everywhere once more",
+        f"2. copy {following} to every other machine with a controller, over its signing.key (same owner, mode 600)",
+        f"3. here `mv {following} {private}`; then restart the controllers one by one",
+        f"4. here `rechannel config keys --retire {directory}`, and bring {public} everywhere once more",
     ]
 
 
-def _retire(directory: Path) -> _Said:
-    """Leave nothing in the bundle but the key in use."""
+def _retire(directory: Path, force: bool) -> _Said:
+    """Leave nothing in the bundle but the key in use, which must be the newest unless ``force``."""
     following, public = directory / _NEXT, directory / _PUBLIC
     if following.exists():
         raise KeyFileError(
@@ -174,6 +182,13 @@ def _retire(directory: Path) -> _Said:
         )
     trusted, current = _pair(directory)
     dropped = [fingerprint(key) for key in trusted if fingerprint(key) != fingerprint(current)]
+    newest = fingerprint(trusted[-1])  # --rotate puts the next one behind the others
+    if newest in dropped and not force:
+        raise KeyFileError(
+            f"{directory / _KEY} is the older key: {fingerprint(current)} would be kept, and {', '.join(dropped)} "
+            "dropped, the newest among them. Bring the new private key here first, or run this where --rotate was run; "
+            "--force goes back to the older one"
+        )
     if dropped:
         _replace(public, pem_of(current))
     document: dict[str, object] = {"public_key_file": str(public), "keys": [fingerprint(current)], "dropped": dropped}
@@ -181,7 +196,7 @@ def _retire(directory: Path) -> _Said:
     if not dropped:
         return document, [f"{said}; there was nothing to drop"]
     return document, [
-        f"{said}; dropped: {', '.join(dropped)}",
+        f"{said}, which it kept; dropped: {', '.join(dropped)}",
         "bring it to every driver and controller, in place of the old one; links read it again by themselves",
     ]
 

@@ -8,12 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 
 import structlog
 
 from rechannel.conf.settings import Settings, SettingsError
-from rechannel.daemon import choosing
+from rechannel.daemon import choosing, precautions
+from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.brake import Brake
 from rechannel.daemon.controller import Controller
 from rechannel.wire.signing import KeyFileError, Signer
@@ -37,6 +38,11 @@ class ClockSteps:
         return step if abs(step) >= _STEP else 0.0
 
 
+def after_step(due: float, step: float, now: float, every: float) -> float:
+    """When a job is due whose clock was set: as much later as it was before, now at the earliest. All in seconds."""
+    return min(max(due + step, now), now + every)
+
+
 def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[], float] = time.time) -> None:
     """Run the controller until ``stop`` is set.
 
@@ -48,10 +54,14 @@ def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[]
     signer = signer_of(settings)
     store = Store(settings.redis, settings.cluster.name)
     log = structlog.get_logger("rechannel.controller")
+    notes = precautions.key_notes(settings)
     try:
         store.check()
+        notes += precautions.redis_notes(settings)
     except StoreUnavailableError as error:
         log.warning("redis-away", job="start", sentence=str(error))
+    for sentence in notes:
+        log.warning("not-safe", sentence=sentence)
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
     controller = Controller(settings, store, signer, clock, name=name)
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
@@ -83,7 +93,10 @@ def run_controller(settings: Settings, stop: threading.Event, clock: Callable[[]
                 # The scheduler lives by the clock: set back by an hour, it would do nothing for an hour.
                 log.warning("clock-was-set", seconds=round(step, 1))
                 for title, _, seconds in jobs:
-                    scheduler.reschedule_job(title, trigger="interval", seconds=seconds)
+                    job = scheduler.get_job(title)
+                    if job is not None and job.next_run_time is not None:
+                        due = after_step(job.next_run_time.timestamp(), step, clock(), seconds)
+                        scheduler.modify_job(title, next_run_time=datetime.fromtimestamp(due, UTC))
     finally:
         scheduler.shutdown(wait=True)
         try:
@@ -103,6 +116,10 @@ def signer_of(settings: Settings) -> Signer:
             "`rechannel config keys DIR` and name its signing.key here"
         )
     mistakes += choosing.mistakes(settings)
+    try:
+        AuditFile(settings.controller.audit_file).check()
+    except AuditError as error:
+        mistakes.append(str(error))
     if mistakes:
         raise SettingsError(mistakes)
     try:
