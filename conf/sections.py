@@ -76,7 +76,7 @@ class SigningSettings:
     public_key_file: str = setting(
         "",
         "PEM of one key or several, or a directory of such; read by every link, and again when it changes. Without it "
-        "a link obeys nobody.",
+        "a link obeys nobody, and a controller knows nothing of what another key has signed.",
     )
 
 

@@ -39,7 +39,7 @@ def mistakes(lease: float, observe: float, timeout: float, *, sentinels: bool) -
     """Return what is wrong with these settings together, and the cure."""
     call = longest_call(timeout, sentinels=sentinels)
     least = least_lease(observe, call)
-    if lease >= least:
+    if lease >= least or math.isclose(lease, least):
         return []
     fitting = (lease * (1 - DRIFT) - observe) / 2 / (call / timeout)
     cure = f"raise controller.lease to {math.ceil(least * 10) / 10:g}"

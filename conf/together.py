@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rechannel.conf import timing
@@ -48,7 +48,8 @@ def mistakes(settings: Settings) -> _Mistakes:
 
 def _tls_mistakes(redis: RedisSettings) -> list[str]:
     mistakes = []
-    if any(name.startswith("ssl_") for name in parse_qs(urlsplit(redis.url).query, keep_blank_values=True)):
+    address = _split(redis.url)
+    if address and any(name.startswith("ssl_") for name in parse_qs(address.query, keep_blank_values=True)):
         mistakes.append("redis.url: TLS is set by redis.tls_ca_file and its neighbors, not by the URL")
     if bool(redis.tls_certificate_file) != bool(redis.tls_key_file):
         mistakes.append("redis.tls_certificate_file and redis.tls_key_file: set both, or neither")
@@ -61,6 +62,13 @@ def _tls_mistakes(redis: RedisSettings) -> list[str]:
     return mistakes
 
 
+def _split(url: str) -> SplitResult | None:
+    try:
+        return urlsplit(url)
+    except ValueError:  # what it says may hold a password
+        return None
+
+
 def _address_mistakes(url: str) -> list[str]:
     try:
         if sentinel_address(url) is not None:
@@ -68,7 +76,9 @@ def _address_mistakes(url: str) -> list[str]:
     except ValueError as error:
         return [f"redis.url: {error}"]
     mistakes = []
-    address = urlsplit(url)
+    address = _split(url)
+    if address is None:
+        return ["redis.url: cannot be read as a URL; see to its brackets and to characters that are no ASCII"]
     try:
         _ = address.port
     except ValueError:

@@ -116,7 +116,7 @@ class Aftermath:
     def look(self, application: str, facts: Facts, epoch: int) -> tuple[MigrationOutcome, Decision | None] | None:
         """Measure what can be measured now; returns the outcome, and the decision if it is to be undone."""
         decision, now = self._awaited[application], self._clock()
-        if now < self._looked.get(application, 0.0) + _LOOK_EVERY:
+        if 0 <= now - self._looked.get(application, now - _LOOK_EVERY) < _LOOK_EVERY:
             return None
         self._looked[application] = now
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))

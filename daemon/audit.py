@@ -6,12 +6,13 @@ itself refuses leaves one, `refused`. Each line stands by itself, with all that 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,8 @@ from rechannel.wire.messages import Reply, Request
 ASKED, ANSWERED, REFUSED = "asked", "answered", "refused"
 _ARGUMENTS = ("application", "decision", "deadline", "force", "node", "policy", "remove")
 _LONGEST = 1000  # characters of what somebody else wrote
+_MODE = 0o640  # who may read it can lock it, and with it keep orders from being given
+_TRIES, _BETWEEN = 20, 0.05  # of taking the lock, and seconds between two: a line is written much faster
 
 
 class AuditError(RuntimeError):
@@ -77,24 +80,36 @@ def line(
 
 
 class AuditFile:
-    """The file of the settings; without a path every line is let go."""
+    """The file of the settings; without a path every line is let go. ``sleep`` takes seconds."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._path = Path(path) if path else None
+        self._sleep = sleep
 
     def check(self) -> None:
-        """Raise AuditError where nothing can be appended; makes the file if there is none."""
-        if self._path is not None:
-            os.close(self._open(self._path))
+        """Raise AuditError where nothing can be appended. Makes no file: it would be whose who looks."""
+        if self._path is None:
+            return
+        directory = self._path.parent
+        try:
+            os.close(self._open(self._path, 0))
+        except FileNotFoundError as error:
+            if not directory.is_dir():
+                raise self._cannot(error.strerror) from error
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise self._cannot(f"it is not there, and {directory} cannot be written to") from error
 
     def append(self, entry: Line) -> None:
         """Append a line and wait until it is on the disk, or raise AuditError."""
         if self._path is None:
             return
         data = msgspec.json.encode(entry) + b"\n"
-        descriptor = self._open(self._path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # another controller of this machine may write to it too
+            descriptor = self._open(self._path, os.O_CREAT)
+        except FileNotFoundError as error:
+            raise self._cannot(error.strerror) from error
+        try:
+            self._lock(descriptor)
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 data = b"\n" + data  # a disk that was full took half a line
@@ -106,19 +121,36 @@ class AuditFile:
         finally:
             os.close(descriptor)
 
-    def _open(self, path: Path) -> int:
+    def _lock(self, descriptor: int) -> None:
+        """Wait for another controller of this machine, which may write to it too, but not for ever."""
+        for left in reversed(range(_TRIES)):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise
+                if not left:
+                    raise self._cannot("another process keeps it locked; `fuser` says which") from error
+                self._sleep(_BETWEEN)
+            else:
+                return
+
+    def _open(self, path: Path, more: int) -> int:
+        """Open it with these flags more; FileNotFoundError where it is not there, else AuditError."""
         # Not blocking: a pipe without a reader must not hold the controller up before it is refused.
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(path, flags, 0o600)
+            descriptor = os.open(path, flags | more, 0o600)
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise self._cannot(error.strerror) from error
         found = os.fstat(descriptor)
         problem = ""
         if not stat.S_ISREG(found.st_mode):
             problem = "it is no ordinary file"
-        elif found.st_mode & 0o022:
-            problem = f"others can write to it (mode {stat.S_IMODE(found.st_mode):o}); `chmod 600 {path}`"
+        elif found.st_mode & 0o077 & ~_MODE:
+            problem = f"others can open it (mode {stat.S_IMODE(found.st_mode):o}); `chmod {_MODE:o} {path}`"
         if problem:
             os.close(descriptor)
             raise self._cannot(problem)

@@ -258,14 +258,15 @@ def config_reference() -> None:
 @config.command("keys")
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--rotate", is_flag=True, help="Make the next key, and let signing.pub trust both; says what is next.")
-@click.option("--retire", is_flag=True, help="Let signing.pub trust the key in use alone.")
+@click.option("--retire", is_flag=True, help="Let signing.pub trust the key in use alone; it must be the newest.")
+@click.option("--force", is_flag=True, help="With --retire: even if the key in use is not the newest.")
 @json_option
 @guarded
-def config_keys(directory: str, rotate: bool, retire: bool, as_json: bool) -> None:
-    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for the drivers."""
+def config_keys(directory: str, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
+    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for drivers and them."""
     from rechannel.daemon import cli_config
 
-    cli_config.keys(directory, rotate=rotate, retire=retire, as_json=as_json)
+    cli_config.keys(directory, rotate=rotate, retire=retire, force=force, as_json=as_json)
 
 
 @main.group()
@@ -278,7 +279,7 @@ def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--password-file",
         type=click.Path(dir_okay=False),
         default="",
-        help="Where the user's password is, or is to be written. [default: <NAME>.password here]",
+        help="Where the user's password is, or is to be written. [default: <USER>.password here]",
     )
     only_print = click.option("--print", "only_print", is_flag=True, help="Only print the line for Redis' ACL file.")
     return file(only_print(json_option(command)))

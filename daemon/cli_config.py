@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from rechannel.conf import showing
 from rechannel.conf.loading import Loaded, read
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings, SettingsError
-from rechannel.daemon import choosing
+from rechannel.daemon import choosing, precautions
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.exits import CommandError, Exit
-from rechannel.wire import channel
+from rechannel.wire import channel, connection
 from rechannel.wire.channel import ChannelError
 from rechannel.wire.signing import (
     KeyFileError,
@@ -55,10 +55,14 @@ def examine(loaded: Loaded) -> tuple[list[str], list[str]]:
     missing = _missing(settings)
     mistakes += missing
     if not missing:
-        try:
-            channel.options(settings.redis)
-        except ChannelError as error:
-            mistakes.append(str(error))
+        for read_files in (
+            lambda: channel.options(settings.redis),
+            lambda: connection.sentinel_password(settings.redis.sentinel_password_file),
+        ):
+            try:
+                read_files()
+            except ChannelError as error:
+                mistakes.append(str(error))
     try:
         AuditFile(settings.controller.audit_file).check()
     except AuditError as error:
@@ -66,7 +70,10 @@ def examine(loaded: Loaded) -> tuple[list[str], list[str]]:
     key_mistakes, notes = look_at_keys(settings)
     mistakes += key_mistakes
     mistakes += _open_to_writers(loaded)
-    return list(dict.fromkeys(mistakes)), notes + _open_passwords(settings)
+    notes += _open_passwords(settings)
+    if not mistakes:  # only what can be used is worth a connection
+        notes += precautions.redis_notes(settings)
+    return list(dict.fromkeys(mistakes)), notes
 
 
 def _missing(settings: Settings) -> list[str]:
@@ -121,6 +128,7 @@ def look_at_keys(settings: Settings) -> tuple[list[str], list[str]]:
         mistakes.append(str(error))
     if not private:
         notes.append("signing.private_key_file is not set, so no controller can start with it")
+    notes += precautions.key_notes(settings)
     if not public:
         notes.append("signing.public_key_file is not set: a link with this configuration obeys nobody")
     if verifier is not None:
@@ -173,13 +181,15 @@ def init(file: str, *, as_json: bool) -> None:
     click.echo(f"then: export {CONFIG_VARIABLE}={path.resolve()}; rechannel config check")
 
 
-def keys(directory: str, *, rotate: bool = False, retire: bool = False, as_json: bool) -> None:
+def keys(directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool) -> None:
     """Make a signing key pair, or change the one there is without a gap."""
     if rotate and retire:
         raise CommandError(Exit.USAGE, "--rotate begins a change of keys and --retire ends it; drivers come between")
-    act = _rotate if rotate else _retire if retire else _make
+    if force and not retire:
+        raise CommandError(Exit.USAGE, "--force goes with --retire")
+    place = Path(directory)
     try:
-        document, lines = act(Path(directory))
+        document, lines = _retire(place, force) if retire else _rotate(place) if rotate else _make(place)
     except KeyFileError as error:
         raise CommandError(Exit.REFUSED, str(error)) from error
     except OSError as error:
@@ -194,7 +204,7 @@ def _make(directory: Path) -> _Said:
     private, public = make_keys(directory)
     return {"private_key_file": str(private), "public_key_file": str(public)}, [
         f"signing.private_key_file = {json.dumps(str(private))}   # controllers alone, mode 600",
-        f"signing.public_key_file = {json.dumps(str(public))}   # every driver",
+        f"signing.public_key_file = {json.dumps(str(public))}   # every driver and controller",
     ]
 
 
@@ -217,13 +227,14 @@ def _rotate(directory: Path) -> _Said:
     return document, [
         f"{public} trusts the key in use ({fingerprint(current)}) and the next one ({fingerprint(coming)})",
         f"1. bring {public} to every driver and controller, in place of the old one; links read it again by themselves",
-        f"2. `mv {following} {private}` on every machine with a controller, and restart the controllers",
-        f"3. `rechannel config keys --retire {directory}`, and bring {public} everywhere once more",
+        f"2. copy {following} to every other machine with a controller, over its signing.key (same owner, mode 600)",
+        f"3. here `mv {following} {private}`; then restart the controllers one by one",
+        f"4. here `rechannel config keys --retire {directory}`, and bring {public} everywhere once more",
     ]
 
 
-def _retire(directory: Path) -> _Said:
-    """Leave nothing in the bundle but the key in use."""
+def _retire(directory: Path, force: bool) -> _Said:
+    """Leave nothing in the bundle but the key in use, which must be the newest unless ``force``."""
     following, public = directory / _NEXT, directory / _PUBLIC
     if following.exists():
         raise KeyFileError(
@@ -231,6 +242,13 @@ def _retire(directory: Path) -> _Said:
         )
     trusted, current = _pair(directory)
     dropped = [fingerprint(key) for key in trusted if fingerprint(key) != fingerprint(current)]
+    newest = fingerprint(trusted[-1])  # --rotate puts the next one behind the others
+    if newest in dropped and not force:
+        raise KeyFileError(
+            f"{directory / _KEY} is the older key: {fingerprint(current)} would be kept, and {', '.join(dropped)} "
+            "dropped, the newest among them. Bring the new private key here first, or run this where --rotate was run; "
+            "--force goes back to the older one"
+        )
     if dropped:
         _replace(public, pem_of(current))
     document: dict[str, object] = {"public_key_file": str(public), "keys": [fingerprint(current)], "dropped": dropped}
@@ -238,7 +256,7 @@ def _retire(directory: Path) -> _Said:
     if not dropped:
         return document, [f"{said}; there was nothing to drop"]
     return document, [
-        f"{said}; dropped: {', '.join(dropped)}",
+        f"{said}, which it kept; dropped: {', '.join(dropped)}",
         "bring it to every driver and controller, in place of the old one; links read it again by themselves",
     ]
 

@@ -20,10 +20,11 @@ from rechannel.daemon.exits import CommandError, Exit
 from rechannel.daemon.plain import plain
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, Reply, Request
-from rechannel.wire.store import Author, Store, StoreForbiddenError
+from rechannel.wire.store import Author, Store, StoreForbiddenError, StoreUnavailableError
 
 _POLL = 0.05
 _PATIENCE = 5.0  # seconds beyond the lease, so that a take-over meanwhile still answers
+_MAY_BE_DONE = "the order may have been taken up: see `rechannel history` and `rechannel status` before asking again"
 
 
 def decide(
@@ -106,19 +107,30 @@ def ask(
     )
     author = Author(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
     question = verb in keys.QUESTIONS_ARE
-    try:
-        store.append(keys.QUESTIONS if question else keys.REQUESTS, "", author.envelope(request, ttl=patience))
-    except StoreForbiddenError as error:
-        if question:
-            raise
-        raise StoreForbiddenError(
-            f"{verb} is an order, which takes a Redis user of the role operator: {error}"
-        ) from error
+    store.check()  # a Redis that is away from the beginning is said at once
+    stream, envelope = keys.QUESTIONS if question else keys.REQUESTS, author.envelope(request, ttl=patience)
     deadline = clock() + patience
+    sent, away, found = False, None, None
     while True:
-        found = store.get(keys.REPLY, request.request)
+        try:
+            if not sent:  # said twice, where Redis went away before it answered, it is one request all the same
+                store.append(stream, "", envelope)
+                sent = True
+            found, away = store.get(keys.REPLY, request.request), None
+        except StoreForbiddenError as error:
+            if question or sent:
+                raise
+            raise StoreForbiddenError(
+                f"{verb} is an order, which takes a Redis user of the role operator: {error}"
+            ) from error
+        except StoreUnavailableError as error:  # a fail-over takes some seconds; the order stands meanwhile
+            away = error
         if found is not None and isinstance(found.body, Reply):
             return found.body
+        if clock() >= deadline and away is not None:
+            if question:
+                raise away
+            raise CommandError(Exit.UNCLEAR, f"{away}; {_MAY_BE_DONE}") from away
         if clock() >= deadline:
             raise CommandError(
                 Exit.NO_ANSWER, f"no controller answered within {patience:g} s{_who_leads(store, clock)}"
@@ -127,7 +139,10 @@ def ask(
 
 
 def _who_leads(store: Store, clock: Callable[[], float]) -> str:
-    state = store.get(keys.STATE)
+    try:
+        state = store.get(keys.STATE)
+    except StoreUnavailableError:
+        return ""
     if state is None or state.expires <= clock():
         return ": none leads; start one with `rechannel controller`"
     leader: Any = getattr(state.body, "leader", "?")

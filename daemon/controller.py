@@ -22,7 +22,7 @@ from rechannel.daemon import deciding
 from rechannel.daemon.aftermath import Aftermath
 from rechannel.daemon.choosing import DRAIN, policy_for
 from rechannel.daemon.collect import Collector
-from rechannel.daemon.counts import CountingDesk, Counts
+from rechannel.daemon.counts import Counts
 from rechannel.daemon.deciding import Ask
 from rechannel.daemon.following import in_flight
 from rechannel.daemon.lead import Lead, Turn, steady_clock
@@ -30,6 +30,7 @@ from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.occasions import Occasions
 from rechannel.daemon.orders import Orders, left_on
 from rechannel.daemon.pending import PENDING
+from rechannel.daemon.requests import Desk
 from rechannel.daemon.seen import Seen, look
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
 from rechannel.daemon.triggers import HELD_BACK, TIMEOUT
@@ -65,13 +66,14 @@ class Controller:
         self._store = store
         self._signer = signer
         self._clock = clock
+        self._steady = steady  # for waits: the clock may be set while they last
         self._author = Author(settings.cluster.name, self.lead.name, clock)
         self._collector = Collector(store, settings, clock)
         self.orders = Orders(store, signer, self._author, clock)
         self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
         self._aftermath = Aftermath(settings, store, self._author, clock)
-        self.occasions = Occasions(self, store, signer, self._author, clock)
-        self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock)
+        self.occasions = Occasions(self, store, signer, self._author, clock, steady)
+        self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock, steady)
         self._said: dict[str, str] = {}  # application -> the last sentence of a drain's or a rollback's decision
         self._lock = threading.RLock()
         self._log = structlog.get_logger("rechannel.controller")
@@ -79,9 +81,10 @@ class Controller:
         self._words: dict[str, str] = {}
         self._words_at = 0.0
         self._last_sentence = ""
-        self._followed_at = clock()
+        self._followed_at = steady()
+        self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
         self.counts = Counts()
-        self._desk = CountingDesk(self.counts, self, store, self._author, clock)
+        self._desk = Desk(self, store, self._author, clock, self.counts.answered)
 
     def observe(self) -> str:
         """See to the lease and the links' reports, and publish what the controller is doing."""
@@ -94,19 +97,21 @@ class Controller:
                 self._forget()
                 return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
             if turn is not Turn.KEPT:
+                self._adopted = False
                 self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
-            if turn is not Turn.KEPT:
+            if not self._adopted:
                 self.occasions.adopt()
-            unseen = self.migrations.unexamined(set(reports), anew=turn is not Turn.KEPT)
-            if unseen or turn is not Turn.KEPT:
+            unseen = self.migrations.unexamined(set(reports), anew=not self._adopted)
+            if unseen or not self._adopted:
                 paused = self.orders.adopt({name: reports[name] for name in unseen})
                 if paused and not self.lead.paused:
                     self.lead.pause(True)
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
             self._each(unseen, self.undoing.adopt)
+            self._adopted = True
             self.orders.publish(self.lead.paused, self.lead.epoch)
-            if self._clock() >= self._words_at + self.settings.agent.window:
-                self._words_at = self._clock()
+            if self._steady() >= self._words_at + self.settings.agent.window:
+                self._words_at = self._steady()
                 self._words = {}
             self._each(sorted(set(reports) - set(self._words)), self._say_readiness)
             self._publish_state()
@@ -116,7 +121,7 @@ class Controller:
         """Decide on every application that reports; act only in mode ``apply``. Does nothing unless leading."""
         with self._lock:
             self.next_decision = self._clock() + self.settings.reschedule.timeout
-            if not self.lead.holds():
+            if not self._acts():
                 return []
             made: list[Decision | None] = []
             self._each(self._collector.refresh(), lambda name: made.append(self.occasions.by_itself(TIMEOUT, name)))
@@ -142,7 +147,7 @@ class Controller:
         with self._lock:
             ask = self._ask(trigger, policy, user, reason, apply=apply, force=force)
             why = NotReady("not-leading", "this controller does not lead", transient=True)
-            if not self.lead.holds():
+            if not self._acts():
                 return deciding.not_ready(ask, why)
             decision = self._decided(ask, application, asked)
             if not self.lead.still_holds():  # planning took long, or the process was held up meanwhile
@@ -167,11 +172,11 @@ class Controller:
     def follow(self) -> str:
         """Renew what is wanted and not yet reached; notice what is over."""
         with self._lock:
-            if not self.lead.holds():
+            if not self._acts():
                 return "not leading"
             if self.migrations.running or self.undoing.waiting:
                 self._collector.refresh()
-            now = self._clock()
+            now = self._steady()
             # While Redis was away nobody could be heard: that silence is not the links'.
             silence = now - self._followed_at
             self._followed_at = now
@@ -191,7 +196,7 @@ class Controller:
     def answer_requests(self) -> int:
         """Answer what operators ask; returns how many requests were answered."""
         with self._lock:
-            return self._desk.answer() if self.lead.holds() else 0
+            return self._desk.answer() if self._acts() else 0
 
     def pause(self, paused: bool) -> str:
         """Pause or resume everything; running migrations begin no further move while paused."""
@@ -395,7 +400,11 @@ class Controller:
             self._last_sentence = ended
             self._words.pop(application, None)
 
+    def _acts(self) -> bool:
+        return self._adopted and self.lead.holds()
+
     def _forget(self) -> None:
+        self._adopted = False
         self.migrations.forget()
         self._aftermath.forget()
         self.undoing.waiting.clear()
@@ -447,6 +456,6 @@ class Controller:
             except StoreError:
                 raise
             except Exception:  # noqa: BLE001 one application's odd figures must not leave the others without a leader
-                if self._clock() >= self._complained.get(application, 0.0) + _COMPLAIN_EVERY:
-                    self._complained[application] = self._clock()
+                if self._steady() >= self._complained.get(application, -_COMPLAIN_EVERY) + _COMPLAIN_EVERY:
+                    self._complained[application] = self._steady()
                     self._log.exception("application-failed", application=application)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from enum import StrEnum
-from typing import Any
 
 from rechannel.daemon.exits import Exit
-from rechannel.daemon.requests import Desk
-from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import Envelope, Reply, Request
 
 _MOST = 1000  # sorts of one kind; what comes beyond is counted as other, whoever may have named it
 
@@ -31,6 +27,10 @@ class Counts:
         self._lock = threading.Lock()
         self._counted: dict[Counted, Counter[tuple[str, ...]]] = {kind: Counter() for kind in Counted}
 
+    def answered(self, verb: str, code: int) -> None:
+        """Count a request's answer."""
+        self.add(Counted.REQUESTS, verb, Exit(code).name.lower().replace("_", "-"))
+
     def add(self, kind: Counted, *sort: str) -> None:
         """Count one of this sort."""
         with self._lock:
@@ -41,22 +41,3 @@ class Counts:
         """Return how many there were of each sort."""
         with self._lock:
             return dict(self._counted[kind])
-
-
-class CountingDesk(Desk):
-    """The desk, with its answers counted by verb and outcome; each request once."""
-
-    def __init__(self, counts: Counts, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._counts = counts
-
-    def _ordered(self, request: Request, envelope: Envelope, stream: KeyRule) -> Reply:
-        return self._counted(request, super()._ordered(request, envelope, stream))
-
-    def _asked_for(self, request: Request, stream: KeyRule) -> Reply:
-        return self._counted(request, super()._asked_for(request, stream))
-
-    def _counted(self, request: Request, reply: Reply) -> Reply:
-        verb = request.verb if request.verb in self._verbs else "unknown"  # anybody may ask for anything
-        self._counts.add(Counted.REQUESTS, verb, Exit(reply.code).name.lower().replace("_", "-"))
-        return reply

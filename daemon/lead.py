@@ -69,6 +69,7 @@ class Lead:
         self._until = 0.0
         self._highest = 0
         self._untold = False  # a higher epoch that no caller of `renew` was told of
+        self._raised_from: int | None = None  # what was asked for when it came, until it is known who led meanwhile
 
     def holds(self) -> bool:
         """Whether this controller may begin to act at this moment."""
@@ -94,19 +95,28 @@ class Lead:
         lease = self.store.acquire_lease(self.name, self._settings.controller.lease, sent)
         self._highest = max(self._highest, lease.epoch)
         self.holder = lease.holder
-        self.epoch = lease.epoch
         if lease.holder != self.name:
+            self.epoch = lease.epoch
             self._leading = self._untold = False
+            self._raised_from = None
             self.paused = self.store.paused()
             return Turn.WAITING
-        self._until = asked + self._acting
         if self._leading:
-            raised = lease.epoch != mine or self._untold
-            self._untold = False
             if lease.epoch != mine:
-                self.paused = self._paused_meanwhile(mine, sent)
+                # Nothing is done under the new epoch before it is known what was ordered under others meanwhile: should
+                # Redis go away while that is read, it is read the next time.
+                self._until = 0.0
+                self._raised_from = sent if self._raised_from is None else self._raised_from
+                self.paused = self._paused_meanwhile(mine, self._raised_from, lease.epoch)
+                self.epoch, self._raised_from, self._untold = lease.epoch, None, True
+            else:
+                self._until = asked + self._acting
             self._keep_paused()
+            self._until = asked + self._acting
+            raised, self._untold = self._untold, False
             return Turn.RAISED if raised else Turn.KEPT
+        self.epoch = lease.epoch
+        self._until = asked + self._acting
         # A stand-by that knew of a pause and finds no word of any leader was left with an emptied Redis.
         self.paused = self.store.paused() or (self.paused and not self._last_leader())
         self._keep_paused()
@@ -128,13 +138,13 @@ class Lead:
         self._leading = False
         self.store.release_lease(self.name)
 
-    def _paused_meanwhile(self, mine: int, sent: int) -> bool:
+    def _paused_meanwhile(self, mine: int, sent: int, epoch: int) -> bool:
         """Whether all is paused, after a time in which this leader did not hold the lease.
 
-        ``mine``: its epoch before; ``sent``: the highest it knew of when it asked for the lease.
+        ``mine``: its epoch before; ``sent``: the highest it knew of when it asked for the lease; ``epoch``: new.
         """
-        led = self._last_leader() not in ("", self.name) or self.epoch > sent + 1
-        if self.epoch < sent + EPOCH_LEAP and led:
+        led = self._last_leader() not in ("", self.name) or epoch > sent + 1
+        if epoch < sent + EPOCH_LEAP and led:
             return self.store.paused()  # somebody led, and Redis remembers it
         if led or sent > mine:
             return self.paused or self.store.paused()  # the same, but Redis may have forgotten: rather pause

@@ -142,7 +142,7 @@ class Migrations:
             and ours
             and found.body == migration.desired
             and found.epoch == self._lead.epoch
-            and found.expires - now > ttl * 2 / 3
+            and ttl * 2 / 3 < found.expires - now <= ttl  # more: the clock was set back since
         ):
             return
         if not self._lead.holds():

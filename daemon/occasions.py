@@ -69,10 +69,19 @@ class Leader(Protocol):
 
 
 class Occasions:
-    """When one controller decides by itself. ``clock`` in seconds since the epoch."""
+    """When one controller decides by itself.
+
+    ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets, for waits.
+    """
 
     def __init__(
-        self, leader: Leader, store: Store, signer: Signer, author: Author, clock: Callable[[], float]
+        self,
+        leader: Leader,
+        store: Store,
+        signer: Signer,
+        author: Author,
+        clock: Callable[[], float],
+        steady: Callable[[], float],
     ) -> None:
         self.guard = Guard(leader.settings)
         self.pending = Pending(store, signer, author, clock)
@@ -80,7 +89,8 @@ class Occasions:
         self._store = store
         self._author = author
         self._clock = clock
-        self._joining = Joining(clock, 0.0, 0.0)
+        self._steady = steady
+        self._joining = Joining(steady, 0.0, 0.0)
         self._overload = Overload()
         self._batches: dict[str, dict[str, int]] = {}  # application -> query -> last batch that was looked at
         self._drain_at: dict[str, float] = {}  # application -> when its drains are decided on again
@@ -118,13 +128,13 @@ class Occasions:
 
     def act(self, application: str, report: LinkReport) -> None:
         """Decide on what asks for it now: at most one occasion at a time."""
-        now = self._clock()
+        now, waited = self._clock(), self._steady()
         self._joining.see(application, self.usable(report))
         migrations = self._leader.migrations
         if application in migrations.running or in_flight(report):
             return
-        if any(left_on(report, self._leader.orders.nodes).values()) and now >= self._drain_at.get(application, 0.0):
-            self._drain_at[application] = now + _RETRY_EVERY
+        if any(left_on(report, self._leader.orders.nodes).values()) and waited >= self._drain_at.get(application, 0.0):
+            self._drain_at[application] = waited + _RETRY_EVERY
             if self._leader.decide(DRAIN, application=application, apply=True).outcome == "applied":
                 return
         resting = migrations.resting(application, now)

@@ -15,6 +15,11 @@ from rechannel.wire.messages import Drain, Envelope, LinkReport, MessageError, S
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store
 
+_UNKNOWN = (
+    "the standing orders in Redis are signed by a key that this controller does not trust, so nobody knows what is "
+    "drained: all is paused, and they are left as they are. Name the bundle with the old key in "
+    "signing.public_key_file and restart, or order what is to hold (`rechannel drain`); then `rechannel resume`"
+)
 _LIFE = 3650 * 86_400.0  # seconds; they hold until something else is said
 
 
@@ -28,6 +33,8 @@ class Orders:
         self._author = author
         self._clock = clock
         self._known = (0, 0)  # epoch and sequence of what we know
+        self._settled = False  # whether what stands in Redis was ours, or was made so, since the start
+        self._left: Envelope | None = None  # what stands there, signed by a key that is not trusted: not replaced yet
         self._log = structlog.get_logger("rechannel.controller")
 
     @property
@@ -38,7 +45,8 @@ class Orders:
     def adopt(self, reports: Mapping[str, LinkReport]) -> bool:
         """Take over the newest orders that anybody holds: Redis, the links, or we ourselves.
 
-        Returns whether all is to be paused because links say so, and what Redis has is older or nothing.
+        Returns whether all is to be paused because links say so, and what Redis has is older or nothing; or because
+        what Redis has can be neither believed nor thrown away: see `_unknown`.
         """
         kept = self._store.get(keys.ORDERS)
         paused = False
@@ -48,7 +56,26 @@ class Orders:
                 self._known = said
                 self.drains = {drain.node: drain for drain in envelope.body.drains}
                 paused = envelope.body.paused and envelope is not kept
+        if self._unknown(kept):
+            self._left = kept
+            self._log.error("orders-unknown", sentence=_UNKNOWN)
+            return True
         return paused
+
+    def _unknown(self, kept: Envelope | None) -> bool:
+        """Whether Redis has orders of an earlier leader that we cannot check, and nobody else had any to tell.
+
+        So it is after the signing key was changed where signing.public_key_file does not hold the old one. They are
+        left to the links, which may know that key; nothing is decided without them, until an operator says what holds.
+        """
+        return (
+            not self._settled
+            and self._known == (0, 0)
+            and kept is not None
+            and bool(kept.signature)
+            and kept.body != StandingOrders()  # nothing would be lost with that
+            and not self._signer.made(kept)
+        )
 
     def _found(self, kept: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
         candidates = [kept]
@@ -69,6 +96,9 @@ class Orders:
         """Put the orders where the links look, unless they stand there already."""
         body = StandingOrders(paused=paused, drains=[self.drains[node] for node in sorted(self.drains)])
         found = self._store.get(keys.ORDERS)
+        if self._left is not None and found == self._left and body == StandingOrders(paused=True):
+            return  # nobody has ordered anything yet
+        self._left, self._settled = None, True
         ours = found is not None and self._signer.made(found)
         if found is not None and ours and found.body == body and found.epoch == epoch:
             return

@@ -4,15 +4,16 @@ Orders come on the stream of the operators. Viewers write to another one, from w
 Redis' ACL says who may write to which, so no password of a viewer moves anything. Orders are audited, and so is what
 was refused because it came where viewers ask.
 
-A request that is expired was for a leader before us, or nobody waits for its answer any more: it is passed over. One
-that has a reply was answered by the leader before us. An order is claimed before it is carried out: where a leader
-claimed it and left no reply, nobody knows how far it came: it is not carried out again, and whoever asked is told so.
+A request that is expired was for a leader before us, or nobody waits for its answer any more: it is passed over. Redis'
+clock says so: those of the parts may be apart. One that has a reply was answered by the leader before us. An order is
+claimed before it is carried out: where a leader claimed it and left no reply, nobody knows how far it came: it is not
+carried out again, and whoever asked is told so.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -36,6 +37,8 @@ from rechannel.wire.store import Author, Lease, Store, StoreError
 _REMEMBERED = 1000
 _LONGEST_DEADLINE = 3650 * 86_400.0  # seconds
 _QUESTIONS_AT_ONCE = 5  # in one cycle: whoever may ask must not keep the leader from leading
+_QUESTIONS_READ = 50  # in one cycle; those beyond the first are told to ask again
+_REFUSALS_TOLD = 5  # orders of viewers in a minute that leave a line each: more would fill the disk of the audit file
 
 
 class Leader(Protocol):
@@ -98,13 +101,23 @@ class Leader(Protocol):
 class Desk:
     """Reads requests and questions, and writes replies. ``refused``: orders on the stream of questions, since start."""
 
-    def __init__(self, leader: Leader, store: Store, author: Author, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        leader: Leader,
+        store: Store,
+        author: Author,
+        clock: Callable[[], float],
+        answered: Callable[[str, int], None] = lambda verb, code: None,
+    ) -> None:
         self._leader = leader
         self._store = store
         self._author = author
         self._clock = clock
+        self._answered = answered  # told each request's verb and code, once
         self.refused = 0
         self._questions = 0  # of this cycle
+        self._told: deque[float] = deque(maxlen=_REFUSALS_TOLD)  # when the last refusals were written down
+        self._untold = 0
         self._audit = AuditFile(leader.settings.controller.audit_file)
         self._after = dict.fromkeys((keys.REQUESTS, keys.QUESTIONS), "0")
         self._asked: OrderedDict[str, None] = OrderedDict()  # orders whose first line is in the audit file
@@ -134,21 +147,22 @@ class Desk:
     def answer(self) -> int:
         """Answer all requests that wait, of many questions the first ones; returns how many."""
         self._questions = 0
-        return self._read(keys.REQUESTS) + self._read(keys.QUESTIONS)
+        return self._read(keys.REQUESTS, keys.REQUESTS.bound) + self._read(keys.QUESTIONS, _QUESTIONS_READ)
 
-    def _read(self, stream: KeyRule) -> int:
+    def _read(self, stream: KeyRule, count: int) -> int:
         after = self._after[stream]
-        newest, envelopes = self._store.read(stream, "", after)
-        answered = sum(self._answer(envelope, stream) for envelope in envelopes)
+        newest, waiting = self._store.waiting(stream, "", after, count)
+        answered = sum(self._answer(found.envelope, _life(found.envelope) - found.age, stream) for found in waiting)
         if newest == after and newest != "0":
             last = self._store.last_id(stream)
             newest = "0" if entry_number(last) < entry_number(newest) else newest  # Redis was emptied
         self._after[stream] = newest  # only now: had Redis gone away meanwhile, the rest would be read again
         return answered
 
-    def _answer(self, envelope: Envelope, stream: KeyRule) -> bool:
+    def _answer(self, envelope: Envelope, left: float, stream: KeyRule) -> bool:
+        """Answer a request whose sender waits for so many seconds more."""
         request = envelope.body
-        if not isinstance(request, Request) or _last_call(envelope) <= self._clock():
+        if not isinstance(request, Request) or left <= 0:
             return False
         try:
             if self._store.get(keys.REPLY, request.request) is not None:
@@ -157,34 +171,37 @@ class Desk:
             return False  # nobody can read a reply under such an id
         given = self._given.get(request.request)
         if given is None:
-            if request.verb in self._verbs and request.verb not in keys.QUESTIONS_ARE:
-                reply = self._ordered(request, envelope, stream)
-            else:
-                reply = self._asked_for(request, stream)
-            self._log.info("request", verb=request.verb, user=request.user, code=reply.code, sentence=reply.sentence)
-            given = self._author.envelope(reply, ttl=keys.REPLY.ttl, epoch=self._leader.epoch)
+            reply = self._decided(request, envelope, stream)
+            # Anybody may ask for anything: what is counted by its name is what there is.
+            self._answered(request.verb if request.verb in self._verbs else "unknown", reply.code)
+            # As long as it may be asked for: without it the next leader would take the request for unanswered.
+            given = self._author.envelope(reply, ttl=max(keys.REPLY.ttl, left), epoch=self._leader.epoch)
             self._given[request.request] = given
             _bound(self._given)
-        self._store.put(keys.REPLY, request.request, given)
+        self._store.put(keys.REPLY, request.request, given, max(keys.REPLY.ttl, left))
         return True
 
-    def _asked_for(self, request: Request, stream: KeyRule) -> Reply:
+    def _decided(self, request: Request, envelope: Envelope, stream: KeyRule) -> Reply:
         if stream is keys.QUESTIONS:
             self._questions += 1
             if self._questions > _QUESTIONS_AT_ONCE:
                 sentence = "too many questions came at once; ask again"
                 return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=sentence)
-        return self._reply(request)
+        is_order = request.verb in self._verbs and request.verb not in keys.QUESTIONS_ARE
+        reply = self._ordered(request, envelope, stream) if is_order else self._reply(request)
+        if stream is keys.REQUESTS or not is_order:
+            self._log.info("request", verb=request.verb, user=request.user, code=reply.code, sentence=reply.sentence)
+        return reply
 
     def _ordered(self, request: Request, envelope: Envelope, stream: KeyRule) -> Reply:
         """Carry an order out, if it may be, and leave a trace of it."""
-        refusal = self._refusal(request, stream)
-        if refusal:
-            reply = _no(request, refusal)
-            try:
-                self._record(audit.REFUSED, request, envelope, reply)
-            except AuditError as error:
-                self._log.error("audit-failed", sentence=str(error))
+        if stream is not keys.REQUESTS:
+            return self._misplaced(request, envelope)
+        if self._leader.settings.controller.require_reason and not request.reason.strip():
+            reply = _no(
+                request, f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
+            )
+            self._refused(request, envelope, reply)
             return reply
         try:
             if request.request not in self._asked:
@@ -194,7 +211,7 @@ class Desk:
         except AuditError as error:
             self._log.error("audit-failed", sentence=str(error))
             return _no(request, f"{error}; nothing is ordered without a trace: mend that, and ask again")
-        reply = self._reply(request) if self._claimed(request, envelope) else _taken_up(request)
+        reply = self._reply(request) if self._claimed(request) else _taken_up(request)
         self._begun.discard(request.request)
         try:
             self._record(audit.ANSWERED, request, envelope, reply)
@@ -202,26 +219,39 @@ class Desk:
             self._log.error("audit-failed", sentence=str(error))
         return reply
 
-    def _claimed(self, request: Request, envelope: Envelope) -> bool:
+    def _claimed(self, request: Request) -> bool:
         """Claim an order; False where another leader did so before, or we did before we lost the lead."""
         again = request.request in self._begun
         self._begun.add(request.request)  # before: should Redis' answer be lost, the claim may be ours
-        left = _last_call(envelope) - self._clock()
-        found = self._store.claim(request.request, left + keys.REPLY.ttl)
+        found = self._store.claim(request.request, keys.CLAIM.ttl)  # longer than the request stands in its stream
         mine = Lease(self._author.sender, self._leader.epoch)
         return found == mine or (again and found.holder == mine.holder)
 
-    def _refusal(self, request: Request, stream: KeyRule) -> str:
-        if stream is not keys.REQUESTS:
-            self.refused += 1
-            self._log.warning("order-refused", verb=request.verb, user=request.user, refused=self.refused)
-            return (
-                f"{request.verb} is an order, and came where viewers ask: orders take a Redis user of the role "
-                "operator (`rechannel acl add-role operator`)"
-            )
-        if self._leader.settings.controller.require_reason and not request.reason.strip():
-            return f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
-        return ""
+    def _misplaced(self, request: Request, envelope: Envelope) -> Reply:
+        """Refuse an order that came where viewers ask. Told of so many times a minute; the others are counted."""
+        self.refused += 1
+        sentence = (
+            f"{request.verb} is an order, and came where viewers ask: orders take a Redis user of the role "
+            "operator (`rechannel acl add-role operator`)"
+        )
+        now = self._clock()
+        if len(self._told) == _REFUSALS_TOLD and 0 <= now - self._told[0] < 60:
+            self._untold += 1
+            return _no(request, sentence)
+        self._told.append(now)
+        if self._untold:
+            sentence += f"; {self._untold} more like it were not written down"
+            self._untold = 0
+        reply = _no(request, sentence)
+        self._log.warning("order-refused", verb=request.verb, user=request.user, refused=self.refused)
+        self._refused(request, envelope, reply)
+        return reply
+
+    def _refused(self, request: Request, envelope: Envelope, reply: Reply) -> None:
+        try:
+            self._record(audit.REFUSED, request, envelope, reply)
+        except AuditError as error:
+            self._log.error("audit-failed", sentence=str(error))
 
     def _record(self, event: str, request: Request, envelope: Envelope, reply: Reply | None = None) -> None:
         entry = audit.line(
@@ -384,9 +414,9 @@ def _bound(remembered: OrderedDict[str, Any]) -> None:
         remembered.popitem(last=False)
 
 
-def _last_call(envelope: Envelope) -> float:
-    """When a request expires: as it says, and within the time for which claims are kept."""
-    return min(envelope.expires, envelope.time + keys.REQUESTS.ttl)
+def _life(envelope: Envelope) -> float:
+    """Seconds for which a request is to be answered: as it says, and within the time for which claims are kept."""
+    return min(envelope.expires - envelope.time, keys.REQUESTS.ttl)
 
 
 def _taken_up(request: Request) -> Reply:

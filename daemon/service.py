@@ -9,14 +9,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
 
 from rechannel.conf import reloading
 from rechannel.conf.settings import Settings, SettingsError
-from rechannel.daemon import choosing
+from rechannel.daemon import choosing, precautions
+from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.heartbeat import Heartbeat
 from rechannel.daemon.view import VIEW_EVERY
@@ -45,6 +46,11 @@ class ClockSteps:
         return step if abs(step) >= _STEP else 0.0
 
 
+def after_step(due: float, step: float, now: float, every: float) -> float:
+    """When a job is due whose clock was set: as much later as it was before, now at the earliest. All in seconds."""
+    return min(max(due + step, now), now + every)
+
+
 def run_controller(
     settings: Settings,
     stop: threading.Event,
@@ -65,10 +71,14 @@ def run_controller(
     heart = Heartbeat(Notifier.from_environment(), settings)
     heart.begin()
     reread = reread and replace(reread, again=heart.notifier.reloads(reread.again))
+    notes = precautions.key_notes(settings)
     try:
         store.check()
+        notes += precautions.redis_notes(settings)
     except StoreUnavailableError as error:
         log.warning("redis-away", job="start", sentence=str(error))
+    for sentence in notes:
+        log.warning("not-safe", sentence=sentence)
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
     controller = Controller(settings, store, signer, clock, name=name)
     front = _front(controller, store, settings, clock) if settings.controller.listen else None
@@ -116,7 +126,10 @@ def run_controller(
                 # The scheduler lives by the clock: set back by an hour, it would do nothing for an hour.
                 log.warning("clock-was-set", seconds=round(step, 1))
                 for title, _ in jobs:
-                    scheduler.reschedule_job(title, trigger="interval", seconds=_seconds(title, settings))
+                    job, every = scheduler.get_job(title), _seconds(title, settings)
+                    if job is not None and job.next_run_time is not None:
+                        due = after_step(job.next_run_time.timestamp(), step, clock(), every)
+                        scheduler.modify_job(title, next_run_time=datetime.fromtimestamp(due, UTC))
     finally:
         heart.end()
         if front is not None:
@@ -152,6 +165,10 @@ def signer_of(settings: Settings) -> Signer:
             "`rechannel config keys DIR` and name its signing.key here"
         )
     mistakes += choosing.mistakes(settings)
+    try:
+        AuditFile(settings.controller.audit_file).check()
+    except AuditError as error:
+        mistakes.append(str(error))
     if mistakes:
         raise SettingsError(mistakes)
     try:

@@ -58,10 +58,19 @@ class Leader(Protocol):
 
 
 class Undoing:
-    """What is to go back in each application. ``waiting``: by application; ``clock`` in seconds since the epoch."""
+    """What is to go back in each application. ``waiting``: by application.
+
+    ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets, for waits.
+    """
 
     def __init__(
-        self, leader: Leader, collector: Collector, aftermath: Aftermath, guard: Guard, clock: Callable[[], float]
+        self,
+        leader: Leader,
+        collector: Collector,
+        aftermath: Aftermath,
+        guard: Guard,
+        clock: Callable[[], float],
+        steady: Callable[[], float],
     ) -> None:
         self.waiting: dict[str, Undo] = {}
         self._leader = leader
@@ -69,6 +78,7 @@ class Undoing:
         self._aftermath = aftermath
         self._guard = guard
         self._clock = clock
+        self._steady = steady
         self._log = structlog.get_logger("rechannel.controller")
 
     def order(self, application: str, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
@@ -81,7 +91,7 @@ class Undoing:
             left = "" if decision else " that was not undone"
             which = decision or "of the last days"
             raise ValueError(f"no decision {which} moved anything in {application}{left}")
-        self.waiting[application] = Undo(found, user, reason, self._clock() + _PATIENCE)
+        self.waiting[application] = Undo(found, user, reason, self._steady() + _PATIENCE)
         migrations, paused = self._leader.migrations, self._leader.paused
         said = f"{migrations.stop(application)}, and ends; then " if application in migrations.running else ""
         self._log.info("rollback", application=application, decision=found.decision, user=user, reason=reason)
@@ -112,10 +122,10 @@ class Undoing:
 
     def attempt(self, application: str) -> Decision | None:
         """Move back what a decision moved, once nothing else is under way; returns the decision once there is one."""
-        report, now, undo = self._collector.reports.get(application), self._clock(), self.waiting[application]
-        period = None if undo.user else self._guard.excluded(now)
+        report, now, undo = self._collector.reports.get(application), self._steady(), self.waiting[application]
+        period = None if undo.user else self._guard.excluded(self._clock())
         if period is not None:
-            undo.until = max(undo.until, period.until + _PATIENCE)
+            undo.until = max(undo.until, now + period.until - self._clock() + _PATIENCE)
             if self._guard.tell(ROLLBACK, application, period):
                 self._leader.refuse(ROLLBACK, application, period, reason=undo.reason)
             return None
@@ -146,4 +156,4 @@ class Undoing:
     def _regressed(self, application: str, undo: Decision | None) -> None:
         if undo is not None:
             why = "its batches are longer than predicted and than before"
-            self.waiting[application] = Undo(undo, "", why, self._clock() + _PATIENCE)
+            self.waiting[application] = Undo(undo, "", why, self._steady() + _PATIENCE)

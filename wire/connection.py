@@ -25,20 +25,39 @@ class Connection:
     def __init__(self, settings: RedisSettings) -> None:
         address = sentinel_address(settings.url)
         self._sentinel: Any = None
+        self._service = ""
         times: dict[str, Any] = {
             "socket_timeout": settings.timeout,
             "socket_connect_timeout": settings.timeout,
             "retry": Retry(NoBackoff(), 0),
         }
+        self._given: dict[str, Any] = {**channel.options(settings), **times}
         if address is None:
-            self.client: Any = redis.Redis.from_url(settings.url, **channel.options(settings), **times)
+            self.client: Any = redis.Redis.from_url(settings.url, **self._given)
             return
+        self._service = address.service
         make: Any = Sentinel  # it has no types
         self._sentinel = make(address.sentinels, sentinel_kwargs=_options(settings, address))
         # On a fail-over the client's next call finds its server gone, or read-only, and asks the sentinels anew.
-        self.client = self._sentinel.master_for(
-            address.service, db=address.database, **channel.options(settings), **times
-        )
+        self.client = self._sentinel.master_for(address.service, db=address.database, **self._given)
+
+    def replicas(self) -> list[tuple[str, Any]]:
+        """Return host:port and a client of every replica that the sentinels know, of those that are away too.
+
+        None without sentinels. Raises redis.RedisError where no sentinel answers, or the first that does says no.
+        """
+        refused: redis.RedisError | None = None
+        for sentinel in self._sentinel.sentinels if self._sentinel is not None else ():
+            try:
+                found = sentinel.sentinel_slaves(self._service)
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                refused = error
+                continue
+            places = sorted((str(replica["ip"]), int(replica["port"])) for replica in found)
+            return [(f"{host}:{port}", redis.Redis(host=host, port=port, **self._given)) for host, port in places]
+        if refused is not None:
+            raise refused
+        return []
 
     def close(self) -> None:
         """Drop all connections."""
@@ -53,7 +72,7 @@ def _options(settings: RedisSettings, address: SentinelAddress) -> dict[str, Any
     return {
         **{name: value for name, value in channel.options(settings).items() if name.startswith("ssl")},
         "username": settings.sentinel_username or None,
-        "password": _password(settings.sentinel_password_file),
+        "password": sentinel_password(settings.sentinel_password_file),
         **channel.tls(settings),
         "socket_timeout": share,
         "socket_connect_timeout": share,
@@ -61,7 +80,8 @@ def _options(settings: RedisSettings, address: SentinelAddress) -> dict[str, Any
     }
 
 
-def _password(path: str) -> channel.Secret | None:
+def sentinel_password(path: str) -> channel.Secret | None:
+    """Return the password of a file, None without one. Raises ChannelError where it cannot be read."""
     if not path:
         return None
     try:

@@ -10,14 +10,65 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from rechannel.wire.body import Body, Moment, Number, Whole
+from rechannel.wire.measured import (
+    AgentEvidence,
+    AgentWindow,
+    BatchReport,
+    ClosedStore,
+    ExecutorUsage,
+    StageRun,
+    StreamRow,
+    TaskRow,
+)
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "SCHEMA",
+    "AgentEvidence",
+    "AgentWindow",
+    "AnyBody",
+    "BatchReport",
+    "Body",
+    "BodyT",
+    "ClosedStore",
+    "ControllerState",
+    "Decision",
+    "DesiredMove",
+    "DesiredPlacement",
+    "Drain",
+    "Envelope",
+    "ExecutorInfo",
+    "ExecutorLoad",
+    "ExecutorUsage",
+    "LastPlacement",
+    "LinkReport",
+    "MessageError",
+    "MigrationOutcome",
+    "MigrationPrice",
+    "Moment",
+    "MoveTransition",
+    "MoveView",
+    "Number",
+    "Operator",
+    "QueryState",
+    "Refusal",
+    "Reply",
+    "Request",
+    "StageRun",
+    "StandingOrders",
+    "StatefulStage",
+    "StreamRow",
+    "TaskRow",
+    "Whole",
+    "body_of",
+    "decode",
+    "encode",
+    "signed_bytes",
+]
+
 SCHEMA = 1
 MAX_MESSAGE_BYTES = 16 * 2**20
-
-# What a message may hold in figures. A float holds every such whole number, and sums and products of a few of them stay
-# finite; every moment is a date. What is beyond that was not measured by anybody, and is refused with its message.
-Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
-Number: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
-Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]  # seconds since 1970 (UTC)
 
 
 Environment: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]
@@ -25,73 +76,6 @@ Environment: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_len
 
 class MessageError(ValueError):
     """A message that must not be used: malformed, of another schema, too large, expired or not for this reader."""
-
-
-class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=False, kw_only=True):
-    """Base of every message body."""
-
-
-class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one executor and its Python workers used during a window."""
-
-    application: str
-    executor: str
-    host: str
-    pid: Whole
-    started: Moment
-    cores: Whole
-    jvm_cpu: Number  # CPU seconds in the window
-    python_cpu: Number  # CPU seconds of its Python workers in the window
-    jvm_rss: Whole
-    python_rss: Whole
-    python_workers: Whole
-    samples: Whole
-    steps: list[tuple[Moment, Number, Number]] = []  # end of each sample's part of the window, JVM and Python CPU in it
-
-
-class StreamRow(msgspec.Struct, frozen=True, array_like=True):
-    """What one map task sends: bytes to each downstream partition, off its shuffle index file."""
-
-    application: str
-    executor: str
-    shuffle: Whole
-    map_task: Whole
-    sizes: list[Whole]
-
-
-class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
-    """One window of one node. ``complete`` is the share of the wanted samples that were taken."""
-
-    node: str
-    start: Moment
-    end: Moment
-    complete: Number
-    cores: Whole
-    node_cpu: Number  # CPU seconds of the whole node in the window
-    memory_total: Whole
-    memory_used: Whole
-    executors: list[ExecutorUsage]
-    streams: list[StreamRow]
-    skipped: dict[str, Whole] = {}  # what was not measured and why: reason -> count
-
-
-class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor's own word that it let go of a state store: the evidence for *killed*."""
-
-    application: str
-    executor: str
-    run: str
-    operator: Whole
-    partition: Whole
-    store: str
-    evidence: str
-
-
-class AgentEvidence(Body, frozen=True, tag="agent-evidence", kw_only=True):
-    """State stores that executors of this node closed."""
-
-    node: str
-    closed: list[ClosedStore]
 
 
 class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,55 +197,6 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
     releasing: list[str] = []  # executors that get no task any more: about to be released, or retired by the cluster
     environment: Environment = {}  # release of the link, its Python, and the Spark settings that matter to us
-
-
-class TaskRow(msgspec.Struct, frozen=True, array_like=True):
-    """One successful task of a batch."""
-
-    task: Whole
-    partition: Whole
-    executor: str
-    launch: Moment
-    finish: Moment
-    run: Number  # executor run time
-    cpu: Number  # executor CPU time: the JVM's, without Python workers
-    fetch_wait: Number
-    rows_in: Whole
-    rows_out: Whole
-    bytes_local: Whole
-    bytes_remote: Whole
-    bytes_out: Whole
-    state_rows: Whole
-    state_bytes: Whole
-    commit: Number
-    python: Number = 0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or is told
-    state_size: Whole = 0  # bytes of the state as another executor loads it; state_bytes is what it takes in memory
-
-
-class StageRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of one batch. ``stateful`` is the ordinal of `StatefulStage.stage`, -1 for all other stages."""
-
-    spark_stage: Whole
-    parents: list[Whole]
-    stateful: Whole
-    tasks: list[TaskRow]
-
-
-class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
-    """A finished micro-batch with its tasks."""
-
-    query: str
-    batch: Whole
-    start: Moment
-    end: Moment
-    input_rows: Whole
-    stages: list[StageRun]
-    duration: Number = 0.0  # of the whole trigger, by Spark: planning and commit included; 0 where it was not told
-
-    @property
-    def seconds(self) -> float:
-        """How long the batch lasted."""
-        return self.duration if self.duration > 0 else self.end - self.start
 
 
 class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):

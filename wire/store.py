@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,19 @@ import redis
 import redis.exceptions
 
 from rechannel.conf.settings import RedisSettings
-from rechannel.wire import channel, scripts
+from rechannel.wire import channel, scripts, users
 from rechannel.wire import keys as key_rules
 from rechannel.wire.connection import Connection
 from rechannel.wire.keys import KeyRule, Keys
 from rechannel.wire.messages import MAX_MESSAGE_BYTES, SCHEMA, AnyBody, Envelope, MessageError, decode, encode
+from rechannel.wire.users import Made
 
 OLDEST_REDIS = (7, 0)
 HIGHEST_EPOCH = 2**53  # what a float holds, and with it Redis' scripts
 _BELIEVED_EPOCH = 2**52  # a link that claims more leaves no room above it, and is not believed
 _ORDINARY = 256 * 1024  # bytes that are read of a key before it is asked how many there are
 _LARGEST_ENTRY = MAX_MESSAGE_BYTES + 1024
+_LAST_ID = f"{2**64 - 1}-{2**64 - 1}"  # of a stream: nothing can come after it, and Redis refuses to look
 _Command = tuple[str | int | float | bytes, ...]  # its name, and what follows the key
 _READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
 
@@ -49,6 +51,14 @@ class StoreDeposedError(StoreError):
 
 class StoreForbiddenError(StoreRefusedError):
     """The user we come as has no right to do this."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A message of a stream, and the seconds it has been there by Redis' own clock, which all parts share."""
+
+    envelope: Envelope
+    age: float
 
 
 @dataclass(frozen=True)
@@ -186,14 +196,33 @@ class Store:
 
         Fewer than ``count`` may come though there are more: so many as are read at once.
         """
+        entries = self._after(rule, name, after, count)
+        return (entries[-1][0].decode() if entries else after), self._messages(entries)
+
+    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Waiting]]:
+        """Read like `read`, and tell of each message how long it has been there."""
+        entries = self._after(rule, name, after, count)
+        if not entries:
+            return after, []
+        with _translated(self._where):
+            now = int(self._redis.info("server")["server_time_usec"]) / 1e6
+        found = [(number, self._decoded(fields.get(b"m", b""))) for number, fields in entries]
+        return entries[-1][0].decode(), [
+            Waiting(envelope, max(0.0, now - int(number.partition(b"-")[0]) / 1000))
+            for number, envelope in found
+            if envelope is not None
+        ]
+
+    def _after(self, rule: KeyRule, name: str, after: str, count: int) -> list[Any]:
         key = self.keys(rule, name)
+        if after == _LAST_ID:
+            return []
 
         def page(after: str, count: int) -> list[Any]:
             found: list[Any] = self._redis.xrange(key, min=f"({after}" if after != "0" else "-", count=count)
             return found
 
-        entries = self._entries(key, page, after, count)
-        return (entries[-1][0].decode() if entries else after), self._messages(entries)
+        return self._entries(key, page, after, count)
 
     def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
         """Read the newest entries of a stream, oldest first; fewer than ``count`` where they are large."""
@@ -277,18 +306,12 @@ class Store:
         with _translated(self._where):
             return bool(self._redis.exists(self.keys(key_rules.PAUSED)))
 
-    def set_user(self, user: str, rules: Sequence[str]) -> bool:
-        """Make or replace a Redis user (ACL SETUSER); False if Redis will forget it when it restarts."""
+    def set_user(self, user: str, rules: Sequence[str]) -> list[Made]:
+        """Make or replace a Redis user, on the server written to and then on its replicas; says what became of it."""
         self._connected()
         with _translated(self._where):
-            self._redis.execute_command("ACL", "SETUSER", user, *rules)
-            with suppress(redis.ResponseError):  # Redis 7.0 does not know it
-                self._redis.execute_command("ACL", "SETUSER", user, *key_rules.EXTRA)
-            try:
-                self._redis.execute_command("ACL", "SAVE")
-            except redis.ResponseError:  # this Redis keeps its users in no file
-                return False
-        return True
+            first = Made(self._where, users.make(self._redis, user, rules))
+            return [first, *users.make_on_replicas(self._connection, user, rules)]
 
     def _connected(self) -> None:
         if not self._checked:
@@ -309,14 +332,15 @@ class Store:
     def _write(self, key: str, *commands: _Command) -> None:
         """Run commands on a key in order, in one round trip.
 
-        A key of another type in its place is removed first: whoever may write the key put it there.
+        A key of another type in its place, or a stream after whose last entry none can come, is removed first: whoever
+        may write the key put it there.
         """
         self._connected()
         with _translated(self._where):
             try:
                 self._run(key, commands)
             except redis.ResponseError as error:
-                if not _wrong_type(error):
+                if not _wrong_type(error) and not _stream_ended(error):
                     raise
                 self.rejected += 1
                 self._run(key, [("DEL",), *commands])
@@ -374,6 +398,23 @@ def _wrong_type(error: redis.ResponseError) -> bool:
     return "WRONGTYPE" in str(error)
 
 
+def _stream_ended(error: redis.ResponseError) -> bool:
+    return "equal or smaller than the target stream top item" in str(error) or "exhausted" in str(error)
+
+
+# What Redis answers while it cannot, rather than will not: a replica that is cut off, a disk or a memory that is full.
+_NOT_NOW = (
+    "READONLY",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "OOM ",
+    "MISCONF",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "BUSY ",
+)
+
+
 @contextmanager
 def _translated(where: str) -> Iterator[None]:
     try:
@@ -395,7 +436,7 @@ def _translated(where: str) -> Iterator[None]:
             f"Redis at {where} cannot be reached ({error}){channel.doubt(error)}; check redis.url and the server"
         ) from error
     except redis.ResponseError as error:
-        if "READONLY" in str(error) or "MASTERDOWN" in str(error):
+        if isinstance(error, redis.exceptions.OutOfMemoryError) or any(word in str(error) for word in _NOT_NOW):
             raise StoreUnavailableError(f"Redis at {where} takes no writes now ({error})") from error
         raise StoreRefusedError(f"Redis at {where} answered: {error}") from error
     except (redis.RedisError, ValueError, OSError) as error:

@@ -228,7 +228,7 @@ def open_bench(directory: Path, executor_memory_mb: int) -> Iterator[Bench]:
     with ProcessGroup(directory / "logs") as group, RedisServer(group) as redis:
         config = directory / "rechannel.toml"
         config.write_text(
-            f'[redis]\nurl = "{redis.url}"\ntimeout = 10.0\n'
+            f'[redis]\nurl = "{redis.url}"\ntimeout = 10.0\n[controller]\nlease = 45.0\n'
             f'[signing]\nprivate_key_file = "{private}"\npublic_key_file = "{public}"\n'
             f'[link]\ndirectory = "{directory / "link"}"\n'  # removed with the row, also when the driver is killed
             # Nothing is moved but by order, no rest follows, and no order is refused since the machine is busy.

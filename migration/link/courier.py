@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -183,7 +184,7 @@ class Courier:
             except Exception as error:  # noqa: BLE001  one odd message must not silence the link for good
                 self.rejected += 1
                 pause = _SLOWEST
-                _LOG.warning("a round with redis failed", error=str(error), exc_info=True)
+                _LOG.warning("a round with redis failed", error=str(error), **traced())
             if stopping:
                 break
         if self._store is not None:
@@ -298,6 +299,14 @@ class Courier:
             for envelope in envelopes:
                 if isinstance(envelope.body, AgentEvidence) and envelope.body.node == node:
                     self._closed += [item for item in envelope.body.closed if item.application == self._application]
+
+
+def traced(wanted: bool = True) -> dict[str, str]:
+    """Return the traceback of the exception being handled, for a line of the log: as text, if it is ``wanted``.
+
+    How a driver logs is the user's own, and structlog's default shows the values of variables with an exception.
+    """
+    return {"stack": traceback.format_exc().rstrip()} if wanted else {}
 
 
 def _tasks(batch: BatchReport) -> int:

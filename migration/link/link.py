@@ -19,7 +19,7 @@ import structlog
 
 from rechannel.conf.settings import Settings, load
 from rechannel.migration.link import compatibility
-from rechannel.migration.link.courier import Courier
+from rechannel.migration.link.courier import Courier, traced
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.observed import Limits, Observed
@@ -177,7 +177,7 @@ class Link:
                 except Exception as error:  # noqa: BLE001  the user's query must never notice; the brake is below
                     failures += 1
                     self.failures += 1
-                    _LOG.warning("a turn failed", error=str(error), in_a_row=failures, exc_info=failures == 1)
+                    _LOG.warning("a turn failed", error=str(error), in_a_row=failures, **traced(failures == 1))
                     if failures >= _FAILURES:
                         self.problem = f"gave up after {failures} failed turns: {error}"
                         _LOG.error("link gives up; queries run on as without Rechannel", error=str(error))

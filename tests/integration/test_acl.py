@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
-from collections.abc import Iterator
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 from unit.daemon.fakes import window
 
 from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.sentinel import SentinelCluster, ask
 from rechannel.conf.settings import Settings, load
+from rechannel.daemon import log
 from rechannel.daemon.cli import main
+from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
+from rechannel.wire.signing import make_keys
 from rechannel.wire.store import Author, Store, StoreError, StoreRefusedError
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(5 * PATIENCE)]
 NODE, OTHER = "127.0.0.2", "127.0.0.3"
 
 
@@ -32,9 +43,20 @@ def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def add_node(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, ["acl", "add-node", *arguments])
+    return run("acl", "add-node", *arguments, code=code)
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, [*arguments])
     assert done.exit_code == code, done.output
     return done
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -115,4 +137,110 @@ def test_it_lasts_where_redis_keeps_its_users_in_a_file(tmp_path: Path, monkeypa
         answer = json.loads(add_node(NODE, "--password-file", str(tmp_path / "p"), "--json").stdout)
         assert answer["lasting"] is True
         assert "user rechannel-default-agent-127.0.0.2 on" in users.read_text()
+        server.close()
+
+
+# -- several servers: Redis does not replicate users --
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SentinelCluster]:
+    with ProcessGroup(tmp_path / "logs") as group, SentinelCluster(group) as made:
+        yield made
+
+
+def configured(tmp_path: Path, url: str, more: str = "") -> Path:
+    path = tmp_path / "rechannel.toml"
+    path.write_text(f'[redis]\nurl = "{url}"\n{more}')
+    return path
+
+
+def works(settings: Settings) -> bool:
+    store = Store(settings.redis, "default")
+    try:
+        store.paused()
+    except StoreError:
+        return False
+    finally:
+        store.close()
+    return True
+
+
+def test_a_user_outlives_a_fail_over(cluster: SentinelCluster, tmp_path: Path) -> None:
+    config, password = configured(tmp_path, cluster.url), tmp_path / "controller"
+    first, second = cluster.servers
+    words = ("acl", "add-role", "controller", "--config", str(config), "--password-file", str(password))
+    answer = json.loads(run(*words, "--json").stdout)
+    assert [one["problem"] for one in answer["servers"]] == ["", ""]
+    assert f"replicas 127.0.0.1:{second}" in run(*words).stdout
+    config = configured(tmp_path, cluster.url, f'username = "{answer["user"]}"\npassword_file = "{password}"\n')
+    assert works(load(config, {}))
+    cluster.kill(first)
+    until(lambda: cluster.master == second)
+    until(lambda: works(load(config, {})))
+
+
+def test_a_replica_that_cannot_be_reached_is_named(cluster: SentinelCluster, tmp_path: Path) -> None:
+    cluster.kill(cluster.servers[1])
+    config = configured(tmp_path, cluster.url)
+    said = run("acl", "add-role", "viewer", "--config", str(config), "--password-file", str(tmp_path / "p")).stdout
+    assert f"NOT on 127.0.0.1:{cluster.servers[1]}" in said
+    assert "--print" in said
+    assert "user rechannel-default-viewer reset on #" in said
+
+
+SENTINEL_RIGHTS = ("+auth", "+hello", "+ping", "+client|setinfo", "+client|setname", "+sentinel|masters")
+
+
+def test_what_the_sentinels_must_let_us_ask(cluster: SentinelCluster, tmp_path: Path) -> None:
+    (tmp_path / "watcher").write_text("geheim\n")
+    more = f'sentinel_username = "watcher"\nsentinel_password_file = "{tmp_path}/watcher"\n'
+    config = configured(tmp_path, cluster.url, more)
+    for port in cluster.sentinels:
+        assert "OK" in ask(port, "ACL", "SETUSER", "watcher", "on", ">geheim", "-@all", *SENTINEL_RIGHTS)
+    words = ("acl", "add-role", "viewer", "--config", str(config), "--password-file", str(tmp_path / "p"))
+    assert works(load(config, {}))
+    said = run(*words).stdout
+    assert "NOT on replicas" in said
+    assert "redis.sentinel_username needs +sentinel|slaves" in said
+    for port in cluster.sentinels:
+        ask(port, "ACL", "SETUSER", "watcher", "+sentinel|slaves")
+    assert "NOT on" not in run(*words).stdout
+
+
+# -- the user default --
+
+
+def test_a_redis_that_lets_everybody_in_is_told_of_until_it_does_not(tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys")
+    more = f'[signing]\nprivate_key_file = "{tmp_path}/keys/signing.key"\n'
+    lines = io.StringIO()
+    with ProcessGroup(tmp_path / "logs") as group:
+        server = RedisServer(group).start()
+        config = configured(tmp_path, f"unix://{server.socket_path}", more)
+        words = ("acl", "add-role", "controller", "--config", str(config), "--password-file", str(tmp_path / "p"))
+        done = run(*words, "--json")
+        user = json.loads(done.stdout)["user"]
+        assert "ACL SETUSER default off" in done.stderr
+        assert "ACL SETUSER default off" in run("config", "check", "--config", str(config)).stderr
+        stop = threading.Event()
+        stop.set()
+        log.set_up(lines)
+        try:
+            run_controller(load(config, {}), stop)
+        finally:
+            structlog.reset_defaults()
+            logging.getLogger().handlers = []
+        assert "ACL SETUSER default off" in lines.getvalue()
+        assert "signing.public_key_file is not set" in lines.getvalue()
+        store = Store(load(config, {}).redis, "default")
+        store._redis.execute_command("ACL", "SETUSER", "default", "off")
+        store.close()
+        config = configured(
+            tmp_path,
+            f"unix://{server.socket_path}",
+            f'username = "{user}"\npassword_file = "{tmp_path}/p"\n{more}',
+        )
+        assert "default off" not in run("config", "check", "--config", str(config)).stderr
+        assert works(load(config, {}))
         server.close()

@@ -14,7 +14,7 @@ from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.messages import Reply, Request
+from rechannel.wire.messages import Reply, Request, encode
 from rechannel.wire.store import Author, Store, StoreRefusedError, StoreUnavailableError
 
 pytestmark = pytest.mark.redis
@@ -53,6 +53,50 @@ def test_a_stream_is_read_in_order_and_from_where_one_left(store):
     assert store.read(keys.REQUESTS, "", after) == (after, [])
     assert [item.body.request for item in store.last(keys.REQUESTS, "", 2)] == ["2", "3"]
     assert store.last_id(keys.REQUESTS) == after
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_an_entry_after_which_none_can_come_does_not_stop_a_stream(store, fenced):
+    last = f"{2**64 - 1}-{2**64 - 1}"
+    raw(store).xadd(store.keys(keys.DECISIONS), {"m": "x"}, id=last)
+    assert store.read(keys.DECISIONS, "", "0") == (last, [])
+    assert store.read(keys.DECISIONS, "", last) == (last, [])
+    assert store.waiting(keys.DECISIONS, "", last) == (last, [])
+    writer = store.fenced(lambda: store.acquire_lease("a", 5, 0)) if fenced else store
+    writer.append(keys.DECISIONS, "", request("1"))
+    assert store.read(keys.DECISIONS, "", last) == (last, []), "whoever reads on sees that the stream ends before"
+    assert store.last_id(keys.DECISIONS) != last
+    _, found = store.read(keys.DECISIONS, "", "0")
+    assert [item.body.request for item in found] == ["1"]
+
+
+def test_how_long_a_message_waits_is_told_by_the_servers_clock(store):
+    raw(store).xadd(store.keys(keys.REQUESTS), {"m": b"garbage"})
+    milliseconds = raw(store).time()[0] * 1000
+    message = encode(request("old"))
+    raw(store).delete(store.keys(keys.REQUESTS))
+    raw(store).xadd(store.keys(keys.REQUESTS), {"m": message}, id=f"{milliseconds - 90_000}-0")
+    raw(store).xadd(store.keys(keys.REQUESTS), {"m": b"garbage"}, id=f"{milliseconds - 80_000}-0")
+    raw(store).xadd(store.keys(keys.REQUESTS), {"m": message}, id=f"{milliseconds + 90_000}-0")
+    newest, found = store.waiting(keys.REQUESTS, "", "0")
+    assert newest == f"{milliseconds + 90_000}-0"
+    assert [item.age for item in found] == [pytest.approx(90, abs=5), 0.0]
+    assert store.rejected == 1
+
+
+@pytest.mark.parametrize("option", ["min-replicas-to-write", "maxmemory"])
+def test_what_redis_cannot_do_now_is_no_refusal(store, option):
+    store.put(keys.REPLY, "1", AUTHOR.envelope(Reply(request="1", code=0, sentence=""), ttl=60))
+    before = raw(store).config_get(option)[option]
+    raw(store).config_set(option, 1)
+    try:
+        with pytest.raises(StoreUnavailableError):
+            store.append(keys.REQUESTS, "", request("1"))
+        with pytest.raises(StoreUnavailableError):
+            store.acquire_lease("a", 5, 0)
+    finally:
+        raw(store).config_set(option, before)
+    store.append(keys.REQUESTS, "", request("1"))
 
 
 def test_strings_and_streams_have_their_time_to_live(store):

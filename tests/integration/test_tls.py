@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer, TlsFiles, find_server, serves_tls
+from benchmarks.testbed.redis_server import RedisServer, TlsFiles, find_server
 from rechannel.conf.settings import RedisSettings
 from rechannel.daemon.cli import main
 from rechannel.wire.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
@@ -29,8 +29,10 @@ HERE = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localho
 
 @pytest.fixture(scope="module", autouse=True)
 def _server_with_tls() -> None:
-    if not serves_tls(find_server()):
-        pytest.skip(f"{find_server()} was built without TLS: install redis-server to test it")
+    try:
+        find_server(tls=True)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
 
 
 @dataclass(frozen=True)

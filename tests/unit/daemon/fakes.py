@@ -38,7 +38,7 @@ from rechannel.wire.messages import (
 )
 from rechannel.wire.scripts import EPOCH_LEAP
 from rechannel.wire.signing import Signer, Verifier
-from rechannel.wire.store import Author, Lease, StoreDeposedError, StoreUnavailableError
+from rechannel.wire.store import Author, Lease, StoreDeposedError, StoreUnavailableError, Waiting
 
 NOW = 1_700_000_000.0
 APP = "app-1"
@@ -185,12 +185,23 @@ class FakeStore:
         del entries[: -rule.bound]
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        self._there()
-        milliseconds, _, number = after.partition("-")
-        since = (int(milliseconds), int(number or 0))
-        found = [entry for entry in self.streams[self.keys(rule, name)] if entry[0] > since or after == "0"][:count]
+        found = self._after(rule, name, after, count)
         last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
         return last, self._messages(found)
+
+    def _after(self, rule: KeyRule, name: str, after: str, count: int) -> list[tuple[tuple[int, int], bytes]]:
+        self._there()
+        since = _number(after)
+        return [entry for entry in self.streams[self.keys(rule, name)] if entry[0] > since or after == "0"][:count]
+
+    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Waiting]]:
+        found = self._after(rule, name, after, count)
+        last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
+        return last, [
+            Waiting(envelope, max(0.0, self.clock() - number[0] / 1000))
+            for number, data in found
+            if (envelope := self._decoded(data)) is not None
+        ]
 
     def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
         self._there()
@@ -243,6 +254,11 @@ class FakeStore:
         except MessageError:
             self.rejected += 1
             return None
+
+
+def _number(entry: str) -> tuple[int, int]:
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
 
 
 def settings(mode: str = "observe", **reschedule: object) -> Settings:
@@ -470,9 +486,17 @@ def go_on(world: World, seconds: float) -> None:
 # -- deciding --
 
 
-def request(store: FakeStore, verb: str, *, ttl: float = 20, name: str = "r1", **arguments: str) -> None:
+def request(
+    store: FakeStore,
+    verb: str,
+    *,
+    ttl: float = 20,
+    name: str = "r1",
+    stream: KeyRule = keys.REQUESTS,
+    **arguments: str,
+) -> None:
     body = Request(request=name, verb=verb, user="root", reason="because", arguments=arguments)
-    store.append(keys.REQUESTS, "", Author("default", "cli", store.clock).envelope(body, ttl=ttl))
+    store.append(stream, "", Author("default", "cli", store.clock).envelope(body, ttl=ttl))
 
 
 def reply(store: FakeStore, name: str = "r1") -> Reply | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -82,9 +83,11 @@ def test_a_plan_leaves_none(audited: Controller, store: FakeStore, path: Path) -
 
 
 def test_an_order_among_the_questions_is_refused_counted_and_told(
-    audited: Controller, store: FakeStore, path: Path
+    audited: Controller, store: FakeStore, clock: FakeClock, path: Path
 ) -> None:
     for number, verb in enumerate(("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain")):
+        clock.sleep(13)  # more in a minute are counted only
+        audited.observe()
         ask(store, verb, name=f"q{number}", node="n", decision="x" * 5000, password="hunter2")
         audited.answer_requests()
         found = reply(store, f"q{number}")
@@ -170,7 +173,7 @@ def test_a_full_disk_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_files_that_cannot_be_trusted_are_refused(path: Path, tmp_path: Path) -> None:
     path.touch()
     path.chmod(0o622)
-    with pytest.raises(AuditError, match="others can write to it"):
+    with pytest.raises(AuditError, match="others can open it"):
         AuditFile(str(path)).check()
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(AuditError, match=r"controller\.audit_file"):
@@ -182,6 +185,43 @@ def test_files_that_cannot_be_trusted_are_refused(path: Path, tmp_path: Path) ->
         AuditFile(str(tmp_path / "none" / "audit")).check()
     AuditFile("").check()
     AuditFile("").append(entry())
+
+
+@pytest.mark.parametrize(
+    ("mode", "well"), [(0o600, True), (0o640, True), (0o644, False), (0o660, False), (0o604, False)]
+)
+def test_who_may_read_it_may_lock_it_so_few_may(path: Path, mode: int, well: bool) -> None:
+    path.touch()
+    path.chmod(mode)
+    file = AuditFile(str(path))
+    if well:
+        file.check()
+        file.append(entry())
+        return
+    for act in (file.check, lambda: file.append(entry())):
+        with pytest.raises(AuditError, match=f"mode {mode:o}.; `chmod 640"):
+            act()
+
+
+def test_looking_makes_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    AuditFile(str(path)).check()
+    assert not path.exists()
+    monkeypatch.setattr("rechannel.daemon.audit.os.access", lambda _path, _mode: False)
+    with pytest.raises(AuditError, match=f"{path.parent} cannot be written to"):
+        AuditFile(str(path)).check()
+
+
+def test_a_lock_that_another_keeps_is_waited_for_a_second_and_no_longer(path: Path) -> None:
+    slept: list[float] = []
+    path.touch(0o600)
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(AuditError, match="keeps it locked"):
+            AuditFile(str(path), slept.append).append(entry())
+        assert sum(slept) == pytest.approx(1.0, abs=0.1)
+        assert path.read_text() == ""
+        AuditFile(str(path), lambda _seconds: fcntl.flock(other, fcntl.LOCK_UN)).append(entry())
+    assert len(lines(path)) == 1
 
 
 def test_what_others_wrote_cannot_end_a_line_or_fill_the_disk(path: Path) -> None:

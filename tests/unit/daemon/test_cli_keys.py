@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from rechannel.daemon.cli import main
 from rechannel.wire.messages import DesiredPlacement, Envelope
-from rechannel.wire.signing import SignatureError, Signer, Verifier, make_keys
+from rechannel.wire.signing import SignatureError, Signer, Verifier, fingerprint, make_keys
 from rechannel.wire.store import Author
 
 
@@ -32,7 +32,7 @@ def test_a_key_is_changed_without_a_gap(tmp_path: Path) -> None:
     link = Verifier.from_file(public)
     old = Signer.from_file(private)
     said = run("config", "keys", "--rotate", tmp_path).stdout
-    assert [line[:2] for line in said.splitlines()[1:]] == ["1.", "2.", "3."]
+    assert [line[:2] for line in said.splitlines()[1:]] == ["1.", "2.", "3.", "4."]
     following = tmp_path / "signing.next.key"
     assert following.stat().st_mode & 0o777 == 0o600
     new = Signer.from_file(following)
@@ -71,12 +71,52 @@ def test_one_change_at_a_time_and_of_one_pair(tmp_path: Path) -> None:
         assert "different pairs" in run("config", "keys", option, tmp_path, code=1).stderr
 
 
+def test_the_newest_key_is_not_dropped_where_the_old_one_is_still_in_use(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    run("config", "keys", here)
+    run("config", "keys", "--rotate", here)
+    both = (here / "signing.pub").read_bytes()
+    there.mkdir()
+    for name in ("signing.key", "signing.pub"):  # another machine, where the new private key was not brought
+        (there / name).write_bytes((here / name).read_bytes())
+        (there / name).chmod(0o600)
+    new = fingerprint(Signer.from_file(here / "signing.next.key").public)
+    old = fingerprint(Signer.from_file(here / "signing.key").public)
+    said = run("config", "keys", "--retire", there, code=1).stderr
+    assert f"{old} would be kept, and {new} dropped" in said
+    assert (there / "signing.pub").read_bytes() == both
+    (there / "signing.key").write_bytes((here / "signing.next.key").read_bytes())
+    said = run("config", "keys", "--retire", there).stdout
+    assert f"trusts {new} alone, which it kept; dropped: {old}" in said
+
+
+def test_a_rotation_is_taken_back_by_force_alone(tmp_path: Path) -> None:
+    run("config", "keys", tmp_path)
+    before = (tmp_path / "signing.pub").read_bytes()
+    run("config", "keys", "--rotate", tmp_path)
+    (tmp_path / "signing.next.key").unlink()
+    assert "--force" in run("config", "keys", "--retire", tmp_path, code=1).stderr
+    run("config", "keys", "--retire", "--force", tmp_path)
+    assert (tmp_path / "signing.pub").read_bytes() == before
+    run("config", "keys", "--rotate", "--force", tmp_path, code=2)
+
+
+def test_all_that_need_the_public_key_are_named(tmp_path: Path) -> None:
+    assert "every driver and controller" in run("config", "keys", tmp_path).stdout
+    said = run("config", "keys", "--rotate", tmp_path).stdout.splitlines()
+    assert "copy" in said[2]
+    assert "to every other machine with a controller" in said[2]
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     make_keys(tmp_path / "keys")
     path = tmp_path / "rechannel.toml"
     path.write_text(
         f"""
+[redis]
+url = "unix://{tmp_path}/none.sock"
+timeout = 0.5
 [signing]
 private_key_file = "{tmp_path}/keys/signing.key"
 public_key_file = "{tmp_path}/keys/signing.pub"
@@ -89,10 +129,12 @@ audit_file = "{tmp_path}/audit.jsonl"
 
 def test_check_finds_what_is_wrong_with_keys_and_files(config: Path, tmp_path: Path) -> None:
     assert "can be used" in run("config", "check", "--config", config).stdout
+    assert not (tmp_path / "audit.jsonl").exists(), "it would belong to whoever looked"
     (tmp_path / "keys/signing.key").chmod(0o644)
+    (tmp_path / "audit.jsonl").touch()
     (tmp_path / "audit.jsonl").chmod(0o666)
     said = run("config", "check", "--config", config, code=7).stderr
-    for words in ("signing.private_key_file", "`chmod 6", "controller.audit_file", "others can write to it"):
+    for words in ("signing.private_key_file", "`chmod 6", "controller.audit_file", "others can open it"):
         assert words in said
     (tmp_path / "keys/signing.key").chmod(0o600)
     (tmp_path / "audit.jsonl").chmod(0o600)
@@ -104,10 +146,23 @@ def test_check_tells_of_a_change_under_way_and_of_open_passwords(config: Path, t
     run("config", "keys", "--rotate", tmp_path / "keys")
     (tmp_path / "password").write_text("hunter2-hunter2\n")
     (tmp_path / "password").chmod(0o644)
-    config.write_text(config.read_text() + f'[redis]\npassword_file = "{tmp_path}/password"\n')
+    config.write_text(config.read_text().replace("timeout", f'password_file = "{tmp_path}/password"\ntimeout'))
     said = run("config", "check", "--config", config)
     assert "2 keys are trusted" in said.stderr
     assert "can be read by everybody" in said.stderr
     notes = json.loads(run("config", "check", "--config", config, "--json").stdout)["notes"]
     assert len(notes) == 2
     assert "hunter2" not in said.output
+
+
+def test_check_warns_of_a_controller_without_public_keys(config: Path, tmp_path: Path) -> None:
+    assert "after a change of the signing key" not in run("config", "check", "--config", config).stderr
+    text = config.read_text()
+    config.write_text(text.replace(f'public_key_file = "{tmp_path}/keys/signing.pub"', ""))
+    assert "after a change of the signing key" in run("config", "check", "--config", config).stderr
+
+
+def test_check_names_a_missing_password_file_of_the_sentinels(config: Path, tmp_path: Path) -> None:
+    config.write_text(config.read_text().replace("timeout", f'sentinel_password_file = "{tmp_path}/no"\ntimeout'))
+    said = run("config", "check", "--config", config, code=7).stderr
+    assert f"redis.sentinel_password_file: {tmp_path}/no cannot be read" in said

@@ -6,7 +6,7 @@ import pytest
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.migrations import Migrations
-from rechannel.daemon.service import ClockSteps
+from rechannel.daemon.service import ClockSteps, after_step
 from unit.daemon.fakes import NOW, FakeClock
 
 
@@ -37,3 +37,12 @@ def test_the_rest_after_a_migration_is_never_longer_than_the_rest_though_the_clo
     migrations.ended["app"] = NOW + 3600
     assert migrations.resting("app", NOW) == settings.gate.cooldown
     assert migrations.resting("app", NOW + 3600 + settings.gate.cooldown / 2) == settings.gate.cooldown / 2
+
+
+@pytest.mark.parametrize(
+    ("left", "step", "then"),
+    [(30.0, -3600.0, 30.0), (30.0, 3600.0, 30.0), (300.0, 2.0, 300.0), (-10.0, 0.0, 0.0), (3630.0, 3600.0, 300.0)],
+)
+def test_a_job_is_due_after_as_long_as_before_the_clock_was_set(left: float, step: float, then: float) -> None:
+    now = NOW + step
+    assert after_step(NOW + left, step, now, 300.0) - now == pytest.approx(then)

@@ -6,13 +6,16 @@ import dataclasses
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.orders import left_on
 from rechannel.wire import keys
-from rechannel.wire.messages import Drain, MoveView, StandingOrders, encode
-from rechannel.wire.store import StoreUnavailableError
+from rechannel.wire.messages import Drain, Envelope, MoveView, StandingOrders, encode
+from rechannel.wire.signing import Signer
+from rechannel.wire.store import Author, StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -143,6 +146,49 @@ def test_forged_orders_are_not_adopted(store, clock, world):
     leader.observe()
     assert leader.orders.drains == {}
     assert orders(store).drains == [], "they are replaced"
+
+
+def other_keys_orders(world: World, body: StandingOrders) -> Envelope:
+    """Orders as a leader of an earlier epoch signed them, with a key that this controller does not know."""
+    signer = Signer(Ed25519PrivateKey.generate())
+    made = signer.sign(Author("default", "controller:old", world.clock).envelope(body, ttl=1e6, epoch=1))
+    world.store.put(keys.ORDERS, "", made)
+    return made
+
+
+def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orders(store, clock, world):
+    old = other_keys_orders(world, StandingOrders(drains=[Drain(node=NODE, since=1.0)]))
+    world.ready()
+    leader = controller(store, clock)
+    with capture_logs() as said:
+        for _ in range(3):
+            leader.observe()
+            clock.sleep(1)
+        leader.pause(True)
+    (line,) = [line for line in said if line["log_level"] == "error"]
+    assert "signing.public_key_file" in line["sentence"]
+    assert leader.lead.paused
+    assert store.get(keys.ORDERS) == old
+    drain(leader)
+    leader.pause(False)
+    assert [item.node for item in orders(store).drains] == [NODE]
+    assert not orders(store).paused
+
+
+def test_orders_of_an_unknown_key_stop_nobody_who_knows_better(leader, store, world):
+    drain(leader)
+    other_keys_orders(world, StandingOrders(paused=True))
+    leader.observe()
+    assert not leader.lead.paused
+    assert [item.node for item in orders(store).drains] == [NODE]
+
+
+def test_orders_of_an_unknown_key_that_say_nothing_are_replaced(store, clock, world):
+    other_keys_orders(world, StandingOrders())
+    leader = controller(store, clock)
+    leader.observe()
+    assert not leader.lead.paused
+    assert orders(store) == StandingOrders()
 
 
 def test_undrain_and_its_mistakes(leader, store):

@@ -290,6 +290,33 @@ def test_a_pause_by_a_leader_that_vanished_meanwhile_is_kept(store: FakeStore, c
     assert store.paused()
 
 
+def test_a_pause_meanwhile_is_kept_though_redis_goes_away_while_it_is_read(
+    store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = lead_of(store, clock, "a"), lead_of(store, clock, "b")
+    mine.renew(0)
+    clock.sleep(16)
+    assert other.renew(0) is Turn.TAKEN
+    state = ControllerState(
+        leader=other.name, since=0, epoch=other.epoch, paused=True, mode="observe", next_decision=0, last_sentence=""
+    )
+    other.store.put(keys.STATE, "", Author("default", other.name, clock).envelope(state, ttl=60))
+    other.pause(True)
+    other.release()
+    real = store.get
+
+    def failing(*_: Any) -> None:
+        raise StoreUnavailableError("gone")
+
+    monkeypatch.setattr(store, "get", failing)
+    with pytest.raises(StoreUnavailableError):
+        mine.renew(0)
+    assert not mine.holds()
+    monkeypatch.setattr(store, "get", real)
+    assert mine.renew(0) is Turn.RAISED
+    assert (mine.paused, store.paused(), mine.holds()) == (True, True, True)
+
+
 def test_a_pause_that_another_leader_ended_is_not_said_again(store: FakeStore, clock: FakeClock) -> None:
     first, second = lead_of(store, clock, "a"), lead_of(store, clock, "b")
     first.renew(0)

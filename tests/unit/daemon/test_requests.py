@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from rechannel.wire.store import StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
     CONFIG,
+    SIGNER,
     FakeClock,
     FakeStore,
     World,
@@ -224,6 +226,88 @@ def test_an_order_is_heard_no_longer_than_its_claim_is_kept(
     leader.observe()
     assert leader.answer_requests() == 0
     assert not store.paused()
+
+
+def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause", ttl=20)
+    assert leader.answer_requests() == 1
+    leader.pause(False)
+    leader.close()
+    clock.sleep(700)  # the reply is gone, the request stands in its stream
+    behind = FakeClock(clock.now - 700)
+    other = Controller(CONFIG, store, SIGNER, behind, name="b", steady=behind)  # type: ignore[arg-type]
+    other.observe()
+    assert other.answer_requests() == 0
+    assert not store.paused()
+
+
+def test_a_reply_stands_as_long_as_its_request_may_be_answered(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause", ttl=3600)
+    leader.answer_requests()
+    leader.close()
+    clock.sleep(3000)
+    other = controller(store, clock, name="b")
+    other.observe()
+    assert other.answer_requests() == 0
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+
+
+def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(
+    store: FakeStore, clock: FakeClock, tmp_path: Path
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    config = dataclasses.replace(CONFIG, controller=dataclasses.replace(CONFIG.controller, audit_file=str(file)))
+    leader = controller(store, clock, config)
+    leader.observe()
+    for number in range(200):
+        request(store, "pause", name=f"q{number}", stream=keys.QUESTIONS)
+    assert leader.answer_requests() == 50
+    assert not store.paused()
+    for _ in range(3):
+        clock.sleep(1)
+        leader.observe()
+        leader.answer_requests()
+    assert len(file.read_text().splitlines()) <= 5
+    clock.sleep(61)
+    leader.observe()
+    request(store, "pause", name="last", stream=keys.QUESTIONS)
+    leader.answer_requests()
+    assert "more like it were not written down" in file.read_text().splitlines()[-1]
+
+
+def test_nothing_is_answered_before_it_is_known_what_was_ordered(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = controller(store, clock)
+    world.ready()
+    first.observe()
+    first.drain("127.0.0.4", user="op", reason="", remove=False, patience=0.0)
+    first.close()
+    other = controller(store, clock, name="b")
+    real = store.get
+
+    def failing(rule: Any, name: str = "") -> Envelope | None:
+        if rule is keys.ORDERS:
+            raise StoreUnavailableError("gone")
+        return real(rule, name)
+
+    monkeypatch.setattr(store, "get", failing)
+    with pytest.raises(StoreUnavailableError):
+        other.observe()
+    monkeypatch.setattr(store, "get", real)
+    request(store, "drain", node="127.0.0.5")
+    assert other.answer_requests() == 0
+    assert other.follow() == "not leading"
+    assert other.decide_all() == []
+    other.observe()
+    assert other.answer_requests() == 1
+    assert set(other.orders.drains) == {"127.0.0.4", "127.0.0.5"}
 
 
 def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, store: FakeStore) -> None:

@@ -1,0 +1,83 @@
+"""Whoever asks waits through a fail-over, and what is said twice is done once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rechannel.daemon import cli_request
+from rechannel.daemon.controller import Controller
+from rechannel.daemon.exits import CommandError, Exit
+from rechannel.wire import keys
+from rechannel.wire.messages import Reply
+from rechannel.wire.store import StoreUnavailableError
+from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World
+
+
+class Asked:
+    """A command line that asks, and a controller that looks once a second unless Redis is away."""
+
+    def __init__(self, store: FakeStore, clock: FakeClock, leader: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store, self.clock, self.leader = store, clock, leader
+        self.away: tuple[float, float] = (0.0, 0.0)
+        self.began = clock()
+        monkeypatch.setattr(cli_request, "Store", lambda *_: store)
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.sleep(1.0)
+        since = self.clock() - self.began
+        self.store.away = self.away[0] <= since < self.away[1]
+        if not self.store.away:
+            self.leader.observe()
+            self.leader.answer_requests()
+
+    def ask(self, verb: str, wait: float = 20.0) -> Reply:
+        return cli_request.ask(CONFIG, verb, {}, wait=wait, clock=self.clock, sleep=self.sleep)
+
+
+@pytest.fixture
+def asked(
+    store: FakeStore, clock: FakeClock, leader: Controller, world: World, monkeypatch: pytest.MonkeyPatch
+) -> Asked:
+    return Asked(store, clock, leader, monkeypatch)
+
+
+@pytest.mark.parametrize("verb", ["pause", "plan"])
+def test_a_fail_over_is_waited_for(asked: Asked, verb: str) -> None:
+    asked.away = (0.0, 8.0)
+    assert asked.ask(verb).code == Exit.DONE
+
+
+def test_what_was_lost_on_the_way_back_is_said_again_and_done_once(
+    asked: Asked, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, said = store.append, []
+
+    def append(rule: Any, name: str, *envelopes: Any) -> None:
+        real(rule, name, *envelopes)
+        if rule is keys.REQUESTS:
+            said.append(envelopes)
+            if len(said) == 1:
+                raise StoreUnavailableError("the answer was lost")
+
+    monkeypatch.setattr(store, "append", append)
+    done: list[bool] = []
+    monkeypatch.setattr(asked.leader, "pause", lambda paused: done.append(paused) or "paused")
+    assert asked.ask("pause").code == Exit.DONE
+    assert (len(said), done) == (2, [True])
+
+
+def test_an_order_whose_fate_is_not_known_says_so(asked: Asked) -> None:
+    asked.away = (0.0, 1e9)
+    with pytest.raises(CommandError, match="may have been taken up") as found:
+        asked.ask("pause", wait=5.0)
+    assert found.value.code == Exit.UNCLEAR
+
+
+def test_a_redis_that_is_away_is_said_at_once(asked: Asked, store: FakeStore, clock: FakeClock) -> None:
+    store.away = True
+    before = clock()
+    with pytest.raises(StoreUnavailableError):
+        asked.ask("pause")
+    assert clock() == before

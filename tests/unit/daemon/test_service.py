@@ -1,0 +1,48 @@
+"""Where a controller can start: what its unit lets it write to, and what it looks at first."""
+
+from __future__ import annotations
+
+import configparser
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rechannel.conf.settings import Settings, SettingsError
+from rechannel.daemon.precautions import key_notes
+from rechannel.daemon.service import signer_of
+from rechannel.wire.signing import make_keys
+
+ROOT = Path(__file__).parents[3]
+AUDIT = "/var/log/rechannel/audit.jsonl"
+
+
+def configured(directory: Path, audit_file: str = "") -> Settings:
+    private, public = make_keys(directory)
+    plain = Settings()
+    signing = replace(plain.signing, private_key_file=str(private), public_key_file=str(public))
+    return replace(plain, signing=signing, controller=replace(plain.controller, audit_file=audit_file))
+
+
+def test_the_unit_lets_the_audit_file_be_written_where_the_documentation_puts_it() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read(ROOT / "systemd/rechannel-controller.service")
+    service = unit["Service"]
+    assert service["ProtectSystem"] == "strict"
+    assert f"/var/log/{service['LogsDirectory']}" == str(Path(AUDIT).parent)
+    assert AUDIT in (ROOT / "docs/security.md").read_text()
+
+
+def test_a_controller_does_not_start_where_it_could_not_write_orders_down(tmp_path: Path) -> None:
+    signer_of(configured(tmp_path / "a", audit_file=str(tmp_path / "audit.jsonl")))
+    assert not (tmp_path / "audit.jsonl").exists()
+    with pytest.raises(SettingsError, match=r"controller\.audit_file: .* cannot be appended to"):
+        signer_of(configured(tmp_path / "b", audit_file=str(tmp_path / "none/audit.jsonl")))
+
+
+def test_a_controller_without_public_keys_is_warned(tmp_path: Path) -> None:
+    settings = configured(tmp_path)
+    assert key_notes(settings) == []
+    (said,) = key_notes(replace(settings, signing=replace(settings.signing, public_key_file="")))
+    assert said.startswith("signing.public_key_file is not set")
+    assert key_notes(Settings()) == []
