@@ -107,7 +107,7 @@ class Desk:
         store: Store,
         author: Author,
         clock: Callable[[], float],
-        answered: Callable[[str, int], None] = lambda verb, code: None,
+        answered: Callable[[str, int], None] | None = None,
     ) -> None:
         self._leader = leader
         self._store = store
@@ -173,7 +173,8 @@ class Desk:
         if given is None:
             reply = self._decided(request, envelope, stream)
             # Anybody may ask for anything: what is counted by its name is what there is.
-            self._answered(request.verb if request.verb in self._verbs else "unknown", reply.code)
+            if self._answered is not None:
+                self._answered(request.verb if request.verb in self._verbs else "unknown", reply.code)
             # As long as it may be asked for: without it the next leader would take the request for unanswered.
             given = self._author.envelope(reply, ttl=max(keys.REPLY.ttl, left), epoch=self._leader.epoch)
             self._given[request.request] = given

@@ -50,6 +50,8 @@ from rechannel.wire.messages import (
     MigrationOutcome,
     MigrationPrice,
     MoveTransition,
+    PendingPlan,
+    PendingPlans,
     Refusal,
     Reply,
     Request,
@@ -166,6 +168,9 @@ STATE = ControllerState(
 STREAMS = [StreamRow(APP, "0", 0, 9000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
 
 # Every kind of key that holds messages, with one that fits.
+PLAN = PendingPlan(
+    pending="p1", at=NOW - 60, application=APP, begin=NOW - 30, end=NOW + 60, window="02:00-05:00", plan="{}", moves=1
+)
 SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.REPORT, APP, fakes.report([fakes.query(PLACEMENT)])),
     (keys.BATCHES, APP, fakes.batch(9, PLACEMENT)),
@@ -177,6 +182,7 @@ SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.OUTCOMES, "", OUTCOME),
     (keys.STATE, "", STATE),
     (keys.ORDERS, "", ORDERS),
+    (keys.PENDING, "", PendingPlans(plans=[PLAN])),
     (keys.PLACEMENT, QUERY, LAST),
     (keys.REQUESTS, "", Request(request="r1", verb="plan", user="root", reason="r", arguments={"node": HOST})),
     (keys.REPLY, "r1", Reply(request="r1", code=0, sentence="s", data={"a": 1})),
