@@ -8,7 +8,7 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench chaos drills test test-unit test-full lint audit clean install uninstall
+.PHONY: help setup demo bench chaos docs drills test test-unit test-full lint audit clean install uninstall
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,10 @@ install: ## As root: program and systemd units; PREFIX=/opt/rechannel DESTDIR= A
 
 uninstall: ## As root: remove what install put there; PURGE=1: configuration, keys and audit file too
 	sh systemd/install.sh uninstall
+
+docs: $(STAMP) ## The documentation as a site in out/site; every warning is an error
+	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict --quiet --site-dir out/site
 
 clean: ## Remove the virtual environment and everything that was generated
 	rm -rf $(VENV) build dist src/*.egg-info out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

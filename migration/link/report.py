@@ -61,6 +61,7 @@ def query_state(
         stages=found,
         problem=query.problem or next((text for (run, _), text in unlike_stages.items() if run == query.run), ""),
         began=table.began(query.query),
+        interval=query.interval,
     )
 
 

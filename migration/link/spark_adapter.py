@@ -82,13 +82,14 @@ class KnownOperator:
 
 @dataclass(frozen=True)
 class ActiveQuery:
-    """A running streaming query; ``problem`` says why it cannot be moved, "" if it can."""
+    """A running query; ``problem``: why it cannot be moved, or ""; ``interval``: its trigger's in seconds, or 0."""
 
     query: str
     run: str
     name: str
     idle: bool
     problem: str
+    interval: float = 0.0
 
 
 class SparkAdapter:
@@ -186,8 +187,9 @@ class SparkAdapter:
         kind = str(execution.getClass().getSimpleName())
         trigger = str(execution.trigger().getClass().getSimpleName())
         problem = trigger_problem(kind, trigger)
+        interval = execution.trigger().intervalMs() / 1000 if trigger == "ProcessingTimeTrigger" else 0.0
         idle = not query._jsq.status().isTriggerActive()
-        return ActiveQuery(str(query.id), str(query.runId), str(query.name or ""), idle, problem)
+        return ActiveQuery(str(query.id), str(query.runId), str(query.name or ""), idle, problem, interval)
 
     def operators(self, run: str) -> list[PlannedOperator]:
         """Read the stateful operators off the plan of the run's last batch; empty before its first."""

@@ -1,0 +1,125 @@
+"""What the code can say, collected from its source: laws, reasons, codes, alerts and events of the log."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rechannel.daemon.exits import Exit
+from rechannel.migration.moves import MoveState, Reason
+
+from .pages import ROOT
+
+PARTS = ("conf", "wire", "policies", "monitors", "migration", "daemon")
+_SAMPLE = "sample.py"  # made-up figures for the web view
+_LEVELS = ("warning", "error", "exception", "critical")
+
+
+def _sources() -> Iterator[tuple[Path, ast.Module]]:
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("*.py")):
+            if path.name != _SAMPLE:
+                yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _nodes() -> tuple[tuple[Path, ast.AST], ...]:
+    kinds = (ast.Call, ast.Subscript)
+    return tuple((path, node) for path, tree in _sources() for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+@functools.cache
+def _calls() -> tuple[tuple[Path, ast.Call], ...]:
+    return tuple((path, node) for path, node in _nodes() if isinstance(node, ast.Call))
+
+
+def _words(path: Path, node: ast.expr) -> set[str]:
+    """Return the strings that an expression can be: a literal, one of two, or a constant of its module."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value}
+    if isinstance(node, ast.IfExp):
+        return _words(path, node.body) | _words(path, node.orelse)
+    if isinstance(node, ast.Name):
+        module = importlib.import_module("rechannel." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
+        value = getattr(module, node.id)
+        assert isinstance(value, str)
+        return {value}
+    raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)} cannot be read without running it")
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def laws() -> set[str]:
+    """Return every law that a `Refusal` can name."""
+    found: set[str] = set()
+    for path, call in _calls():
+        if _name(call) == "Refusal":
+            found |= _words(path, next(item.value for item in call.keywords if item.arg == "law"))
+    return found
+
+
+def not_ready() -> set[str]:
+    """Return every code of a `NotReady`."""
+    return {word for path, call in _calls() if _name(call) == "NotReady" for word in _words(path, call.args[0])}
+
+
+def events() -> set[str]:
+    """Return the names of all events that are logged as warnings or errors."""
+    found: set[str] = set()
+    for path, call in _calls():
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr in _LEVELS:
+            owner = ast.unparse(function.value).lower()
+            if owner == "log" or owner.endswith("_log"):
+                found |= _words(path, call.args[0])
+    return found
+
+
+def skipped() -> set[str]:
+    """Return what agents count as not measured; names of executors left out."""
+    found: set[str] = set()
+    for path, node in _nodes():
+        if path.parent.name != "monitors":
+            continue
+        keys: list[ast.expr | None] = []
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+            keys = [node.slice] if node.value.attr in ("_skipped", "_dropped") else []
+        elif isinstance(node, ast.Call) and _name(node) == "Counter" and node.args:
+            keys = node.args[0].keys if isinstance(node.args[0], ast.Dict) else []
+        for key in keys:
+            if isinstance(key, ast.JoinedStr):
+                last = key.values[-1]
+                assert isinstance(last, ast.Constant)
+                found.add(f"executor …{last.value}")
+            elif isinstance(key, ast.Constant) or (isinstance(key, ast.Name) and key.id.isupper()):
+                found |= _words(path, key)
+        if isinstance(node, ast.Call) and _name(node) == "IndexFileError":
+            found |= _words(path, node.args[0])
+    return found
+
+
+def alerts() -> set[str]:
+    """Return the names of all alerts."""
+    text = (ROOT / "conf" / "alerts" / "rechannel.rules.yml").read_text(encoding="utf-8")
+    return set(re.findall(r"- alert: (\w+)", text))
+
+
+def reasons() -> set[str]:
+    """Return why a move takes a step."""
+    return {str(reason) for reason in Reason}
+
+
+def states() -> set[str]:
+    """Return where a move can be."""
+    return {str(state) for state in MoveState}
+
+
+def exits() -> set[str]:
+    """Return the exit codes."""
+    return {str(int(code)) for code in Exit}

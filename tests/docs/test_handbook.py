@@ -1,0 +1,70 @@
+"""docs/handbook.md says what every message means, and names none that does not exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from . import said
+from .pages import DOCS
+
+TEXT = (DOCS / "handbook.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^(#+) {title}\n(.*?)(?=^#{{1,3}} |\Z)", TEXT, re.M | re.S)
+    assert found, title
+    return found[2]
+
+
+def rows(*titles: str, column: str = "") -> list[list[str]]:
+    """Return the cells of the tables in these sections; with ``column`` those of the table that begins with it."""
+    found = []
+    for title in titles:
+        wanted = not column
+        for line in section(title).splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            if line.startswith("| ") and not line.startswith(("| `", "| ---")):
+                wanted = not column or cells[0] == column
+            elif line.startswith("| `") and wanted:
+                found.append([cell.strip() for cell in re.split(r" \| ", line.strip("| "))])
+    return found
+
+
+def names(table: list[list[str]]) -> list[str]:
+    return [name for row in table for name in re.findall(r"`([^`]*)`", row[0])]
+
+
+@pytest.mark.parametrize(
+    ("table", "known"),
+    [
+        (rows("Exit codes"), said.exits()),
+        (rows("Not ready"), said.not_ready()),
+        (rows("Laws"), said.laws()),
+        (rows("Steps of moves", column="state"), said.states()),
+        (rows("Steps of moves", column="reason"), said.reasons()),
+        (rows("Controllers") + rows("Agents", column="event") + rows("Links"), said.events()),
+        (rows("Agents", column="not measured"), said.skipped()),
+    ],
+    ids=["exit codes", "not ready", "laws", "states", "reasons", "events", "not measured"],
+)
+def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], known: set[str]):
+    found = names(table)
+    assert len(found) == len(set(found))
+    assert set(found) == known
+    assert len(known) > 3
+    for row in table:
+        assert len(row) == 3 and all(len(cell) > 3 or cell.startswith("`") for cell in row), row
+
+
+def test_every_alert_has_a_section_and_every_section_an_alert():
+    titles = set(re.findall(r"^### (Rechannel[A-Z]\w+)$", TEXT, re.M))
+    assert titles == said.alerts()
+    for title in titles:
+        assert len(section(title).split()) > 8, title
+
+
+def test_the_collector_sees_what_is_there():
+    assert {"gate", "budget", "max-moves", "excluded"} <= said.laws()
+    assert {"redis-away", "jobs-hang", "no executor of this node"} <= said.events()

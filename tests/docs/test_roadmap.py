@@ -1,0 +1,39 @@
+"""docs/roadmap.md names tests that exist, commands that exist, and settings that exist."""
+
+from __future__ import annotations
+
+import re
+
+from rechannel.conf.settings import describe
+
+from .pages import DOCS, ROOT
+
+TEXT = (DOCS / "roadmap.md").read_text(encoding="utf-8")
+ROWS = [line.strip("| ").split(" | ") for line in TEXT.splitlines() if re.match(r"\| (?!feature|---)", line)]
+
+
+def test_every_test_that_is_named_exists():
+    known = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^ *def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
+    }
+    named = re.findall(r"`(test_\w+)`", TEXT)
+    assert len(named) > 40
+    assert not [name for name in named if name not in known]
+
+
+def test_every_row_says_whether_it_works_and_what_works_names_a_test():
+    assert len(ROWS) == 30 + 10
+    for row in ROWS:
+        assert len(row) == 3, row
+        assert row[1] in ("works", "in part", "not yet")
+        assert row[1] == "not yet" or "`test_" in row[2], row[0]
+
+
+def test_every_setting_that_is_named_exists():
+    known = {name for name, *_ in describe()}
+    sections = {name.partition(".")[0] for name in known} - {"policies"}
+    named = re.findall(r"`([a-z]+\.[a-z_]+)\b[^`(]*`", TEXT)
+    assert named
+    assert not [name for name in named if name.partition(".")[0] in sections and name not in known]
