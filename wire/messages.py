@@ -428,6 +428,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """Around every body: who says it, about what, when, until when, under which epoch, and the signature if any.
 
     ``application`` and ``run`` are empty where there is none. ``signature`` is base64 of Ed25519 over `signed_bytes`.
+    ``said`` is no part of it but what a signed message was read from, up to the signature: another release may have
+    put more into it than this one knows, and its signature covers that too.
     """
 
     schema: Whole
@@ -441,6 +443,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     expires: Moment
     body: AnyBody
     signature: str = ""
+    said: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -448,7 +451,9 @@ _DECODER = msgspec.json.Decoder(Envelope)
 
 
 def encode(envelope: Envelope) -> bytes:
-    """Serialize a message (JSON, so that people can read Redis)."""
+    """Serialize a message (JSON, so that people can read Redis); one that was read, as it was read."""
+    if isinstance(envelope.said, bytes):
+        return _with(envelope.said, envelope.signature)
     return _ENCODER.encode(envelope)
 
 
@@ -464,7 +469,10 @@ def decode(data: bytes, *, cluster: str | None = None) -> Envelope:
         raise MessageError(f"message of schema {envelope.schema}; this release reads {SCHEMA}: upgrade the older side")
     if cluster is not None and envelope.cluster != cluster:
         raise MessageError(f"message for cluster {envelope.cluster!r}, not {cluster!r}")
-    return envelope
+    tail = _tail(envelope.signature)
+    # The signature comes last in what `encode` writes. What is written otherwise is nobody's who signs.
+    kept = bool(envelope.signature) and data.endswith(tail)
+    return msgspec.structs.replace(envelope, said=data[: -len(tail)] if kept else msgspec.UNSET)
 
 
 def body_of(envelope: Envelope, kind: type[BodyT]) -> BodyT:
@@ -475,5 +483,15 @@ def body_of(envelope: Envelope, kind: type[BodyT]) -> BodyT:
 
 
 def signed_bytes(envelope: Envelope) -> bytes:
-    """Return the bytes a signature covers: the whole message without the signature."""
+    """Return the bytes a signature covers: the whole message as it was written, without the signature."""
+    if isinstance(envelope.said, bytes):
+        return _with(envelope.said, "")
     return _ENCODER.encode(msgspec.structs.replace(envelope, signature=""))
+
+
+def _with(said: bytes, signature: str) -> bytes:
+    return said + _tail(signature)
+
+
+def _tail(signature: str) -> bytes:
+    return b',"signature":' + _ENCODER.encode(signature) + b"}"

@@ -68,6 +68,7 @@ class Signer:
 
     def sign(self, envelope: Envelope) -> Envelope:
         """Return the message with its signature."""
+        envelope = msgspec.structs.replace(envelope, said=msgspec.UNSET)  # whatever it was read from, this is new
         signature = base64.b64encode(self._key.sign(signed_bytes(envelope))).decode()
         return msgspec.structs.replace(envelope, signature=signature)
 

@@ -62,7 +62,8 @@ def make_on_replicas(connection: Connection, user: str, rules: Sequence[str]) ->
 
 def open_to_all(settings: RedisSettings) -> bool:
     """Whether Redis lets somebody in who names neither user nor password; False where that cannot be found out."""
-    stranger = replace(settings, username="", password_file="", timeout=min(settings.timeout, _PATIENCE))
+    patience = min(settings.timeout, _PATIENCE)
+    stranger = replace(settings, username="", password_file="", timeout=patience)  # nosec B106 it is to have none
     try:
         connection = Connection(stranger)
     except (ChannelError, redis.RedisError, ValueError, OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,26 +128,35 @@ def _short(rows: Sequence[dict[str, Any]]) -> str:
     """The goals, and whether they were met."""
     peaks = [(row, row["ways"][LIVE.name]["peak_ratio"][0]) for row in rows if LIVE.name in row["ways"]]
     kept = [row for row, peak in peaks if peak <= GOAL]
-    missed = [f"{_name(row)} ({peak:.2f}, one load {_load(row)})" for row, peak in peaks if peak > GOAL]
+    missed = [
+        f"{_name(row)} ({peak:.2f}, without a move up to {row['quiet_peak_ratio']:.2f}; one load {_load(row)})"
+        for row, peak in peaks
+        if peak > GOAL
+    ]
     lines = ["## In short"]
     lines.append(
         f"* **Longest batch of a live move at most {GOAL} times steady** (wanted wherever one partition's load fits in "
         f"a batch): in {len(kept)} of {len(peaks)} rows{'; not in ' if missed else ''}{'; '.join(missed)}."
     )
     for what, key in (("Longest batch", "peak_error"), ("Time to the last landing", "total_error")):
-        errors = [
-            row["ways"][way.name][key][0] for row in rows for way in _MOVING if key in row["ways"].get(way.name, {})
-        ]
+        errors = {
+            (row["row"]["name"], way.name): row["ways"][way.name][key][0]
+            for row in rows
+            for way in _MOVING
+            if key in row["ways"].get(way.name, {})
+        }
         if errors:
-            good = sum(abs(error) <= WITHIN for error in errors)
+            good = {pair for pair, error in errors.items() if abs(error) <= WITHIN}
+            live = [pair for pair in errors if pair[1] == LIVE.name]
             lines.append(
-                f"* **{what} predicted within {WITHIN:.0%}**: in {good} of {len(errors)} pairs of row and way."
+                f"* **{what} predicted within {WITHIN:.0%}**: of live moves in {len(good.intersection(live))} of "
+                f"{len(live)} rows, of all ways in {len(good)} of {len(errors)} pairs of row and way."
             )
     ratios = [ratio for row in rows if (ratio := _restart_over_live(row, "peak")) is not None]
     if ratios:
         lines.append(
             f"* **The longest time without a commit is {min(ratios):.1f} to {max(ratios):.1f} times as long with a "
-            "restart as with a live move.**"
+            f"restart as with a live move**, {statistics.median(ratios):.1f} times in the middle row."
         )
     audited = [row["audit"] for row in rows if row["audit"]]
     wrong = sum(not audit["ok"] for audit in audited)

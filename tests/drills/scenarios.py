@@ -50,8 +50,6 @@ class Scenario:
 _FAST = {
     ("the leading controller is killed", MIGRATING),
     ("Redis is emptied", MIGRATING),
-    ("the executor that takes partitions is killed", MIGRATING),
-    ("an agent is cut off from Redis", MIGRATING),
 }
 SCENARIOS = tuple(
     Scenario(fault, when, (fault.name, when) in _FAST)

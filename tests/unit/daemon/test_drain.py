@@ -168,7 +168,7 @@ def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orde
     (line,) = [line for line in said if line["log_level"] == "error"]
     assert "signing.public_key_file" in line["sentence"]
     assert leader.lead.paused
-    assert store.get(keys.ORDERS) == old
+    assert encode(store.get(keys.ORDERS)) == encode(old)
     drain(leader)
     leader.pause(False)
     assert [item.node for item in orders(store).drains] == [NODE]

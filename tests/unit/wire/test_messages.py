@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -101,6 +103,49 @@ def test_a_signature_holds_across_the_wire(keys):
     private, public = keys
     signed = Signer.from_file(private).sign(envelope(placement()))
     Verifier.from_file(public).check(decode(encode(signed)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b'"decision":"d"', b'"decision":"d","why":{"a":[1]}'), (b'"schema":1', b'"schema":1,"region":"north"')],
+)
+def test_a_signature_covers_what_another_release_put_in(keys, before, after):
+    private, public = keys
+    verifier, signer = Verifier.from_file(public), Signer.from_file(private)
+    newer = encode(envelope(placement())).replace(before, after)
+    assert after in newer
+    unsigned = newer.removesuffix(b',"signature":""}')
+    raw = signer._key.sign(newer)
+    message = unsigned + b',"signature":"' + base64.b64encode(raw) + b'"}'
+    found = decode(message)
+    verifier.check(found)
+    assert encode(found) == message, "whoever hands it on hands on what was said"
+    for altered in (message.replace(after, before), message.replace(b'"target":"1"', b'"target":"2"')):
+        with pytest.raises(SignatureError, match="does not hold"):
+            verifier.check(decode(altered))
+
+
+def test_what_was_said_is_not_anybodys_to_say(keys):
+    private, public = keys
+    good = encode(Signer.from_file(private).sign(envelope(placement())))
+    said = base64.b64encode(good[: good.rindex(b',"signature"')]).decode()
+    evil = good.replace(b'"target":"1"', b'"target":"2"')
+    for claims in (
+        evil[:-1] + b',"said":"' + said.encode() + b'"}',
+        evil.replace(b',"signature"', b',"said":"' + said.encode() + b'","signature"'),
+        b'{"said":"' + said.encode() + b'",' + evil[1:],
+    ):
+        with pytest.raises(SignatureError, match="does not hold"):
+            Verifier.from_file(public).check(decode(claims))
+
+
+def test_a_message_that_is_signed_anew_says_what_it_says_now(keys):
+    private, public = keys
+    signer, verifier = Signer.from_file(private), Verifier.from_file(public)
+    found = decode(encode(signer.sign(envelope(placement()))))
+    again = decode(encode(signer.sign(msgspec.structs.replace(found, epoch=9))))
+    verifier.check(again)
+    assert again.epoch == 9
 
 
 def test_an_unsigned_or_altered_message_is_refused(keys):
