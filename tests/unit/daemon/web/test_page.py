@@ -113,7 +113,7 @@ def test_moves_decisions_refusals_and_drains_are_told_with_their_numbers():
     for words in (
         "2 of 6 moves have landed; step 2 of 3; 2 planned; 1 prepared; 1 steered",
         "4% gain, below gate.min_gain (10%)",
-        "executor 3 would hold 7.9 GB of state, 6.4 GB are free",
+        "executor 3 would be 97% busy, the limit is 95%",
         "asked by ada: clicks lags behind",
         "3.2 s was predicted",
         "kernel update",
@@ -292,7 +292,7 @@ def test_the_same_is_there_as_json():
     found = json.loads(answer.text)
     assert found["version"] == VERSION == 1
     assert found["controller"]["epoch"] == 7
-    assert found["decisions"][1]["refusals"][0]["law"] == "gain"
+    assert found["decisions"][1]["refusals"][0]["law"] == "gate"
 
 
 def test_static_files_are_asked_for_again_only_when_they_changed():
