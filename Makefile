@@ -27,11 +27,11 @@ bench: $(STAMP) ## Measure the policies and migrations (two hours; ARGS=--quick:
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
 	$(BIN)/python -m benchmarks.migration --json out/migration.json --document docs/migration.md $(ARGS)
 
-test: test-unit ## Unit tests and the smoke test on real Redis and real Spark
-	$(BIN)/python -m pytest tests -m '(redis or spark) and not slow'
+test: $(STAMP) ## Unit tests and the smoke test on real Redis and real Spark
+	$(BIN)/python -m pytest tests -m 'not slow'
 
 test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: a few minutes
-	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark' -n 2 --dist worksteal
+	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark'
 
 test-full: $(STAMP) ## Every test, the long ones too (an hour); writes the matrix in docs/compatibility.md
 	$(BIN)/python -m pytest tests

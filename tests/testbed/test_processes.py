@@ -26,8 +26,9 @@ STUBBORN = [
     ),
 ]
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
 from benchmarks.testbed.processes import ProcessGroup
 with ProcessGroup(Path(sys.argv[1])) as group:
     group.start("stubborn", {stubborn!r})
