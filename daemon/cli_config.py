@@ -15,7 +15,7 @@ from rechannel.conf.settings import Settings, SettingsError, describe
 from rechannel.daemon import choosing, precautions
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.exits import CommandError, Exit
-from rechannel.wire import channel, connection
+from rechannel.wire import channel
 from rechannel.wire.channel import ChannelError
 from rechannel.wire.signing import (
     KeyFileError,
@@ -36,7 +36,7 @@ def check(settings: Settings, *, as_json: bool) -> None:
     mistakes = choosing.mistakes(settings)
     for read in (
         lambda: channel.options(settings.redis),
-        lambda: connection.sentinel_password(settings.redis.sentinel_password_file),
+        lambda: channel.password_of(settings.redis.sentinel_password_file, "redis.sentinel_password_file"),
     ):
         try:
             read()
