@@ -70,7 +70,7 @@ class Controller:
         self._collector = Collector(store, settings, clock)
         self.orders = Orders(store, signer, self._author, clock)
         self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
-        self._aftermath = Aftermath(settings, store, self._author, clock)
+        self._aftermath = Aftermath(settings, store, self._author, clock, steady)
         self._undoing: dict[str, Undo] = {}
         self._joining = Joining(steady, settings.reschedule.settle, settings.reschedule.timeout)
         self._drain_at: dict[str, float] = {}  # application -> when its drains are decided on again
