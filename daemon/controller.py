@@ -155,6 +155,7 @@ class Controller:
                 return deciding.not_ready(ask, why)
             decision = self._decided(ask, application, asked)
             if not self.lead.still_holds():  # planning took long, or the process was held up meanwhile
+                self._adopted = False  # the lead may be held again already, with orders of others meanwhile
                 return deciding.not_ready(ask, why)
             self._publish(decision, application)
             return decision
