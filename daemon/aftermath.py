@@ -39,13 +39,24 @@ class Undo:
 
 
 class Aftermath:
-    """The migrations of one cluster whose outcome is still to come, and what the earlier ones cost."""
+    """The migrations of one cluster whose outcome is still to come, and what the earlier ones cost.
 
-    def __init__(self, settings: Settings, store: Store, author: Author, clock: Callable[[], float]) -> None:
+    ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets, for waits.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        author: Author,
+        clock: Callable[[], float],
+        steady: Callable[[], float],
+    ) -> None:
         self._settings = settings
         self._store = store
         self._author = author
         self._clock = clock
+        self._steady = steady
         self._awaited: dict[str, Decision] = {}
         self._looked: dict[str, float] = {}
         self._loads: list[tuple[float, Outcome]] | None = None  # when they were measured
@@ -115,8 +126,8 @@ class Aftermath:
 
     def look(self, application: str, facts: Facts, epoch: int) -> tuple[MigrationOutcome, Decision | None] | None:
         """Measure what can be measured now; returns the outcome, and the decision if it is to be undone."""
-        decision, now = self._awaited[application], self._clock()
-        if 0 <= now - self._looked.get(application, now - _LOOK_EVERY) < _LOOK_EVERY:
+        decision, now = self._awaited[application], self._steady()
+        if now < self._looked.get(application, now - _LOOK_EVERY) + _LOOK_EVERY:
             return None
         self._looked[application] = now
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))
@@ -128,7 +139,7 @@ class Aftermath:
             {query.query: query.run for query in facts.report.queries if query.active},
             {info.executor for info in facts.report.executors},
             self._settings,
-            now,
+            self._clock(),
         )
         if outcome is None:
             return None

@@ -18,7 +18,7 @@ from rechannel.conf.settings import CONFIG_VARIABLE, Settings, SettingsError
 from rechannel.daemon import choosing, precautions
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.exits import CommandError, Exit
-from rechannel.wire import channel, connection
+from rechannel.wire import channel
 from rechannel.wire.channel import ChannelError
 from rechannel.wire.signing import (
     KeyFileError,
@@ -57,7 +57,7 @@ def examine(loaded: Loaded) -> tuple[list[str], list[str]]:
     if not missing:
         for read_files in (
             lambda: channel.options(settings.redis),
-            lambda: connection.sentinel_password(settings.redis.sentinel_password_file),
+            lambda: channel.password_of(settings.redis.sentinel_password_file, "redis.sentinel_password_file"),
         ):
             try:
                 read_files()

@@ -71,7 +71,7 @@ class Controller:
         self._collector = Collector(store, settings, clock)
         self.orders = Orders(store, signer, self._author, clock)
         self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
-        self._aftermath = Aftermath(settings, store, self._author, clock)
+        self._aftermath = Aftermath(settings, store, self._author, clock, steady)
         self.occasions = Occasions(self, store, signer, self._author, clock, steady)
         self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock, steady)
         self._said: dict[str, str] = {}  # application -> the last sentence of a drain's or a rollback's decision
@@ -151,6 +151,7 @@ class Controller:
                 return deciding.not_ready(ask, why)
             decision = self._decided(ask, application, asked)
             if not self.lead.still_holds():  # planning took long, or the process was held up meanwhile
+                self._adopted = False  # the lead may be held again already, with orders of others meanwhile
                 return deciding.not_ready(ask, why)
             self._publish(decision, application)
             return decision

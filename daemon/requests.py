@@ -202,7 +202,7 @@ class Desk:
             reply = _no(
                 request, f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
             )
-            self._refused(request, envelope, reply)
+            self._note(audit.REFUSED, request, envelope, reply)
             return reply
         try:
             if request.request not in self._asked:
@@ -214,10 +214,7 @@ class Desk:
             return _no(request, f"{error}; nothing is ordered without a trace: mend that, and ask again")
         reply = self._reply(request) if self._claimed(request) else _taken_up(request)
         self._begun.discard(request.request)
-        try:
-            self._record(audit.ANSWERED, request, envelope, reply)
-        except AuditError as error:
-            self._log.error("audit-failed", sentence=str(error))
+        self._note(audit.ANSWERED, request, envelope, reply)
         return reply
 
     def _claimed(self, request: Request) -> bool:
@@ -245,12 +242,13 @@ class Desk:
             self._untold = 0
         reply = _no(request, sentence)
         self._log.warning("order-refused", verb=request.verb, user=request.user, refused=self.refused)
-        self._refused(request, envelope, reply)
+        self._note(audit.REFUSED, request, envelope, reply)
         return reply
 
-    def _refused(self, request: Request, envelope: Envelope, reply: Reply) -> None:
+    def _note(self, event: str, request: Request, envelope: Envelope, reply: Reply) -> None:
+        """Write down how a request ended; that cannot be changed by a file that takes no line."""
         try:
-            self._record(audit.REFUSED, request, envelope, reply)
+            self._record(event, request, envelope, reply)
         except AuditError as error:
             self._log.error("audit-failed", sentence=str(error))
 

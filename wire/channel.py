@@ -48,7 +48,8 @@ class Secret(str):
 
 def options(settings: RedisSettings) -> dict[str, Any]:
     """Return what redis-py is to be given beside the address. Raises ChannelError for files that cannot be used."""
-    return {"username": settings.username or None, "password": _password(settings), **tls(settings)}
+    password = password_of(settings.password_file, "redis.password_file")
+    return {"username": settings.username or None, "password": password, **tls(settings)}
 
 
 def check_private(path: str | os.PathLike[str], field: str) -> None:
@@ -107,17 +108,16 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _password(settings: RedisSettings) -> Secret | None:
-    if not settings.password_file:
+def password_of(path: str, field: str) -> Secret | None:
+    """Return the password of a file, None without one. Raises ChannelError, which names the field."""
+    if not path:
         return None
     try:
-        return Secret(Path(settings.password_file).read_text(encoding="utf-8").strip())
+        return Secret(Path(path).read_text(encoding="utf-8").strip())
     except UnicodeDecodeError:
-        raise ChannelError(f"redis.password_file: {settings.password_file} is not a text file") from None
+        raise ChannelError(f"{field}: {path} is not a text file") from None
     except OSError as error:
-        raise ChannelError(
-            f"redis.password_file: {settings.password_file} cannot be read ({error.strerror})"
-        ) from error
+        raise ChannelError(f"{field}: {path} cannot be read ({error.strerror})") from error
 
 
 def tls(settings: RedisSettings) -> dict[str, Any]:

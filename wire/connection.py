@@ -6,7 +6,6 @@ made, and a leader must know within `rechannel.conf.timing.longest_call` whether
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -70,23 +69,10 @@ def _options(settings: RedisSettings, address: SentinelAddress) -> dict[str, Any
     # All of them may have to be asked, to connect and to answer each, before the one that knows.
     share = settings.timeout / (2 * len(address.sentinels))
     return {
-        **{name: value for name, value in channel.options(settings).items() if name.startswith("ssl")},
         "username": settings.sentinel_username or None,
-        "password": sentinel_password(settings.sentinel_password_file),
+        "password": channel.password_of(settings.sentinel_password_file, "redis.sentinel_password_file"),
         **channel.tls(settings),
         "socket_timeout": share,
         "socket_connect_timeout": share,
         "retry": Retry(NoBackoff(), 0),
     }
-
-
-def sentinel_password(path: str) -> channel.Secret | None:
-    """Return the password of a file, None without one. Raises ChannelError where it cannot be read."""
-    if not path:
-        return None
-    try:
-        return channel.Secret(Path(path).read_text(encoding="utf-8").strip())
-    except UnicodeDecodeError:
-        raise channel.ChannelError(f"redis.sentinel_password_file: {path} is not a text file") from None
-    except OSError as error:
-        raise channel.ChannelError(f"redis.sentinel_password_file: {path} cannot be read ({error.strerror})") from error

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,31 @@ import psutil
 
 from benchmarks.testbed import guard
 
-__all__ = ["ManagedProcess", "ProcessDiedError", "ProcessGroup"]
+__all__ = ["Block", "ManagedProcess", "ProcessDiedError", "ProcessGroup"]
 
 _PR_SET_PDEATHSIG = 1
+
+
+class Block(ABC):
+    """What a ``with`` block starts and closes; closed as well when it did not start to the end."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it, and wait until it can be used."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop all of it; nothing is left."""
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 class ProcessDiedError(RuntimeError):

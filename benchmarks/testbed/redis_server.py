@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
+from benchmarks.testbed.processes import Block, ManagedProcess, ProcessGroup
 
 __all__ = ["RedisServer", "ServerBinary", "TlsFiles", "find_server", "free_port", "serves_tls"]
 
@@ -100,7 +100,7 @@ def serves_tls(binary: ServerBinary) -> bool:
     return "Failed to configure TLS" in said.stdout + said.stderr
 
 
-class RedisServer:
+class RedisServer(Block):
     """A server on a private unix socket, optionally on a loopback TCP port too, optionally with a password or TLS."""
 
     def __init__(
@@ -196,13 +196,3 @@ class RedisServer:
         """Stop the server and remove its directory."""
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

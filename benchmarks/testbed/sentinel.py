@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
+from benchmarks.testbed.processes import Block, ManagedProcess, ProcessGroup
 from benchmarks.testbed.redis_server import find_server, free_port
 
 __all__ = ["SentinelCluster", "ask"]
@@ -30,7 +30,7 @@ def ask(port: int, *words: str, timeout: float = 2.0) -> str:
     return answer.decode(errors="replace")
 
 
-class SentinelCluster:
+class SentinelCluster(Block):
     """Two servers, the first of them the master, and the sentinels that watch it as the service ``service``."""
 
     def __init__(
@@ -93,16 +93,6 @@ class SentinelCluster:
         for port in list(self.processes):
             self._group.stop(str(port), grace_s=0.0)
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _start(self, port: int, lines: list[str], *options: str) -> None:
         place = self.directory / str(port)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import psutil
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
+from benchmarks.testbed.processes import Block, ManagedProcess, ProcessGroup
 from benchmarks.testbed.quota import CpuQuota
 from benchmarks.testbed.redis_server import free_port
 
@@ -98,7 +98,7 @@ def wait_for_executors(spark: SparkSession, count: int, timeout_s: float = 90.0)
         time.sleep(0.2)
 
 
-class StandaloneCluster:
+class StandaloneCluster(Block):
     """A master and workers, each its own process in ``group``; all of it is gone when the block ends."""
 
     def __init__(
@@ -274,13 +274,3 @@ class StandaloneCluster:
         self.quotas.clear()
         for path in [self.directory / "driver-local", *(self.local_dir(spec.host) for spec in self.specs)]:
             shutil.rmtree(path, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

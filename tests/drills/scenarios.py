@@ -50,6 +50,7 @@ class Scenario:
 _FAST = {
     ("the leading controller is killed", MIGRATING),
     ("Redis is emptied", MIGRATING),
+    ("the executor that takes partitions is killed", MIGRATING),
 }
 SCENARIOS = tuple(
     Scenario(fault, when, (fault.name, when) in _FAST)

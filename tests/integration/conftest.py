@@ -1,13 +1,20 @@
-"""What several of these tests share: a real server with a password."""
+"""What several of these tests share: a real server with a password, and what stands in it.
+
+Each module has its own ``settings``, by which the store connects.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
+from unit.daemon.fakes import World
 
 from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import Settings
+from rechannel.wire.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -16,3 +23,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         server = RedisServer(group, password="geheim").start()
         yield server
         server.close()
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    """A store on an empty server."""
+    made = Store(settings.redis, settings.cluster.name)
+    made._redis.flushall()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(store: Store) -> World:
+    """Agents and a link that have said all that a decision needs."""
+    made = World(store, time.time)  # type: ignore[arg-type]
+    made.ready()
+    return made

@@ -88,23 +88,8 @@ def settings(config: Path) -> Settings:
     return load(config)
 
 
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    made = Store(settings.redis, settings.cluster.name)
-    raw(made).flushall()
-    yield made
-    made.close()
-
-
 def raw(store: Store) -> redis.Redis:
     return store._redis
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    made = World(store, time.time)  # type: ignore[arg-type]
-    made.ready()
-    return made
 
 
 @pytest.fixture

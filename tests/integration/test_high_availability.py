@@ -96,21 +96,6 @@ def settings(config: Path) -> Settings:
     return dataclasses.replace(found, controller=dataclasses.replace(found.controller, lease=60.0))
 
 
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    made = Store(settings.redis, settings.cluster.name)
-    raw(made).flushall()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    made = World(store, time.time)  # type: ignore[arg-type]
-    made.ready()
-    return made
-
-
 def raw(store: Store) -> redis.Redis:
     return store._redis
 

@@ -88,21 +88,6 @@ move_cost = 0.01
 
 
 @pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    made = Store(settings.redis, settings.cluster.name)
-    raw(made).flushall()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def world(store: Store) -> World:
-    made = World(store, time.time)  # type: ignore[arg-type]
-    made.ready()
-    return made
-
-
-@pytest.fixture
 def controller(settings: Settings, store: Store, world: World, tmp_path: Path) -> Iterator[ManagedProcess]:
     with ProcessGroup(tmp_path / "logs") as group:
         process = group.start(

@@ -406,6 +406,26 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
     assert wanted(store).decision == newer.decision
 
 
+def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_others_are_known(
+    leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = leader._decided
+
+    def slow(*arguments: Any) -> Decision:
+        decision = real(*arguments)
+        world.clock.sleep(2 * leader.settings.controller.lease)
+        return decision
+
+    monkeypatch.setattr(leader, "_decided", slow)
+    assert [decision.outcome for decision in leader.decide_all()] == ["not-ready"]
+    assert leader.lead.holds(), "nobody else was there: the lead is held again, in a higher epoch"
+    monkeypatch.undo()
+    assert leader.follow() == "not leading"
+    assert leader.decide_all() == []
+    leader.observe()
+    assert leader.follow() != "not leading"
+
+
 def test_an_epoch_that_redis_gave_out_and_forgot_is_overtaken(
     leader: Controller, store: FakeStore, world: World
 ) -> None:

@@ -426,7 +426,7 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
         name, body = bodies[rule]
         put(store, rule, name, spoiled(seal(rule, body), spoils))
     facts = _facts(store)
-    aftermath = Aftermath(CONFIG, store, Author("default", "c", clock), clock)  # type: ignore[arg-type]
+    aftermath = Aftermath(CONFIG, store, Author("default", "c", clock), clock, clock)  # type: ignore[arg-type]
     rates = aftermath.rates()
     assert rates.overhead >= 0 and rates.load_rate > 0
     aftermath.adopt(APP)
