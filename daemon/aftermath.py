@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import structlog
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon.calendar import calendar_of
 from rechannel.daemon.choosing import DRAIN
 from rechannel.daemon.collect import Facts
+from rechannel.daemon.kept import kept_decisions
 from rechannel.daemon.outcome import REGRESSED, measure
 from rechannel.migration.plan.price import Outcome, Rates, learned
 from rechannel.wire import keys
@@ -98,7 +100,7 @@ class Aftermath:
         if not known:
             self._awaited[application] = applied[0]
             return None
-        fresh = known[-1].at >= self._clock() - _STILL_TO_UNDO
+        fresh = self._clock() <= self._undone_until(known[-1].at)
         return applied[0] if fresh and known[-1].verdict == REGRESSED and self._may_undo(applied[0]) else None
 
     def undoable(self, application: str, decision: str = "") -> Decision | None:
@@ -113,11 +115,9 @@ class Aftermath:
     def _applied(self, application: str) -> list[Decision]:
         """Decisions that moved something in an application, the last one first."""
         return [
-            envelope.body
-            for envelope in reversed(self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound))
-            if isinstance(envelope.body, Decision)
-            and envelope.application == application
-            and envelope.body.outcome == "applied"
+            decision
+            for name, decision in reversed(kept_decisions(self._store))
+            if name == application and decision.outcome == "applied"
         ]
 
     def awaits(self, application: str) -> bool:
@@ -162,6 +162,15 @@ class Aftermath:
         self._awaited.clear()
         self._looked.clear()
         self._loads = None
+
+    def _undone_until(self, at: float) -> float:
+        """Until when a new leader undoes what was measured then; an excluded period, when nobody does, is left out."""
+        rules, until = self._settings.reschedule, at + _STILL_TO_UNDO
+        if not rules.excluded:
+            return until
+        calendar = calendar_of(rules.excluded, rules.time_zone)
+        span = calendar.inside(at) or calendar.inside(until)
+        return until if span is None else span.end + _STILL_TO_UNDO
 
     def _may_undo(self, decision: Decision) -> bool:
         """Not what an operator forced, what had to leave a node, or what was undone itself; nothing unless acting."""

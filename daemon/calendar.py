@@ -18,7 +18,7 @@ from rechannel.conf.settings import PERIOD
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _DAY = datetime.timedelta(days=1)
-_AHEAD = 9  # days in which every period begins at least once, whatever the clocks do
+_AHEAD = 16  # days in which every period comes at least once: of two weeks one may fall into a gap of the clocks
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,8 @@ from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refu
 
 #: what is to be known of a controller that only looks on
 OBSERVES = (
-    'mode observe: nothing moves by itself. `reschedule.mode = "apply"` in the controller\'s configuration switches '
-    "that on; `rechannel rebalance --apply` moves once"
+    'mode observe: the controller only looks on. `reschedule.mode = "apply"` in its configuration lets it act; '
+    "`rechannel rebalance --apply` moves once"
 )
 _HOT_STREAMS = 10
 _EXITS = {
@@ -41,7 +41,7 @@ _EXITS = {
 
 @dataclass(frozen=True)
 class Ask:
-    """Who wants a decision, why, by which policy, and what may be done with it."""
+    """Who wants a decision, why, by which policy, and what may be done with it. ``pending``: the plan that waited."""
 
     decision: str
     at: float
@@ -51,6 +51,7 @@ class Ask:
     reason: str = ""
     apply: bool = False
     force: bool = False
+    pending: str = ""
 
 
 def exit_of(decision: Decision) -> Exit:
@@ -115,7 +116,8 @@ def decide(
     undoes = wish.undoes if wish is not None else ""
     disposed = dispose(wanted, facts, settings, decision=ask.decision, force=ask.force, back=bool(undoes), room=room)
     moving = {move.query for move in disposed.moves}
-    refusal = _held_back(ask, disposed, snapshot, guard)
+    batches = {name: query.batch for name, query in snapshot.queries.items() if name in moving}
+    refusal = _held_back(ask, disposed, snapshot, guard, batches)
     warning = ""
     if guard is not None and ask.apply and disposed.moves and ask.trigger not in BY_ITSELF:
         warning = guard.warning(ask.at, len(disposed.moves))
@@ -146,6 +148,8 @@ def decide(
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
         why=disposed.why,
         asked=ask.reason,
+        pending=ask.pending,
+        batches=batches,
     )
 
 
@@ -157,13 +161,15 @@ def _within(room: int | None, settings: Settings) -> Settings:
     return dataclasses.replace(settings, migration=fewer)
 
 
-def _held_back(ask: Ask, disposed: Disposition, snapshot: Snapshot, guard: Guard | None) -> Refusal | None:
+def _held_back(
+    ask: Ask, disposed: Disposition, snapshot: Snapshot, guard: Guard | None, batches: Mapping[str, int]
+) -> Refusal | None:
     """What a costly plan of nobody's still waits for."""
     if guard is None or not ask.apply or ask.trigger not in BY_ITSELF or not disposed.moves:
         return None
     total = sum(stage.n for stage in snapshot.workload.placeable)
     cost = disposed.verdict.cost if disposed.verdict else 0.0
-    return guard.agreement(snapshot.application, disposed.moves, cost, total, ask.at)
+    return guard.agreement(snapshot.application, disposed.moves, cost, total, ask.at, batches)
 
 
 def _asked(ask: Ask) -> list[str]:
@@ -247,6 +253,7 @@ def _empty(ask: Ask, outcome: str, code: str, sentence: str, refusals: list[Refu
         refusals=refusals or [],
         notes=_asked(ask),
         asked=ask.reason,
+        pending=ask.pending,
     )
 
 

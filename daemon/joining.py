@@ -7,11 +7,11 @@ batches with loads in them) are not the last word.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.triggers import AGREEMENTS
+from rechannel.daemon.triggers import AGREEMENTS, figures_last
 from rechannel.wire.messages import Decision, LinkReport
 
 _FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
@@ -33,6 +33,7 @@ class Joining:
     clock: Callable[[], float]
     settle: float
     longest_pause: float
+    agreement_pause: float = _FIRST_PAUSE  # seconds until there are other figures to agree on a costly plan
     _watched: dict[str, _Watched] = field(default_factory=dict)
 
     def take(self, settings: Settings) -> None:
@@ -40,6 +41,7 @@ class Joining:
         rules = settings.reschedule
         self.settle = max(rules.settle, rules.settle_windows * settings.agent.window)
         self.longest_pause = rules.timeout
+        self.agreement_pause = figures_last(settings)
 
     def ready(self, application: str, executors: frozenset[str]) -> None:
         """Take the executors of an application that is ready for the first time as no change."""
@@ -63,13 +65,19 @@ class Joining:
     def decided(self, application: str, decision: Decision, report: LinkReport) -> None:
         """Take in what was decided for a change."""
         watched = self._watched[application]
-        if decision.outcome == "not-ready" or decision.reason == AGREEMENTS:
+        if decision.reason == AGREEMENTS:
+            watched.next_try = self.clock() + self.agreement_pause
+        elif decision.outcome == "not-ready":
             watched.next_try = self.clock() + _FIRST_PAUSE
         elif decision.outcome == "refused" and watched.executors - holding(report):
             watched.next_try = self.clock() + watched.pause
             watched.pause = min(2 * watched.pause, self.longest_pause)
         else:
             watched.decided_for = watched.executors
+
+    def keep(self, applications: Container[str]) -> None:
+        """Forget every other application."""
+        self._watched = {name: it for name, it in self._watched.items() if name in applications}
 
     def forget(self) -> None:
         """Forget everything: another controller leads."""

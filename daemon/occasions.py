@@ -8,8 +8,8 @@ holds them back. The others are decided on by `by_itself`, which keeps every rea
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, Protocol
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import pending
@@ -17,19 +17,20 @@ from rechannel.daemon.calendar import clock_time
 from rechannel.daemon.choosing import DRAIN
 from rechannel.daemon.following import in_flight
 from rechannel.daemon.joining import Joining
+from rechannel.daemon.kept import kept_decisions
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.orders import Orders, left_on
 from rechannel.daemon.pending import PENDING, Pending
 from rechannel.daemon.snapshot import Snapshot
-from rechannel.daemon.triggers import EXECUTORS, HELD_BACK, OVERLOAD, TIMEOUT, Guard, Measure, Overload
+from rechannel.daemon.triggers import EXECUTORS, HELD_BACK, OVERLOAD, TIMEOUT, Guard, Measure, Overload, figures_last
 from rechannel.daemon.wishes import SavedPlan, Wish, from_plan, read_plan
 from rechannel.policies.queueing import executor_utilization
-from rechannel.wire import keys
 from rechannel.wire.messages import BatchReport, Decision, LinkReport, PendingPlan, Refusal
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store
 
 _RETRY_EVERY = 10.0  # seconds between two decisions on the same drain
+_REMEMBERED = 3600.0  # seconds of silence after which what is known of an application is forgotten
 
 
 class Leader(Protocol):
@@ -61,10 +62,20 @@ class Leader(Protocol):
         force: bool = False,
         policy: str = "",
         asked: Callable[[Snapshot], Wish | Refusal] | None = None,
+        pending: str = "",
     ) -> Decision:
         """Decide on one application and keep the decision."""
 
-    def refuse(self, trigger: str, application: str, refusal: Refusal, *, user: str = "", reason: str = "") -> Decision:
+    def refuse(
+        self,
+        trigger: str,
+        application: str,
+        refusal: Refusal,
+        *,
+        user: str = "",
+        reason: str = "",
+        pending: str = "",
+    ) -> Decision:
         """Keep a decision not to act that needed no plan."""
 
 
@@ -84,7 +95,7 @@ class Occasions:
         steady: Callable[[], float],
     ) -> None:
         self.guard = Guard(leader.settings)
-        self.pending = Pending(store, signer, author, clock)
+        self.pending = Pending(store, signer, author, steady)
         self._leader = leader
         self._store = store
         self._author = author
@@ -93,6 +104,8 @@ class Occasions:
         self._joining = Joining(steady, 0.0, 0.0)
         self._overload = Overload()
         self._batches: dict[str, dict[str, int]] = {}  # application -> query -> last batch that was looked at
+        self._looked: dict[str, float] = {}  # application -> last window in which its executors were looked at
+        self._heard: dict[str, float] = {}  # application -> when it reported last
         self._drain_at: dict[str, float] = {}  # application -> when its drains are decided on again
         self.take(leader.settings)
 
@@ -103,9 +116,10 @@ class Occasions:
 
     def adopt(self) -> None:
         """Learn from Redis what was decided and which plans wait: a lead begins, or Redis is another one."""
-        kept = self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)
-        self.guard.adopt([(it.application, it.body) for it in kept if isinstance(it.body, Decision)])
-        self.pending.adopt()
+        kept = kept_decisions(self._store)
+        self._heard |= dict.fromkeys((name for name, _ in kept), self._steady())  # they may report again
+        self.guard.adopt(kept)
+        self.pending.adopt(decision for _, decision in kept)
 
     def by_itself(self, trigger: str, application: str, reason: str = "") -> Decision | None:
         """Decide because of a trigger, unless something holds that back: then None, or why, the first time."""
@@ -119,12 +133,26 @@ class Occasions:
         return self._leader.refuse(trigger, application, held, reason=reason)
 
     def look(
-        self, application: str, snapshot: Snapshot, batches: Sequence[BatchReport], usable: frozenset[str]
+        self,
+        application: str,
+        snapshot: Snapshot,
+        batches: Sequence[BatchReport],
+        usable: frozenset[str],
+        window: float,
     ) -> None:
-        """Take in what one window says of an application that is ready."""
+        """Take in what one window says of an application that is ready.
+
+        ``snapshot``: of what was measured, not of what is expected; ``window``: when it began, as one counts once.
+        """
         self._joining.ready(application, usable)
-        measures = [*self._executor_loads(snapshot), *self._batch_times(application, snapshot, batches)]
+        fresh = self._looked.get(application) != window
+        self._looked[application] = window
+        measures = [*self._executor_loads(snapshot, fresh), *self._batch_times(application, snapshot, batches)]
         self._overload.see(application, measures, self._leader.settings.reschedule)
+
+    def not_ready(self, application: str) -> None:
+        """An application cannot be decided on: whether it is overloaded is not known any more."""
+        self._overload.see(application, (), self._leader.settings.reschedule)
 
     def act(self, application: str, report: LinkReport) -> None:
         """Decide on what asks for it now: at most one occasion at a time."""
@@ -148,10 +176,12 @@ class Occasions:
             decision = self.by_itself(EXECUTORS, application)
             if decision is not None and not self._held(decision):
                 self._joining.decided(application, decision, report)
-        elif words := self._overload.due(application, now):
+                return
+        # What holds one trigger back, such as its cool-down, must not hold back the other.
+        if words := self._overload.due(application, waited):
             decision = self.by_itself(OVERLOAD, application, words)
             if decision is not None and not self._held(decision):
-                self._overload.decided(application, decision)
+                self._overload.decided(application, decision, waited, figures_last(self._leader.settings))
 
     def usable(self, report: LinkReport) -> frozenset[str]:
         """Return the executors that may hold partitions."""
@@ -188,18 +218,17 @@ class Occasions:
 
     def cancel(self, name: str, *, user: str, reason: str) -> str:
         """Let a plan wait no longer; ValueError where there is none of this id."""
-        plan = self.pending.remove(name, self._leader.epoch)
+        plan = self.pending.plan(name)
         refusal = pending.canceled(plan, user, reason)
-        self._leader.refuse(PENDING, plan.application, refusal, user=user, reason=reason)
+        self._settle(plan, refusal, user, reason)
         return refusal.detail
 
     def expire(self) -> None:
         """Let go of the plans whose time has passed, and see to it that the others stand in Redis."""
+        for name in sorted(self.pending.settled):
+            self.pending.remove(name, self._leader.epoch)  # which failed when that was decided
         for plan, why in self.pending.over(self._clock()):
-            self._leader.refuse(
-                PENDING, plan.application, pending.passed(plan, why), user=plan.user, reason=plan.reason
-            )
-            self.pending.remove(plan.pending, self._leader.epoch)
+            self._settle(plan, pending.passed(plan, why), plan.user, plan.reason)
         self.pending.publish(self._leader.epoch)
 
     def order_changed(self) -> None:
@@ -211,12 +240,36 @@ class Occasions:
         self._joining.forget()
         self._overload.forget()
         self._batches.clear()
+        self._looked.clear()
         self._drain_at.clear()
         self.pending.forget()
+
+    def heard(self, applications: Iterable[str]) -> Container[str]:
+        """Take in who reports, and forget who has not for long: drivers come and go as long as somebody leads.
+
+        Returns whom it knows.
+        """
+        now = self._steady()
+        self._heard = {name: at for name, at in self._heard.items() if now - at < _REMEMBERED}
+        self._heard |= dict.fromkeys(applications, now)
+        for part in (self.guard, self._joining, self._overload):
+            part.keep(self._heard)
+        known: dict[str, Any]
+        for known in (self._batches, self._looked, self._drain_at):
+            for name in [name for name in known if name not in self._heard]:
+                del known[name]
+        return self._heard
 
     def decide_by_timeout(self, application: str) -> Decision | None:
         """Decide because it is time."""
         return self.by_itself(TIMEOUT, application)
+
+    def _settle(self, plan: PendingPlan, refusal: Refusal, user: str, reason: str) -> None:
+        """Say the last word on a plan, once, and take it off the list: in this order, so that it leaves a trace."""
+        if plan.pending not in self.pending.settled:
+            self._leader.refuse(PENDING, plan.application, refusal, user=user, reason=reason, pending=plan.pending)
+            self.pending.settled[plan.pending] = refusal.law
+        self.pending.remove(plan.pending, self._leader.epoch)
 
     def _take_up(self, waiting: PendingPlan) -> None:
         plan: SavedPlan = read_plan(waiting.plan, self._author.cluster)
@@ -228,11 +281,12 @@ class Occasions:
             apply=True,
             force=waiting.force,
             asked=functools.partial(from_plan, plan),
+            pending=waiting.pending,
         )
         if self.pending.tried(waiting, decision):
             self.pending.remove(waiting.pending, self._leader.epoch)
 
-    def _executor_loads(self, snapshot: Snapshot) -> list[Measure]:
+    def _executor_loads(self, snapshot: Snapshot, fresh: bool) -> list[Measure]:
         limit = self._leader.settings.reschedule.overload_utilization
         cluster = snapshot.cluster
         busy = executor_utilization(cluster, snapshot.workload, snapshot.placement).utilization
@@ -242,6 +296,7 @@ class Occasions:
                 float(share),
                 limit,
                 f"executor {name} is {share:.0%} busy, reschedule.overload_utilization is {limit:.0%}",
+                fresh,
             )
             for name, share in zip(cluster.executors, busy, strict=True)
         ]

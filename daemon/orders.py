@@ -112,7 +112,8 @@ class Orders:
         """Raise ValueError where no application has an executor on the node, or one would have none left to move to."""
         hosts = {info.host for report in reports.values() for info in report.executors}
         if node not in hosts and node not in self.nodes:
-            raise ValueError(f"unknown node {node}; known are {', '.join(sorted(hosts)) or 'none'}")
+            known = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
+            raise ValueError(f"unknown node {node}; known are {known}")
         stuck = stranded(reports, self.nodes | {node})
         if stuck:
             raise ValueError(

@@ -9,7 +9,7 @@ the leader went too, they are lost.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -42,7 +42,11 @@ def window(at: str, when: str, rules: RescheduleSettings, now: float) -> Span:
         periods = rules.off_peak
     else:
         raise ValueError("no off-peak period is set: set reschedule.off_peak, or say a period with --at")
-    found = Calendar(periods, rules.time_zone).coming(now)
+    try:
+        calendar = Calendar(periods, rules.time_zone)
+    except ValueError as error:
+        raise ValueError(f"--at: {error}" if at else str(error)) from None
+    found = calendar.coming(now)
     if found is None:
         raise ValueError(f"{', '.join(periods)} never comes")
     return found
@@ -69,25 +73,45 @@ def sentence(plan: PendingPlan, now: float, zone: str) -> str:
     return f"{moves} of {plan.application} wait for {plan.window}, {since} {clock_time(moment, zone)}{who}"
 
 
-class Pending:
-    """The plans that wait in one cluster, as the leader knows them. ``clock`` in seconds since the epoch."""
+def final(decision: Decision) -> bool:
+    """Whether a decision is the last word on a plan that waited."""
+    return decision.outcome != "not-ready" and decision.reason not in ("paused", "cooldown")
 
-    def __init__(self, store: Store, signer: Signer, author: Author, clock: Callable[[], float]) -> None:
+
+class Pending:
+    """The plans that wait in one cluster, as the leader knows them. ``steady``: seconds that nobody sets, for waits.
+
+    ``settled``: plan -> the reason of the last word on it, as long as it stands with those that wait: it is only to be
+    taken off the list any more.
+    """
+
+    def __init__(self, store: Store, signer: Signer, author: Author, steady: Callable[[], float]) -> None:
         self.plans: dict[str, PendingPlan] = {}
+        self.settled: dict[str, str] = {}
         self._store = store
         self._signer = signer
         self._author = author
-        self._clock = clock
+        self._steady = steady
         self._known = (0, 0)  # epoch and sequence of what we know
-        self._published = 0.0
+        self._published: float | None = None
         self._next_try: dict[str, float] = {}
         self._last: dict[str, str] = {}  # plan -> what was in its way
         self._log = structlog.get_logger("rechannel.controller")
 
-    def adopt(self) -> None:
-        """Take over what Redis holds, where that is newer than what we know."""
+    def adopt(self, decisions: Iterable[Decision]) -> None:
+        """Take over what Redis holds, where that is newer than what we know; ``decisions``: those kept, oldest first.
+
+        What was decided on for good is not taken up again: whoever did so may not have got to taking it off the list.
+        """
+        for decision in decisions:
+            if decision.pending and final(decision):
+                self.settled[decision.pending] = decision.reason
+        self._take_over()
+        self.settled = {name: reason for name, reason in self.settled.items() if name in self.plans}
+
+    def _take_over(self) -> None:
         found = self._store.get(keys.PENDING)
-        self._published = 0.0
+        self._published = None
         if found is None:
             return
         if not self._signer.made(found) or not isinstance(found.body, PendingPlans):
@@ -105,42 +129,47 @@ class Pending:
             raise ValueError(f"the plan has more than {MOST_BYTES / 1e3:.0f} kB; apply it now, or make a smaller one")
         self._change({**self.plans, plan.pending: plan}, epoch)
 
-    def remove(self, pending: str, epoch: int) -> PendingPlan:
-        """Let a plan wait no longer; ValueError where there is none of this id."""
-        if pending not in self.plans:
-            raise ValueError(f"no plan {pending} waits; waiting are {', '.join(sorted(self.plans)) or 'none'}")
-        plan = self.plans[pending]
+    def plan(self, pending: str) -> PendingPlan:
+        """Return a plan that waits, or that somebody canceled just now; ValueError where there is none of this id."""
+        if pending not in self.plans or self.settled.get(pending, CANCELED) != CANCELED:
+            waiting = sorted(plan.pending for plan in self._waiting())
+            raise ValueError(f"no plan {pending} waits; waiting are {', '.join(waiting) or 'none'}")
+        return self.plans[pending]
+
+    def remove(self, pending: str, epoch: int) -> None:
+        """Take a plan off the list."""
         self._change({name: known for name, known in self.plans.items() if name != pending}, epoch)
         self._next_try.pop(pending, None)
         self._last.pop(pending, None)
-        return plan
+        self.settled.pop(pending, None)
 
     def due(self, application: str, now: float) -> PendingPlan | None:
         """Return the plan of an application whose time it is, the one that came first."""
-        waiting = sorted(self.plans.values(), key=lambda plan: (plan.at, plan.pending))
-        for plan in waiting:
+        waited = self._steady()
+        for plan in sorted(self._waiting(), key=lambda plan: (plan.at, plan.pending)):
             if plan.application == application and plan.begin <= now < plan.end:
-                return plan if now >= self._next_try.get(plan.pending, 0.0) else None
+                return plan if waited >= self._next_try.get(plan.pending, waited) else None
         return None
 
     def over(self, now: float) -> list[tuple[PendingPlan, str]]:
         """Return the plans whose window has passed, and what was in their way last."""
-        return [(plan, self._last.get(plan.pending, "")) for plan in self.plans.values() if plan.end <= now]
+        return [(plan, self._last.get(plan.pending, "")) for plan in self._waiting() if plan.end <= now]
 
     def tried(self, plan: PendingPlan, decision: Decision) -> bool:
         """Take in what became of a plan; returns whether that is the last word on it."""
-        if decision.outcome == "not-ready" or decision.reason in ("paused", "cooldown"):
-            self._next_try[plan.pending] = self._clock() + _RETRY
+        if not final(decision):
+            self._next_try[plan.pending] = self._steady() + _RETRY
             self._last[plan.pending] = decision.sentence
             return False
+        self.settled[plan.pending] = decision.reason
         return True
 
     def publish(self, epoch: int) -> None:
         """See to it that the plans stand in Redis, from time to time."""
-        now = self._clock()
+        now = self._steady()
         if not self.plans and self._known == (0, 0):
             return  # nothing has ever waited
-        if 0 <= now - self._published < _PUBLISH_EVERY:
+        if self._published is not None and now - self._published < _PUBLISH_EVERY:
             return
         found = self._store.get(keys.PENDING)
         body = self._body(self.plans)
@@ -149,9 +178,15 @@ class Pending:
         self._published = now
 
     def forget(self) -> None:
-        """Another leader sees to them now; what we knew is what a later one of ours may go on with."""
+        """Another leader sees to them now, and may take them away: what it leaves in Redis is what there is."""
+        self.plans = {}
+        self.settled.clear()
+        self._known = (0, 0)
         self._next_try.clear()
         self._last.clear()
+
+    def _waiting(self) -> list[PendingPlan]:
+        return [plan for plan in self.plans.values() if plan.pending not in self.settled]
 
     def _change(self, plans: dict[str, PendingPlan], epoch: int) -> None:
         before, self.plans = self.plans, plans

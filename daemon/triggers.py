@@ -12,8 +12,10 @@ windows in a row; it asks for one decision; and it has to fall below a lower bou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.calendar import calendar_of, clock_time
@@ -28,6 +30,7 @@ _RETRY = 10.0  # seconds until a decision that was not ready is taken again
 _PATIENCE = 3  # timeouts for which a recommendation counts
 
 Unit = tuple[str, int, int, str]
+Known = TypeVar("Known")
 
 
 @dataclass(frozen=True)
@@ -68,19 +71,27 @@ class Overload:
                 _step(level, measure, rules)
         self._levels[application] = now
 
-    def due(self, application: str, now: float) -> str:
-        """Say which overload is to be decided on, with its numbers; "" where none is."""
-        if now < self._next_try.get(application, 0.0):
+    def due(self, application: str, waited: float) -> str:
+        """Say which overload is to be decided on, with its numbers; "" where none is. ``waited``: steady seconds."""
+        if waited < self._next_try.get(application, waited):
             return ""
         return "; ".join(level.due for level in self._levels.get(application, {}).values() if level.due)
 
-    def decided(self, application: str, decision: Decision) -> None:
-        """Take in what was decided: only what was not ready is decided on again."""
+    def decided(self, application: str, decision: Decision, waited: float, pause: float = _RETRY) -> None:
+        """Take in what was decided: only what was not ready is decided on again, and what is to be agreed on.
+
+        ``pause``: seconds until there are other figures to agree on it.
+        """
         if decision.outcome == "not-ready" or decision.reason == AGREEMENTS:
-            self._next_try[application] = decision.at + _RETRY
+            self._next_try[application] = waited + (pause if decision.reason == AGREEMENTS else _RETRY)
             return
         for level in self._levels.get(application, {}).values():
             level.due = ""
+
+    def keep(self, applications: Container[str]) -> None:
+        """Forget every other application."""
+        self._levels = _of(self._levels, applications)
+        self._next_try = _of(self._next_try, applications)
 
     def forget(self) -> None:
         """Forget everything: another controller leads."""
@@ -99,13 +110,17 @@ def _step(level: _Level, measure: Measure, rules: RescheduleSettings) -> None:
         level.over, level.due = False, ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recommendation:
-    """What decisions in a row agreed on: the last one's moves, when it was, and how many they are."""
+    """What decisions in a row agreed on: the last one's moves, and how many they are.
+
+    ``at``: when the last one that counted was; ``batches``: query -> its last batch then.
+    """
 
     units: frozenset[Unit]
     at: float
-    count: int
+    batches: Mapping[str, int]
+    count: int = 1
     costly: bool = False
 
 
@@ -115,17 +130,26 @@ def overlap(one: frozenset[Unit], other: frozenset[Unit]) -> float:
     return len(one & other) / most if most else 1.0
 
 
-def agreed(known: Recommendation | None, units: frozenset[Unit], at: float, settings: Settings) -> int:
-    """Return how many decisions in a row recommended such moves, this one included.
+def figures_last(settings: Settings) -> float:
+    """Return the seconds within which two decisions rest on the same figures: those of the windows averaged."""
+    return settings.agent.window * settings.reschedule.windows
 
-    Two within one agent window rest on the same figures, and count as one.
+
+def agreed(known: Recommendation | None, now: Recommendation, settings: Settings) -> Recommendation:
+    """Return a decision's recommendation with those in a row before it that recommended such moves counted in.
+
+    Two that rest on the same figures count as one, at the time of the first: within the windows that are averaged, or
+    without a new batch of any query that they move.
     """
     rules = settings.reschedule
-    if known is None or at - known.at > _PATIENCE * rules.timeout:
-        return 1
-    if overlap(known.units, units) < rules.agreement_overlap:
-        return 1
-    return known.count if 0 <= at - known.at < settings.agent.window else known.count + 1
+    if known is None or now.at - known.at > _PATIENCE * rules.timeout:
+        return now
+    if overlap(known.units, now.units) < rules.agreement_overlap:
+        return now
+    same = 0 <= now.at - known.at < figures_last(settings)
+    if same or (now.batches and now.batches.items() <= known.batches.items()):
+        return dataclasses.replace(now, at=known.at, batches=known.batches, count=known.count)
+    return dataclasses.replace(now, count=known.count + 1)
 
 
 def units_of(moves: Iterable[DesiredMove]) -> frozenset[Unit]:
@@ -173,7 +197,8 @@ class Guard:
     def take(self, application: str, decision: Decision) -> None:
         """Take in a decision."""
         if decision.outcome == "applied":
-            self._moved[decision.decision] = (decision.at, len(decision.moves))
+            first = self._moved.get(decision.decision, (decision.at, 0))[0]
+            self._moved[decision.decision] = (min(first, decision.at), len(decision.moves))
             self._moved = {name: it for name, it in self._moved.items() if it[0] > decision.at - HOUR}
             self._recommended.pop(application, None)
         for refusal in decision.refusals:
@@ -185,16 +210,9 @@ class Guard:
         if decision.reason != AGREEMENTS:  # those are to come one after the other
             self._last[application, decision.trigger] = decision.at
         if decision.outcome != "applied" and decision.reason in ("ok", AGREEMENTS):
-            units = units_of(decision.moves)
-            known = self._recommended.get(application)
-            count = agreed(known, units, decision.at, self.settings)
-            counted = known is None or count != known.count
-            self._recommended[application] = Recommendation(
-                units,
-                decision.at if counted or known is None else known.at,
-                count,
-                decision.reason == AGREEMENTS,
-            )
+            costly = decision.reason == AGREEMENTS
+            now = Recommendation(units_of(decision.moves), decision.at, decision.batches, costly=costly)
+            self._recommended[application] = agreed(self._recommended.get(application), now, self.settings)
         elif decision.reason != "cooldown":  # that is about the last migration, not about this plan
             self._recommended.pop(application, None)
 
@@ -219,7 +237,7 @@ class Guard:
     def room(self, now: float) -> int | None:
         """Return how many moves the budget leaves, None for any number."""
         limit = self.settings.reschedule.moves_per_hour
-        return max(0, limit - within_hour(self._moved, now)) if limit else None
+        return max(0, limit - within_hour(self._of_hour(now), now)) if limit else None
 
     def warning(self, now: float, moves: int = 0) -> str:
         """Say what an order of so many moves goes against, from "; " on; "" where it goes against nothing."""
@@ -230,25 +248,32 @@ class Guard:
             said += f"; warning: this is in the excluded period {span.text}, until {until}"
         room = self.room(now)
         if room is not None and moves > room:
-            used = within_hour(self._moved, now)
+            used = within_hour(self._of_hour(now), now)
             said += (
                 f"; warning: {used + moves} moves within an hour, reschedule.moves_per_hour is {rules.moves_per_hour}"
             )
         return said
 
     def agreement(
-        self, application: str, moves: Sequence[DesiredMove], cost: float, total: int, at: float
+        self,
+        application: str,
+        moves: Sequence[DesiredMove],
+        cost: float,
+        total: int,
+        at: float,
+        batches: Mapping[str, int],
     ) -> Refusal | None:
         """Say how often a costly plan was recommended, where that is not often enough; None where it may be done.
 
-        ``cost`` in seconds of batch time; ``total``: partitions there are.
+        ``cost`` in seconds of batch time; ``total``: partitions there are; ``batches``: as the decision will have them.
         """
         rules = self.settings.reschedule
         share = len(moves) / total if total else 0.0
         dear, large = cost > rules.costly, share > rules.costly_share
         if not moves or not (dear or large):
             return None
-        count = agreed(self._recommended.get(application), units_of(moves), at, self.settings)
+        now = Recommendation(units_of(moves), at, batches)
+        count = agreed(self._recommended.get(application), now, self.settings).count
         if count >= rules.agreements:
             return None
         why = (
@@ -287,11 +312,23 @@ class Guard:
             law=COOLING, reach="plan", detail=detail, measured=now - last, limit=rest, unit="s", until=last + rest
         )
 
+    def keep(self, applications: Container[str]) -> None:
+        """Forget every other application but for what it moved: that is everybody's budget."""
+        self._last = {key: at for key, at in self._last.items() if key[0] in applications}
+        self._told = {key: until for key, until in self._told.items() if key[0] in applications}
+        self._recommended = _of(self._recommended, applications)
+
+    def _of_hour(self, now: float) -> Mapping[str, tuple[float, int]]:
+        """What was moved, and when. What is ahead of a clock that was set back counts for an hour from then on."""
+        self._moved = {name: (min(at, now), count) for name, (at, count) in self._moved.items()}
+        return self._moved
+
     def _spent(self, now: float) -> Refusal | None:
         rules = self.settings.reschedule
         if self.room(now) != 0:
             return None
-        used, until = within_hour(self._moved, now), room_from(self._moved, now, rules.moves_per_hour)
+        moved = self._of_hour(now)
+        used, until = within_hour(moved, now), room_from(moved, now, rules.moves_per_hour)
         detail = (
             f"{used} moves within an hour, reschedule.moves_per_hour is {rules.moves_per_hour}: room again at "
             f"{clock_time(until, rules.time_zone)}"
@@ -305,3 +342,7 @@ class Guard:
             unit="moves",
             until=until,
         )
+
+
+def _of(known: Mapping[str, Known], applications: Container[str]) -> dict[str, Known]:
+    return {name: it for name, it in known.items() if name in applications}

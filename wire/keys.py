@@ -96,6 +96,15 @@ DECISIONS = KeyRule(
     14 * 86_400,
     "every decision with its numbers",
 )
+APPLIED = KeyRule(
+    "applied",
+    "stream",
+    Role.CONTROLLER,
+    (Role.CONTROLLER,),
+    1000,
+    14 * 86_400,
+    "the decisions that moved something: the budget of moves, and what can be undone",
+)
 OUTCOMES = KeyRule(
     "outcomes",
     "stream",
@@ -164,6 +173,7 @@ TABLE = (
     JOURNAL,
     DESIRED,
     DECISIONS,
+    APPLIED,
     OUTCOMES,
     LEASE,
     EPOCH,

@@ -346,6 +346,8 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     runs: dict[str, str] = {}  # query -> its run, of those that are moved
     why: dict[str, str] = {}  # move -> why this partition goes there, in words with numbers; of many moves the first
     asked: str = ""  # why the operator asked
+    pending: str = ""  # the plan that waited, where this says what became of it
+    batches: dict[str, Whole] = {}  # query -> its last batch, of those that are moved
 
 
 class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -429,7 +431,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     ``application`` and ``run`` are empty where there is none. ``signature`` is base64 of Ed25519 over `signed_bytes`.
     ``said`` is no part of it but what a signed message was read from, up to the signature: another release may have
-    put more into it than this one knows, and its signature covers that too.
+    put more into it than this one knows, and its signature covers that too. Whoever changes a message that was read has
+    it signed anew, which drops what it was read from.
     """
 
     schema: Whole

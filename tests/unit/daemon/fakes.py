@@ -106,7 +106,7 @@ class FakeFenced:
 class FakeStore:
     """Store without a server. Messages go through the real encoding.
 
-    ``away`` makes every call fail, ``unsendable`` every putting of its rule.
+    ``away`` makes every call fail, ``unsendable`` every putting and appending of its rule.
     """
 
     def __init__(self, clock: FakeClock, cluster: str = "default") -> None:
@@ -172,6 +172,8 @@ class FakeStore:
         self.strings.pop(self.keys(rule, name), None)
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
+        if rule is self.unsendable:
+            raise StoreUnavailableError("gone")
         self._there()
         for envelope in envelopes:
             self.append_raw(rule, name, encode(envelope))

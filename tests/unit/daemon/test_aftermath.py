@@ -18,6 +18,7 @@ from rechannel.wire.messages import BatchReport, Decision, DesiredMove, Migratio
 from unit.daemon.fakes import (
     APP,
     CONFIG,
+    NOW,
     FakeClock,
     FakeStore,
     World,
@@ -263,6 +264,33 @@ def test_a_rollback_that_a_leader_did_not_get_to_is_taken_over(
     other.observe()
     other.follow()
     assert decisions(store)[-1].trigger == "rollback"
+
+
+@pytest.mark.parametrize("ends_ago", [300.0, 700.0])
+def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(
+    store: FakeStore, clock: FakeClock, world: World, ends_ago: float
+) -> None:
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    hour = int(clock() // 3600) % 24
+    excluded = (f"{hour:02d}:00-{(hour + 2) % 24:02d}:00",)
+    config = dataclasses.replace(CONFIG, reschedule=dataclasses.replace(CONFIG.reschedule, excluded=excluded))
+    leader.decide("operator", application=APP, apply=True)
+    leader.take(config)
+    land(world, 8.0)
+    leader.observe()
+    leader.follow()
+    leader.follow()
+    assert [found.verdict for found in outcomes(store)] == ["regressed"]
+    assert decisions(store)[-1].reason == "excluded"
+    leader.close()
+    clock.now = (NOW // 3600 + 2) * 3600 + ends_ago
+    world.ready()
+    other = controller(store, clock, config, "b")
+    other.observe()
+    other.follow()
+    assert (decisions(store)[-1].outcome == "applied") is (ends_ago < 600)
 
 
 def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore, world: World) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import errno
 import fcntl
+import inspect
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon import audit
+from rechannel.daemon import audit, requests
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.exits import Exit
@@ -73,6 +75,12 @@ def test_an_order_leaves_two_lines(audited: Controller, store: FakeStore, path: 
     assert answered["decision"] == found.data["decision"]["decision"]
     assert answered["sentence"] == found.sentence
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_every_argument_of_a_verb_is_written_down() -> None:
+    taken = set(re.findall(r'(?:arguments|given)(?:\.get\(|\[)"(\w+)"', inspect.getsource(requests)))
+    assert {"at", "when", "pending", "plan", "node"} <= taken
+    assert set(entry(arguments=dict.fromkeys(taken, "x")).arguments) == taken
 
 
 def test_a_plan_leaves_none(audited: Controller, store: FakeStore, path: Path) -> None:

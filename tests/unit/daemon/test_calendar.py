@@ -61,6 +61,20 @@ def test_a_period_across_midnight_belongs_to_the_day_it_begins_on() -> None:
     assert (found.begin, found.end) == (at("2026-06-05 22:00"), at("2026-06-06 06:00"))
 
 
+@pytest.mark.parametrize(
+    ("zone", "text", "since", "begin"),
+    [
+        (BERLIN, "Sun 02:00-03:00", "2027-03-22 12:00", "2027-04-04 02:00"),
+        ("America/New_York", "Sun 02:00-02:30", "2027-03-08 12:00", "2027-03-21 02:00"),
+        ("Australia/Lord_Howe", "Sun 02:00-02:30", "2026-09-28 12:00", "2026-10-11 02:00"),
+    ],
+)
+def test_a_period_that_falls_into_a_gap_comes_a_week_later(zone: str, text: str, since: str, begin: str) -> None:
+    found = Calendar([text], zone).coming(at(since, zone))
+    assert found is not None
+    assert found.begin == at(begin, zone)
+
+
 def test_what_follows_without_a_gap_counts_in() -> None:
     found = Calendar(["Mon 22:00-24:00", "Tue 00:00-03:00"], "UTC").inside(at("2026-06-01 23:00", "UTC"))
     assert found is not None

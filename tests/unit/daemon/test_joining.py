@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rechannel.conf.settings import Settings
 from rechannel.daemon.deciding import Ask, refused
 from rechannel.daemon.joining import Joining, holding
+from rechannel.daemon.triggers import AGREEMENTS
 from rechannel.wire.messages import Decision, Refusal
 from unit.daemon.fakes import APP, FakeClock, query, report
 
@@ -93,6 +95,27 @@ def test_what_is_not_ready_is_asked_again_at_the_same_interval(clock, joining):
         joining.decided(APP, answer("not-ready"), report([query("0012")]))
         assert not joining.due(APP)
         clock.sleep(10)
+
+
+def test_what_is_to_be_agreed_on_waits_for_other_figures(clock, joining):
+    joining.take(Settings())
+    joining.see(APP, FOUR)
+    clock.sleep(joining.settle)
+    agreements = msgspec.structs.replace(answer("refused"), reason=AGREEMENTS)
+    joining.decided(APP, agreements, report([query("0012")]))
+    clock.sleep(14)
+    assert not joining.due(APP)
+    clock.sleep(1)
+    assert joining.due(APP)
+
+
+def test_who_is_silent_for_long_is_forgotten(clock, joining):
+    joining.see("app-2", THREE)
+    joining.see(APP, FOUR)
+    joining.keep({APP})
+    clock.sleep(5)
+    assert joining.due(APP)
+    assert list(joining._watched) == [APP]
 
 
 def test_an_idle_query_holds_nothing():

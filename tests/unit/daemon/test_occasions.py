@@ -8,10 +8,13 @@ import msgspec
 import pytest
 
 from rechannel.conf.settings import MigrationSettings, Settings
+from rechannel.daemon import forecasting
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.exits import Exit
 from rechannel.daemon.wishes import to_save
+from rechannel.policies.model import Workload
 from rechannel.wire import keys
+from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, PendingPlans
 from rechannel.wire.store import Author, StoreUnavailableError
 from unit.daemon.fakes import (
@@ -25,6 +28,7 @@ from unit.daemon.fakes import (
     decisions,
     desired,
     go_on,
+    query,
     reply,
     request,
     settings,
@@ -122,6 +126,23 @@ def test_the_budget_is_known_to_the_next_leader(store: FakeStore, clock: FakeClo
     assert [made.reason for made in other.decide_all()] == ["budget"]
 
 
+def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(
+    store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    first = leading(store, clock, world, config(moves_per_hour=2))
+    (made,) = first.decide_all()
+    world.obey()
+    first.follow()
+    asked = first.decide("operator", application=APP)
+    told = Author("default", "c", clock).envelope(asked, ttl=1000, application=APP)
+    store.append(keys.DECISIONS, "", *[told] * keys.DECISIONS.bound)
+    first.close()
+    other = leading(store, clock, world, config(moves_per_hour=2), "b")
+    assert made not in decisions(store)
+    assert other.occasions.guard.room(clock()) == 0
+    assert other._aftermath.undoable(APP) == made
+
+
 def test_a_costly_plan_waits_for_agreement(store: FakeStore, clock: FakeClock, world: World) -> None:
     leader = leading(store, clock, world, config(costly_share=0.0))
     (first,) = leader.decide_all()
@@ -134,6 +155,9 @@ def test_a_costly_plan_waits_for_agreement(store: FakeStore, clock: FakeClock, w
     found = store.get(keys.STATE)
     assert found is not None
     assert "a costly plan was recommended 1 of 2 times" in found.body.applications[APP]  # type: ignore[union-attr]
+    assert leader.decide_all()[0].reason == "agreements", "no batch was measured since"
+    world.queries = [msgspec.structs.replace(query(world.placement), batch=10)]
+    world.report()
     assert leader.decide_all()[0].outcome == "applied"
 
 
@@ -156,6 +180,102 @@ def test_an_overload_is_decided_on_without_waiting_for_the_timeout(
     assert (made.trigger, made.outcome) == ("overload", "applied")
     assert "busy, reschedule.overload_utilization is 5%, 3 windows in a row" in made.asked
     assert len(decisions(store)) == 1
+
+
+def overloaded(store: FakeStore, clock: FakeClock, world: World, **rules: object) -> Controller:
+    """A leader that looked at two windows of an executor that is too busy; the third is to come."""
+    leader = leading(store, clock, world, config(overload_utilization=0.05, **rules))
+    cycle(leader, world, 5)
+    return leader
+
+
+@pytest.mark.parametrize("silent", ["agents", "queries"])
+def test_an_overload_of_what_is_not_ready_is_let_go(
+    store: FakeStore, clock: FakeClock, world: World, silent: str
+) -> None:
+    leader = overloaded(store, clock, world, overload_windows=2)
+    world.queries = [] if silent == "queries" else None
+    clock.sleep(60)
+    for _ in range(600):
+        clock.sleep(1)
+        world.report()
+        leader.observe()
+        leader.follow()
+    assert len(decisions(store)) <= 1
+
+
+def test_what_is_not_ready_for_long_is_told_once_for_each_reason(
+    store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    leader = leading(store, clock, world, config(overload_windows=0))
+    leader.occasions._joining._watched[APP].decided_for = frozenset({"0"})
+    clock.sleep(60)
+    for _ in range(30):
+        clock.sleep(10)
+        world.report()
+        leader.observe()
+        leader.follow()
+    assert [(made.trigger, made.reason) for made in decisions(store)] == [("executors", "stale-agents")]
+
+
+def test_a_window_counts_once(store: FakeStore, clock: FakeClock, world: World) -> None:
+    leader = overloaded(store, clock, world)
+    leader._words.pop(APP)
+    leader.observe()
+    leader.follow()
+    assert decisions(store) == []
+    cycle(leader, world, 5)
+    assert [made.trigger for made in decisions(store)] == ["overload"]
+
+
+def test_the_cool_down_of_another_trigger_does_not_hold_an_overload_back(
+    store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    leader = overloaded(store, clock, world, executors_cooldown=3600.0)
+    leader.decide("executors", application=APP)
+    watched = leader.occasions._joining._watched[APP]
+    watched.decided_for, watched.since = frozenset({"0"}), 0.0
+    cycle(leader, world, 5)
+    assert [made.trigger for made in decisions(store)] == ["executors", "executors", "overload"]
+    assert decisions(store)[1].reason == "trigger-cooldown"
+
+
+def test_an_overload_is_measured_and_not_expected(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grown(workload: Workload, _: object) -> Workload:
+        return Workload(tuple(dataclasses.replace(it, busy=it.busy * 100) for it in workload.stages), workload.streams)
+
+    monkeypatch.setattr(forecasting, "expected", grown)
+    leader = leading(store, clock, world, config())
+    for _ in range(6):
+        cycle(leader, world, 5)
+    assert decisions(store) == []
+
+
+def test_a_new_leader_knows_the_cool_downs_of_who_reports_a_little_later(
+    store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    leader = leading(store, clock, world, config("observe", timeout_cooldown=3600.0))
+    leader.decide_all()
+    leader.close()
+    clock.sleep(keys.REPORT.ttl + 1)
+    other = controller(store, clock, config("observe", timeout_cooldown=3600.0), "b")
+    other.observe()
+    world.ready()
+    other.observe()
+    assert [made.reason for made in other.decide_all()] == ["trigger-cooldown"]
+
+
+def test_who_is_silent_for_an_hour_is_forgotten(store: FakeStore, clock: FakeClock, world: World) -> None:
+    leader = overloaded(store, clock, world)
+    clock.sleep(3599)
+    leader.observe()
+    assert APP in leader.occasions._joining._watched
+    clock.sleep(1)
+    leader.observe()
+    assert APP not in leader.occasions._joining._watched
+    assert leader.occasions._looked == {}
 
 
 def test_why_each_partition_goes_is_kept(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -246,6 +366,104 @@ def test_a_plan_outlives_its_controller_and_can_be_canceled(store: FakeStore, cl
     assert first.occasions.pending.plans == {}, "what the other leader took away does not come back"
 
 
+def test_what_was_taken_away_does_not_come_back_with_an_emptied_redis(
+    store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    first = leading(store, clock, world, config("observe"))
+    _, waiting = first.wait(saved(first), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
+    first.close()
+    other = leading(store, clock, world, config("observe"), "b")
+    first.observe()
+    other.cancel(waiting.pending, user="bob", reason="never")
+    store.empty()
+    cycle(first, world, 1)
+    cycle(first, world, 1)
+    assert first.occasions.pending.plans == {}
+    assert desired(store) is None
+
+
+def test_a_lead_that_is_lost_and_won_again_finds_the_plans(store: FakeStore, clock: FakeClock, world: World) -> None:
+    first = leading(store, clock, world, config("observe"))
+    _, waiting = first.wait(saved(first), at=LATER, when="", user="ann", reason="", force=False)
+    first.close()
+    other = leading(store, clock, world, config("observe"), "b")
+    first.observe()
+    other.close()
+    first.observe()
+    assert list(first.occasions.pending.plans) == [waiting.pending]
+
+
+@pytest.mark.parametrize("next_leader", [False, True])
+def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(
+    store: FakeStore, clock: FakeClock, world: World, next_leader: bool
+) -> None:
+    leader = leading(store, clock, world, config("observe"))
+    _, waiting = leader.wait(saved(leader), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
+    before = len(decisions(store))
+    go_on(world, 1)
+    leader.observe()
+    store.unsendable = keys.PENDING
+    with pytest.raises(StoreUnavailableError):
+        leader.follow()
+    store.unsendable = None
+    assert (last(store).outcome, last(store).pending) == ("applied", waiting.pending)
+    with pytest.raises(ValueError, match=f"no plan {waiting.pending} waits; waiting are none"):
+        leader.cancel(waiting.pending, user="bob", reason="")
+    if next_leader:
+        leader.close()
+        leader = leading(store, clock, world, config("observe"), "b")
+    start = list(world.placement)
+    for move in leader.migrations.running[APP].desired.moves:
+        world.placement[move.partition] = move.target
+    world.obey()
+    cycle(leader, world, 5)
+    world.placement = start  # as somebody else would have it: the plan fits again
+    while clock() < waiting.end:
+        cycle(leader, world, 400)
+    assert [made.outcome for made in decisions(store)[before:] if made.trigger == "pending"] == ["applied"]
+    assert leader.occasions.pending.plans == {}
+
+
+@pytest.mark.parametrize("rule", [keys.DECISIONS, keys.PENDING])
+def test_a_plan_expires_with_a_trace_though_redis_went_away_meanwhile(
+    store: FakeStore, clock: FakeClock, world: World, rule: KeyRule
+) -> None:
+    leader = leading(store, clock, world, config("observe"))
+    _, waiting = leader.wait(saved(leader), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
+    clock.now = waiting.end
+    world.ready()
+    leader.observe()
+    before = len(decisions(store))
+    store.unsendable = rule
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError):
+            leader.follow()
+    store.unsendable = None
+    leader.follow()
+    assert [made.reason for made in decisions(store)[before:]] == ["window-passed"]
+    assert leader.occasions.pending.plans == {}
+
+
+@pytest.mark.parametrize("rule", [keys.DECISIONS, keys.PENDING])
+def test_a_plan_is_canceled_once_and_with_a_trace_though_redis_went_away_meanwhile(
+    store: FakeStore, clock: FakeClock, world: World, rule: KeyRule
+) -> None:
+    leader = leading(store, clock, world, config("observe"))
+    _, waiting = leader.wait(saved(leader), at=LATER, when="", user="ann", reason="", force=False)
+    before = len(decisions(store))
+    request(store, "cancel", pending=waiting.pending)
+    store.unsendable = rule
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    store.unsendable = None
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+    assert [(made.reason, made.pending) for made in decisions(store)[before:]] == [("canceled", waiting.pending)]
+    assert leader.occasions.pending.plans == {}
+
+
 def test_an_emptied_redis_gets_the_plans_back(store: FakeStore, clock: FakeClock, world: World) -> None:
     leader = leading(store, clock, world, config("observe"))
     leader.wait(saved(leader), at=LATER, when="", user="ann", reason="", force=False)
@@ -278,7 +496,7 @@ def test_an_order_to_wait_that_redis_did_not_take_is_no_order(store: FakeStore, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"at": "tonight"}, "'tonight' is no period; write it as in"),
+        ({"at": "tonight"}, "--at: 'tonight' is no period; write it as in"),
         ({"when": "off-peak"}, "set reschedule.off_peak, or say a period with --at"),
         ({"when": "never"}, "when: 'never' is not known"),
     ],

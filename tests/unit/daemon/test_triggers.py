@@ -68,7 +68,7 @@ def asked(values: list[float], settings: RescheduleSettings = RULES, fresh: bool
         words = overload.due(APP, float(number))
         found.append(bool(words))
         if words:
-            overload.decided(APP, decision(float(number)))
+            overload.decided(APP, decision(float(number)), float(number))
     return found
 
 
@@ -106,10 +106,12 @@ def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
     for _ in range(3):
         overload.see(APP, [Measure("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
     assert overload.due(APP, 0.0) == "executor 1 is 200% busy, 3 windows in a row"
-    overload.decided(APP, decision(0.0, "not-ready", "stale-agents"))
+    overload.decided(APP, decision(NOON, "not-ready", "stale-agents"), 0.0)
     assert (overload.due(APP, 9.0), bool(overload.due(APP, 10.0))) == ("", True)
+    overload.decided(APP, decision(NOON, "refused", AGREEMENTS), 10.0, 15.0)
+    assert (overload.due(APP, 24.0), bool(overload.due(APP, 25.0))) == ("", True), "other figures are to agree"
     overload.see(APP, [], RULES)
-    assert overload.due(APP, 10.0) == "", "the executor is gone"
+    assert overload.due(APP, 25.0) == "", "the executor is gone"
 
 
 # -- budget --
@@ -155,6 +157,32 @@ def test_what_was_moved_is_known_to_the_next_controller() -> None:
     assert guard.room(NOON + HOUR) == 3, "and is not counted twice"
 
 
+def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None:
+    kept = [(APP, decision(NOON, "applied", moves=moves(1, 2, 3)))]
+    guard = Guard(rules(moves_per_hour=3))
+    guard.adopt(kept)
+    before = NOON - 86_400
+    held = guard.held("timeout", APP, before)
+    assert held is not None
+    assert held.until == before + HOUR
+    guard.adopt(kept)
+    assert guard.held("timeout", APP, before + HOUR) is None
+
+
+def test_who_is_silent_for_long_is_forgotten_but_for_the_budget() -> None:
+    guard, overload = Guard(rules(moves_per_hour=3)), Overload()
+    guard.take("app-2", decision(NOON, "refused", "gate", trigger="overload"))
+    guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
+    guard.take("app-2", decision(NOON, "applied", moves=moves(1, 2, 3)))
+    overload.see("app-2", [Measure("executor 1", 2.0, 1.0, "busy")], dataclasses.replace(RULES, overload_windows=1))
+    for part in (guard, overload):
+        part.keep({APP})
+    assert guard.cooling("overload", APP, NOON + 1) is not None
+    assert guard.cooling("overload", "app-2", NOON + 1) is None
+    assert guard.room(NOON + 1) == 0
+    assert overload.due("app-2", NOON) == ""
+
+
 # -- excluded periods and cool-downs --
 
 
@@ -192,12 +220,15 @@ def test_each_trigger_has_its_own_cool_down() -> None:
 # -- agreement --
 
 
-def agree(guard: Guard, at: float, *partitions: int, cost: float = 99.0, total: int = 100) -> Refusal | None:
-    """One decision by timeout that recommends these moves."""
-    found = guard.agreement(APP, moves(*partitions), cost, total, at)
+def agree(
+    guard: Guard, at: float, *partitions: int, cost: float = 99.0, total: int = 100, batch: int | None = None
+) -> Refusal | None:
+    """One decision by timeout that recommends these moves, after so many batches where that is told."""
+    batches = {} if batch is None else {"q": batch}
+    found = guard.agreement(APP, moves(*partitions), cost, total, at, batches)
     outcome = "applied" if found is None else "refused"
     reason = "ok" if found is None else AGREEMENTS
-    guard.take(APP, decision(at, outcome, reason, moves=moves(*partitions)))
+    guard.take(APP, decision(at, outcome, reason, moves=moves(*partitions), batches=batches))
     return found
 
 
@@ -233,7 +264,7 @@ def test_what_breaks_the_row(between: str) -> None:
         guard.take(APP, decision(at, "refused", "gate"))
     elif between == "nothing to do":
         guard.take(APP, decision(at, "planned", "nothing-to-do"))
-    at = NOON + {"too long": 901.0, "the same figures": 4.0}.get(between, 600.0)
+    at = NOON + {"too long": 901.0, "the same figures": 14.0}.get(between, 600.0)
     assert agree(guard, at, 1, 2, 3) is not None
 
 
@@ -250,7 +281,29 @@ def test_agreement_is_remembered_by_the_next_controller() -> None:
     assert held is not None
     other = Guard(rules())
     other.adopt([(APP, decision(NOON, "refused", AGREEMENTS, moves=moves(1, 2), refusals=[held]))])
-    assert other.agreement(APP, moves(1, 2), 99.0, 100, NOON + 300) is None
+    assert other.agreement(APP, moves(1, 2), 99.0, 100, NOON + 300, {}) is None
+
+
+def test_a_row_that_went_stale_can_be_completed_again() -> None:
+    guard = Guard(rules(agreements=2))
+    agree(guard, NOON, 1, 2, 3)
+    assert agree(guard, NOON + 1200, 1, 2, 3) is not None, "too long ago"
+    assert agree(guard, NOON + 1500, 1, 2, 3) is None
+
+
+def test_another_plan_is_as_young_as_it_is() -> None:
+    guard = Guard(rules(agreements=2))
+    agree(guard, NOON, 1, 2, 3)
+    agree(guard, NOON + 300, 7, 8, 9)
+    assert agree(guard, NOON + 302, 7, 8, 9) is not None, "the same figures twice"
+    assert agree(guard, NOON + 315, 7, 8, 9) is None
+
+
+def test_without_a_new_batch_the_figures_are_the_same() -> None:
+    guard = Guard(rules(agreements=2))
+    agree(guard, NOON, 1, 2, 3, batch=7)
+    assert agree(guard, NOON + 300, 1, 2, 3, batch=7) is not None
+    assert agree(guard, NOON + 600, 1, 2, 3, batch=8) is None
 
 
 @given(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)))

@@ -179,6 +179,7 @@ SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.JOURNAL, APP, LINE),
     (keys.DESIRED, APP, DESIRED),
     (keys.DECISIONS, "", DECISION),
+    (keys.APPLIED, "", DECISION),
     (keys.OUTCOMES, "", OUTCOME),
     (keys.STATE, "", STATE),
     (keys.ORDERS, "", ORDERS),
@@ -309,7 +310,8 @@ def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, An
         envelope = decode(data, cluster="default")
     except MessageError:
         return
-    assert decode(encode(envelope), cluster="default") == envelope
+    again = decode(encode(envelope), cluster="default")
+    assert msgspec.structs.replace(again, said=envelope.said) == envelope, "whatever spaces it was written with"
 
 
 @given(st.binary(max_size=200))
