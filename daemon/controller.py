@@ -10,6 +10,7 @@ stayed so for a while, as long as a drained node holds state, and when a migrati
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import threading
 import time
@@ -29,11 +30,12 @@ from rechannel.daemon.lead import Lead, Turn, steady_clock
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.occasions import Occasions
 from rechannel.daemon.orders import Orders, left_on
-from rechannel.daemon.pending import PENDING
+from rechannel.daemon.planning import Planning
 from rechannel.daemon.requests import Desk
 from rechannel.daemon.seen import Seen, look
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
-from rechannel.daemon.triggers import HELD_BACK, TIMEOUT
+from rechannel.daemon.telling import Telling
+from rechannel.daemon.triggers import TIMEOUT
 from rechannel.daemon.undoing import ROLLBACK, Undoing
 from rechannel.daemon.wishes import Wish
 from rechannel.wire import keys
@@ -58,6 +60,7 @@ class Controller:
         *,
         name: str = "controller",
         steady: Callable[[], float] = steady_clock,
+        planning: Planning | None = None,
     ) -> None:
         self.settings = settings
         self.lead = Lead(settings, store, clock, name, steady=steady)
@@ -74,7 +77,7 @@ class Controller:
         self._aftermath = Aftermath(settings, store, self._author, clock, steady)
         self.occasions = Occasions(self, store, signer, self._author, clock, steady)
         self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock, steady)
-        self._said: dict[str, str] = {}  # application -> the last sentence of a drain's or a rollback's decision
+        self._telling = Telling()
         self._lock = threading.RLock()
         self._log = structlog.get_logger("rechannel.controller")
         self._complained: dict[str, float] = {}
@@ -84,6 +87,7 @@ class Controller:
         self._followed_at = steady()
         self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
         self.counts = Counts()
+        self.planning = planning or Planning()
         self._desk = Desk(self, store, self._author, clock, self.counts.answered)
 
     def observe(self) -> str:
@@ -109,6 +113,9 @@ class Controller:
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
             self._each(unseen, self.undoing.adopt)
             self._adopted = True
+            known = self.occasions.heard(reports)
+            self._telling.keep(known)
+            self._complained = {name: at for name, at in self._complained.items() if name in known}
             self.orders.publish(self.lead.paused, self.lead.epoch)
             if self._steady() >= self._words_at + self.settings.agent.window:
                 self._words_at = self._steady()
@@ -138,14 +145,16 @@ class Controller:
         force: bool = False,
         policy: str = "",
         asked: Asked | None = None,
+        pending: str = "",
     ) -> Decision:
         """Decide on one application, publish the decision, and with ``apply`` begin the migration.
 
         ``force`` skips the gate and the cool-down, never a hard law, a pause or a running migration. ``policy`` is
-        asked for this decision alone; else the one of the settings. ``asked`` says what is wanted instead of a policy.
+        asked for this decision alone; else the one of the settings. ``asked`` says what is wanted instead of a policy,
+        ``pending`` which plan had waited for this.
         """
         with self._lock:
-            ask = self._ask(trigger, policy, user, reason, apply=apply, force=force)
+            ask = self._ask(trigger, policy, user, reason, apply=apply, force=force, pending=pending)
             why = NotReady("not-leading", "this controller does not lead", transient=True)
             if not self._acts():
                 return deciding.not_ready(ask, why)
@@ -156,19 +165,37 @@ class Controller:
             self._publish(decision, application)
             return decision
 
-    def refuse(self, trigger: str, application: str, refusal: Refusal, *, user: str = "", reason: str = "") -> Decision:
+    def refuse(
+        self,
+        trigger: str,
+        application: str,
+        refusal: Refusal,
+        *,
+        user: str = "",
+        reason: str = "",
+        pending: str = "",
+    ) -> Decision:
         """Keep a decision not to act that needed no plan, and return it."""
         with self._lock:
-            decision = deciding.refused(self._ask(trigger, "", user, reason), refusal)
+            decision = deciding.refused(self._ask(trigger, "", user, reason, pending=pending), refusal)
             self._publish(decision, application)
             return decision
 
     def _ask(
-        self, trigger: str, policy: str, user: str, reason: str, *, apply: bool = False, force: bool = False
+        self,
+        trigger: str,
+        policy: str,
+        user: str,
+        reason: str,
+        *,
+        apply: bool = False,
+        force: bool = False,
+        pending: str = "",
     ) -> Ask:
         now = self._clock()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
-        return Ask(name, now, trigger, policy or policy_for(trigger, self.settings), user, reason, apply, force)
+        policy = policy or policy_for(trigger, self.settings)
+        return Ask(name, now, trigger, policy, user, reason, apply, force, pending)
 
     def follow(self) -> str:
         """Renew what is wanted and not yet reached; notice what is over."""
@@ -356,17 +383,18 @@ class Controller:
         wish = asked(snapshot) if asked is not None else None
         if isinstance(wish, Refusal):
             return deciding.refused(ask, wish)
-        return deciding.decide(
-            ask,
-            snapshot,
-            self.settings,
-            in_flight=in_flight(facts.report),
-            resting=resting,
-            notes=[f"the link says: {problem}" for problem in facts.report.problems],
-            rates=self._aftermath.rates(),
-            wish=wish,
-            guard=self.occasions.guard,
-        )
+        with self.planning:
+            return deciding.decide(
+                ask,
+                snapshot,
+                self.settings,
+                in_flight=in_flight(facts.report),
+                resting=resting,
+                notes=[f"the link says: {problem}" for problem in facts.report.problems],
+                rates=self._aftermath.rates(),
+                wish=wish,
+                guard=self.occasions.guard,
+            )
 
     def _publish(self, decision: Decision, application: str) -> None:
         self._last_sentence = f"{application}: {decision.sentence}"
@@ -378,15 +406,15 @@ class Controller:
             reason=decision.reason,
             sentence=decision.sentence,
         )
-        if decision.trigger in (DRAIN, ROLLBACK, PENDING) and decision.reason not in HELD_BACK:
-            repeated = self._said.get(application) == decision.sentence and decision.outcome != "applied"
-            self._said[application] = decision.sentence
-            if repeated:
-                return  # what cannot be done yet is tried again and again; it is told once
+        if self._telling.repeated(application, decision):
+            return
         envelope = self._author.envelope(
             decision, ttl=keys.DECISIONS.ttl, application=application, epoch=self.lead.epoch
         )
         self._store.append(keys.DECISIONS, "", envelope)
+        if decision.outcome == "applied":
+            self._store.append(keys.APPLIED, "", envelope)
+        self._telling.told(application, decision)  # only now: what was not kept was not told
         self.occasions.guard.take(application, decision)
         if decision.outcome == "applied":
             self._words.pop(application, None)
@@ -411,6 +439,7 @@ class Controller:
         self.undoing.waiting.clear()
         self._words.clear()
         self._words_at = 0.0
+        self._telling.forget()
         self.occasions.forget()
         self._desk.forget()
 
@@ -422,12 +451,17 @@ class Controller:
         facts = self._collector.gather(application)
         if facts is None:
             return
-        arguments = (application, facts.report, facts.batches, facts.windows, self.settings, self._clock())
+        # What is so now: what is expected is for decisions alone.
+        rules = dataclasses.replace(self.settings.reschedule, forecast=False)
+        settings = dataclasses.replace(self.settings, reschedule=rules)
+        arguments = (application, facts.report, facts.batches, facts.windows, settings, self._clock())
         found = take_snapshot(*arguments, self.orders.nodes)
         if isinstance(found, NotReady):
+            self.occasions.not_ready(application)
             self._words[application] = f"not ready: {found.sentence}"
             return
-        self.occasions.look(application, found, facts.batches, self.occasions.usable(facts.report))
+        usable = self.occasions.usable(facts.report)
+        self.occasions.look(application, found, facts.batches, usable, self._words_at)
         resting = self.migrations.resting(application, self._clock())
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = sum(stage.n for stage in found.workload.placeable)

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon import http
+from rechannel.daemon import heartbeat, http
 from rechannel.daemon.controller import Controller
+from rechannel.daemon.lead import Lead
 from rechannel.daemon.loops import Loops
 from rechannel.daemon.publisher import Publisher
-from rechannel.daemon.view import Board
+from rechannel.daemon.seen import role_of
+from rechannel.daemon.view import Board, ControllerView, Role
 from rechannel.wire.store import Store
+
+
+class Current:
+    """The newest view, with the role of this moment: a lease may end while the next view is still being made."""
+
+    def __init__(self, board: Board, lead: Lead) -> None:
+        self._board = board
+        self._lead = lead
+        self._deposed: tuple[ControllerView, ControllerView] | None = None  # a view, and what stands for it
+
+    def take(self) -> ControllerView:
+        """Return it without waiting; the same one until something changed, so that what is made of it can be kept."""
+        view = self._board.take()
+        if view.role is not Role.LEADING or (role := role_of(self._lead)) is Role.LEADING:
+            return view
+        known = self._deposed
+        if known is None or known[0] is not view or known[1].role is not role:
+            leader = self._lead.holder if role is Role.STANDING_BY else ""
+            known = self._deposed = view, dataclasses.replace(view, role=role, leader=leader)
+        return known[1]
 
 
 class Front:
@@ -29,19 +52,21 @@ class Front:
         clock: Callable[[], float],
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._loops = Loops(clock, steady)
-        self._board = board = Board()
+        patience = heartbeat.patience(settings)
+        self._loops = Loops(clock, steady, patience=patience, planning=controller.planning)
+        board = Board()
+        current = Current(board, controller.lead)
         self._publisher = Publisher(controller, store, settings, board, self._loops, controller.counts, clock, steady)
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every odd request
         self._server = http.HttpServer(
             settings.controller.listen,
             lambda local: http.build_app(
-                board.take,
+                current.take,
                 self._loops,
                 controller.counts,
                 silence=settings.controller.lease,
                 local=local,
-                routes=http.web_routes(board.take),
+                routes=http.web_routes(current.take),
             ),
         )
 

@@ -3,6 +3,7 @@
 A heartbeat is sent once `observe`, `requests` and `follow` have all come back since the last one. A job that fails
 comes back too: Redis being away, a refusal or a defect is waited out by the job's `Brake`, and is no reason to restart.
 A job that does not come back (a lock that is never let go, a scheduler that died) is one, whatever the other jobs do.
+While a plan is made heartbeats are sent without the jobs, which wait for it (`rechannel.daemon.planning`).
 """
 
 from __future__ import annotations
@@ -17,35 +18,46 @@ from rechannel.conf import timing
 from rechannel.conf.address import SENTINEL_SCHEME
 from rechannel.conf.settings import Settings
 from rechannel.daemon.brake import Brake
+from rechannel.daemon.planning import Planning
 from rechannel.wire.messages import Decision
 from rechannel.wire.notify import Notifier
 from rechannel.wire.store import StoreError, StoreUnavailableError
 
 _STARTS = 90.0  # seconds; as long as a service manager gives any service
-_TURNS = 4  # jobs that wait for Redis in turn, at one lock: the three below and the decision
+_TURNS = 4  # jobs that wait for Redis in turn, at one lock: the three below and the decision; `view` is a fifth
 _STOOD = 10.0  # seconds between two calls of `beat`, which come every five at least
 _JOBS = ("observe", "requests", "follow")
+
+
+def patience(settings: Settings) -> float:
+    """Return the seconds in which the jobs come back though Redis is away, and twice that."""
+    call = timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
+    turns = _TURNS + 1 if settings.controller.listen else _TURNS
+    return 2 * turns * call + 3 * settings.controller.observe
 
 
 class Heartbeat:
     """The controller's word to the service manager: `watched` wraps its jobs, `beat` is called every little while."""
 
     def __init__(
-        self, notifier: Notifier, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        notifier: Notifier,
+        settings: Settings,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        planning: Planning | None = None,
     ) -> None:
-        sentinels = settings.redis.url.startswith(SENTINEL_SCHEME)
-        call = timing.longest_call(settings.redis.timeout, sentinels=sentinels)
-        #: seconds in which the jobs come back though Redis is away, and twice that
-        self.patience = 2 * _TURNS * call + 3 * settings.controller.observe
+        self.patience = patience(settings)
         self.notifier = notifier
         self._monotonic = monotonic
+        self._planning = planning or Planning(monotonic)
         self._lock = threading.Lock()
-        self._back = dict.fromkeys(_JOBS, monotonic())  # job -> when it came back last
+        self._back = dict.fromkeys(_JOBS, self._planning.clock())  # job -> when it came back last, by that clock
         self._missing = set(_JOBS)  # since the last heartbeat
         self._trouble: dict[str, str] = {}  # job -> why it failed when it ran last
         self._said: dict[str, str] = {}
         self._hung = False
-        self._asked = monotonic()  # when `beat` was called last
+        self._asked = self._planning.clock()  # when `beat` was called last
         self._log = structlog.get_logger("rechannel.controller")
 
     def begin(self) -> None:
@@ -63,16 +75,16 @@ class Heartbeat:
             with self._lock:
                 self._missing.discard(title)
                 if title in self._back:
-                    self._back[title] = self._monotonic()
+                    self._back[title] = self._planning.clock()
 
         return run
 
     def beat(self) -> None:
-        """Send what is due: that the controller works, its status, a heartbeat if all jobs came back."""
+        """Send what is due: that the controller works, its status, a heartbeat if all jobs came back or may wait."""
         with self._lock:
             self._excuse()
             status, hung = self._sentence(), self._overdue()
-            complete = not self._missing
+            complete = not self._missing or self._planning.lasts
         if status and not hung:
             self.notifier.ready(status)
         if hung:
@@ -128,13 +140,13 @@ class Heartbeat:
 
     def _excuse(self) -> None:
         """Hold nothing against the jobs for a time in which the whole process stood still."""
-        now = self._monotonic()
+        now = self._planning.clock()
         if (stood := now - self._asked) > _STOOD:
             self._back = {title: back + stood for title, back in self._back.items()}
         self._asked = now
 
     def _overdue(self) -> str:
         """Return which jobs have not come back for so long that they hang; empty if none."""
-        now, limit = self._monotonic(), max(self.notifier.watchdog / 2, self.patience * 3 / 4)
+        now, limit = self._planning.clock(), max(self.notifier.watchdog / 2, self.patience * 3 / 4)
         late = [f"{title} for {now - back:.0f} s" for title, back in self._back.items() if now - back > limit]
         return f"not back: {', '.join(late)}" if late else ""

@@ -2,7 +2,8 @@
 
 It runs in a thread of its own and answers from what the controller's jobs have put down: it takes no lock of theirs and
 asks Redis nothing. What clients can do to it is bounded: methods that write are refused, bodies too, headers are short,
-connections are few, and each is cut after a minute, whatever its client does or leaves undone.
+connections are few, one that asks nothing is cut after seconds and the others after a minute, whatever a client does or
+leaves undone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.util
 import ipaddress
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -35,9 +37,10 @@ from rechannel.daemon.loops import Loops
 from rechannel.daemon.telemetry import ControllerMetrics
 from rechannel.daemon.view import ControllerView, Role
 
-CONNECTIONS = 64  # at once; one more is cut at once
+CONNECTIONS = 64  # at once; for one more, the one is cut that has asked nothing for longest
 _LONGEST = 60.0  # seconds that a connection lasts, whatever it is used for
-_IDLE = 5  # seconds that one is kept between two requests
+_IDLE = 5  # seconds that one is kept until a request is complete, the first or the next
+_ENCODINGS = 8  # of the metrics that are kept: whoever asks may think up versions
 _HEADERS = 16_384  # bytes
 _TO_END = 5.0  # seconds in which the server ends
 _READ = ("GET", "HEAD")
@@ -61,19 +64,19 @@ def build_app(
     silence: float,
     local: bool = True,
     routes: list[BaseRoute] | None = None,
+    steady: Callable[[], float] = time.monotonic,
 ) -> Starlette:
     """Return the application.
 
     ``take`` returns the newest view; ``silence``: seconds without a word from Redis after which this controller is not
     ready. ``local``: it listens on loopback alone, so a request for another host comes from a page that tricked a
-    browser and is refused. ``routes`` are those of the web view.
+    browser and is refused. ``routes`` are those of the web view; ``steady``: seconds that nobody sets.
     """
-    registry = CollectorRegistry()
-    registry.register(ControllerMetrics(take, loops, counts))
+    figures = _Figures(ControllerMetrics(take, loops, counts), steady)
 
     def metrics(request: Request) -> Response:
-        encode, kind = choose_encoder(", ".join(request.headers.getlist("accept")))
-        return Response(encode(registry), headers={"content-type": kind, "vary": "accept"})
+        body, kind = figures.get(", ".join(request.headers.getlist("accept")))
+        return Response(body, headers={"content-type": kind, "vary": "accept"})
 
     def healthz(request: Request) -> Response:  # noqa: ARG001 starlette hands it over
         return _word(loops.stuck(), "the controller's jobs get on")
@@ -99,6 +102,28 @@ def build_app(
     )
     app.router.redirect_slashes = False
     return app
+
+
+class _Figures:
+    """The metrics in each encoding, made at most once a second however many ask."""
+
+    def __init__(self, metrics: ControllerMetrics, steady: Callable[[], float]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(metrics)
+        self._steady = steady
+        self._lock = threading.Lock()
+        self._second = 0
+        self._made: dict[str, bytes] = {}  # content type -> body
+
+    def get(self, accept: str) -> tuple[bytes, str]:
+        encode, kind = choose_encoder(accept)
+        with self._lock:
+            second = int(self._steady())
+            if second != self._second or len(self._made) >= _ENCODINGS:
+                self._second, self._made = second, {}
+            if kind not in self._made:
+                self._made[kind] = encode(self._registry)
+            return self._made[kind], kind
 
 
 def web_routes(take: Callable[[], ControllerView]) -> list[BaseRoute]:
@@ -175,21 +200,55 @@ def _is_local(host: str) -> bool:
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 for clients that may be anything: few connections, none for long."""
+    """HTTP/1.1 for clients that may be anything: few connections, none for long, and shorter those that ask nothing."""
 
     _cut: asyncio.TimerHandle | None = None
+    _cut_idle: asyncio.TimerHandle | None = None
+    _idle_since = 0.0  # by the loop's clock
+    _aborted = False  # it is among the connections until the loop's next turn
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
-            transport.abort()
-        else:
-            self._cut = self.loop.call_later(_LONGEST, transport.abort)
+        self._cut = self.loop.call_later(_LONGEST, transport.abort)
+        self._rest()
+        others = [it for it in self.connections if isinstance(it, _Protocol) and it is not self and not it._aborted]
+        if len(others) >= CONNECTIONS:
+            # Whoever does not read its answer asks no more than who says nothing.
+            idle = [it for it in others if not it._busy or it.flow.write_paused]
+            cut = min(idle, key=lambda it: it._idle_since, default=self)
+            cut._aborted = True
+            cut.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._busy:
+            self._wake()
+
+    def on_response_complete(self) -> None:
+        self._rest()
+        super().on_response_complete()  # which may begin with the next request
+        if self._busy:
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._wake()
         if self._cut is not None:
             self._cut.cancel()
         super().connection_lost(exc)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _rest(self) -> None:
+        self._wake()
+        self._idle_since = self.loop.time()
+        self._cut_idle = self.loop.call_later(_IDLE, self.transport.close)  # what is left of an answer is sent yet
+
+    def _wake(self) -> None:
+        if self._cut_idle is not None:
+            self._cut_idle.cancel()
 
 
 class HttpServer:

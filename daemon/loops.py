@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from rechannel.daemon.planning import Planning
 from rechannel.daemon.view import LoopView
 from rechannel.wire.store import StoreError
 
@@ -17,18 +18,32 @@ _FAILURES = 3  # in a row that are no accident any more
 
 
 class Loops:
-    """The jobs of one controller. ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets."""
+    """The jobs of one controller. ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets.
 
-    def __init__(self, clock: Callable[[], float], steady: Callable[[], float]) -> None:
+    ``patience``: seconds that a job may rightly take while Redis is away. What it waits for ``planning`` is not held
+    against it either.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        steady: Callable[[], float],
+        *,
+        patience: float = 0.0,
+        planning: Planning | None = None,
+    ) -> None:
         self._clock = clock
         self._steady = steady
+        self._grace = max(_GRACE, patience)
+        self._planning = planning or Planning(steady)
         self._views: dict[str, LoopView] = {}
         self._alive: dict[str, float] = {}  # job -> when it was begun with, or ended last, by the steady clock
+        self._patient: dict[str, float] = {}  # the same by the clock that stands still while a plan is made
 
     def watch(self, name: str, every: float, job: Callable[[], object]) -> Callable[[], object]:
         """Return the job with a record kept of its runs; it returns and raises what the job does."""
-        self._views[name] = LoopView(name, every)
-        self._alive[name] = self._steady()
+        self._views[name] = LoopView(name, every, since=self._clock())
+        self._breathe(name)
         last: list[float] = []
 
         def run() -> object:
@@ -55,11 +70,11 @@ class Loops:
         return tuple(self._views.values())
 
     def stuck(self) -> str:
-        """Say which job gets nowhere, "" if all do. That Redis is away is no fault of a job."""
-        now = self._steady()
+        """Say which job gets nowhere, "" if all do. That Redis is away or slow is no fault of a job."""
+        now = self._planning.clock()
         for view in self.read():
-            idle = now - self._alive[view.job]
-            if idle > _INTERVALS * view.every + _GRACE:
+            idle = now - self._patient[view.job]
+            if idle > _INTERVALS * view.every + self._grace:
                 return f"job {view.job} has not ended for {idle:.0f} s; it is to run every {view.every:g} s"
             if view.failures >= _FAILURES and not view.redis:
                 return f"job {view.job} failed {view.failures} times in a row: {view.problem}"
@@ -91,4 +106,7 @@ class Loops:
             problem=problem,
             redis=redis,
         )
-        self._alive[name] = now
+        self._breathe(name)
+
+    def _breathe(self, name: str) -> None:
+        self._alive[name], self._patient[name] = self._steady(), self._planning.clock()

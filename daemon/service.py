@@ -20,6 +20,7 @@ from rechannel.daemon import choosing, precautions
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.heartbeat import Heartbeat
+from rechannel.daemon.planning import Planning
 from rechannel.daemon.view import VIEW_EVERY
 from rechannel.wire.notify import Notifier
 from rechannel.wire.signing import KeyFileError, Signer
@@ -68,10 +69,12 @@ def run_controller(
     signer = signer_of(settings)
     store = Store(settings.redis, settings.cluster.name)
     log = structlog.get_logger("rechannel.controller")
-    heart = Heartbeat(Notifier.from_environment(), settings)
+    planning = Planning()
+    heart = Heartbeat(Notifier.from_environment(), settings, planning=planning)
     heart.begin()
     reread = reread and replace(reread, again=heart.notifier.reloads(reread.again))
     notes = precautions.key_notes(settings)
+    notes += precautions.listen_notes({"controller.listen": settings.controller.listen})
     try:
         store.check()
         notes += precautions.redis_notes(settings)
@@ -80,7 +83,7 @@ def run_controller(
     for sentence in notes:
         log.warning("not-safe", sentence=sentence)
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
-    controller = Controller(settings, store, signer, clock, name=name)
+    controller = Controller(settings, store, signer, clock, name=name, planning=planning)
     front = _front(controller, store, settings, clock) if settings.controller.listen else None
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
     scheduler = BackgroundScheduler(timezone=UTC)
@@ -114,7 +117,8 @@ def run_controller(
     try:
         while not stop.wait(often):
             heart.beat()
-            if (taken := reloader.turn()) is not None:
+            # To take settings over it would wait for the plan that is made, without a heartbeat.
+            if not planning.lasts and (taken := reloader.turn()) is not None:
                 controller.take(taken)
                 if front is not None:
                     front.take(taken)

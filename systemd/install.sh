@@ -2,8 +2,8 @@
 # Installs Rechannel as systemd services, and removes it again without a trace. `make install` and `make uninstall` call it.
 #
 #   install.sh install [--no-venv]      --no-venv: everything but the program itself (packages that bring their own)
-#   install.sh uninstall [--purge]      --purge: also what operators and their orders wrote: /etc/rechannel, /var/log/rechannel and
-#                                       drop-ins of the units
+#   install.sh uninstall [--purge]      --purge: also what operators and their orders wrote: /etc/rechannel, /var/log/rechannel,
+#                                       drop-ins of the units and units of their own in the place of ours
 #
 # From the environment: PREFIX (/opt/rechannel: a directory of Rechannel's own), DESTDIR (put before every path; nothing is
 # started, stopped or created outside it), BINDIR (/usr/local/bin), LIBDIR (/usr/lib: systemd's directories are below it),
@@ -127,7 +127,8 @@ install_all() {
     share=$work/venv/share
     mkdir -p "$share/doc/rechannel" "$share/rechannel"
     cp "$root/README.md" "$root/CHANGELOG.md" "$root/LICENSE" "$root"/docs/*.md "$share/doc/rechannel/"
-    cp "$root/conf/rechannel.toml" "$share/rechannel/rechannel.toml"
+    cp -R "$root/docs/images" "$root/docs/decisions" "$share/doc/rechannel/"
+    cp -R "$root/conf/alerts" "$root/conf/grafana" "$root/conf/rechannel.toml" "$share/rechannel/"
     {
         for name in $units; do printf '%s\n' "$libdir/systemd/system/$name"; done
         printf '%s\n' "$libdir/sysusers.d/rechannel.conf" "$libdir/tmpfiles.d/rechannel.conf" "$bindir/rechannel"
@@ -161,6 +162,9 @@ install_all() {
         if command -v systemd-tmpfiles >/dev/null 2>&1; then
             systemd-tmpfiles --create "$libdir/tmpfiles.d/rechannel.conf"
         fi
+        # systemd tries for ever to start a service whose user it does not find (217/USER).
+        getent passwd "$agent_user" >/dev/null ||
+            say "there is no user $agent_user, so no agent can start here; where Spark runs as another one: AGENT_USER=NAME"
     fi
     if is_live; then
         systemctl daemon-reload
@@ -192,16 +196,21 @@ uninstall_all() {
         done <"$marker"
         rm -rf "$home"
         prune "$(dirname "$prefix")"
-        ! is_live || systemctl daemon-reload
     elif [ -z "$purge" ]; then
         say "nothing is installed in $home"
     fi
-    if [ -n "$purge" ]; then
-        for name in $units; do
-            rm -rf "$destdir/etc/systemd/system/$name.d"
+    for name in $units; do
+        # `systemctl edit` writes the directory, `edit --full` the file, which takes the place of ours.
+        for path in "$destdir/etc/systemd/system/$name" "$destdir/etc/systemd/system/$name.d"; do
+            if [ -n "$purge" ]; then
+                rm -rf "$path"
+            elif [ -e "$path" ] || [ -L "$path" ]; then
+                say "kept: $path (PURGE=1 removes it)"
+            fi
         done
-        prune /etc/systemd/system
-    fi
+    done
+    prune /etc/systemd/system
+    ! is_live || systemctl daemon-reload
     for directory in "$confdir" "$logdir"; do
         if [ -n "$purge" ]; then
             rm -rf "$destdir$directory"

@@ -23,6 +23,13 @@ def fragment(document: Row) -> str:
     return _environment().get_template("view.html").render(view=document)
 
 
+def load() -> None:
+    """Load every template, so that none is looked for later."""
+    environment = _environment()
+    for name in environment.list_templates():
+        environment.get_template(name)
+
+
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
@@ -31,6 +38,8 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # An upgrade replaces the directory; what runs goes on with the templates that its code was made for.
+        auto_reload=False,
     )
     environment.filters |= {
         "bytes": _bytes,

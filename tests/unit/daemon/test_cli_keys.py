@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,25 @@ def test_a_key_is_changed_without_a_gap(tmp_path: Path) -> None:
         link.check(old.sign(message()))
     assert "nothing to drop" in run("config", "keys", "--retire", tmp_path).stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["signing.key", "signing.pub"]
+
+
+def test_the_next_key_and_the_bundle_belong_to_whom_they_belonged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("config", "keys", tmp_path)
+    if os.geteuid() == 0:
+        for name in ("signing.key", "signing.pub"):
+            os.chown(tmp_path / name, 4711, 4712)
+    (tmp_path / "signing.pub").chmod(0o640)
+    given = []
+    fchown = os.fchown
+    monkeypatch.setattr(os, "fchown", lambda *arguments: (given.append(arguments[1:]), fchown(*arguments)))
+    run("config", "keys", "--rotate", tmp_path)
+    key, public, following = ((tmp_path / name).stat() for name in ("signing.key", "signing.pub", "signing.next.key"))
+    owner = (key.st_uid, key.st_gid)
+    assert given == [owner, owner]
+    assert (following.st_uid, following.st_gid) == (public.st_uid, public.st_gid) == owner
+    assert (following.st_mode & 0o777, public.st_mode & 0o777) == (0o600, 0o640)
 
 
 def test_a_rotation_that_was_cut_off_goes_on(tmp_path: Path) -> None:
@@ -166,3 +186,12 @@ def test_check_names_a_missing_password_file_of_the_sentinels(config: Path, tmp_
     config.write_text(config.read_text().replace("timeout", f'sentinel_password_file = "{tmp_path}/no"\ntimeout'))
     said = run("config", "check", "--config", config, code=7).stderr
     assert f"redis.sentinel_password_file: {tmp_path}/no cannot be read" in said
+
+
+def test_check_tells_of_what_other_machines_can_reach(config: Path) -> None:
+    with config.open("a") as file:
+        file.write('listen = "0.0.0.0:9418"\n[agent]\nmetrics = "[::]:9417"\n')
+    said = run("config", "check", "--config", config)
+    assert "can be used" in said.stdout
+    for words in ("controller.listen = 0.0.0.0:9418", "agent.metrics = [::]:9417"):
+        assert f"note: {words} can be reached from other machines" in said.stderr

@@ -478,7 +478,9 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
     sentence = leader.stop("", user="ann", reason="enough")
     assert decision.decision in sentence
     assert (wanted(store).decision, wanted(store).moves) == (f"{decision.decision}-stop", [])
-    leader.follow()
+    assert leader.follow() == (
+        f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
+    )
     assert APP in leader.migrations.running, "the link has not said yet that it knows"
     world.obey()
     leader.follow()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 from rechannel.conf.settings import SettingsError
 from rechannel.daemon import http
@@ -30,7 +31,9 @@ class Served:
         self.board.put(VIEW)
         self.server = http.HttpServer(
             "127.0.0.1:0",
-            lambda local: http.build_app(self.board.take, self.loops, Counts(), silence=15.0, local=local),
+            lambda local: http.build_app(
+                self.board.take, self.loops, Counts(), silence=15.0, local=local, steady=self.clock
+            ),
         )
         self.server.start()
         self.url = f"http://{self.server.address}"
@@ -61,7 +64,7 @@ def served() -> Iterator[Served]:
 def test_metrics_in_both_formats(served: Served) -> None:
     plain = served.get("/metrics")
     assert plain.headers["content-type"].startswith("text/plain; version=")
-    assert "\nrechannel_controller_leads 1.0\n" in plain.text
+    assert '\nrechannel_controller_leads{cluster="c"} 1.0\n' in plain.text
     asked = served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert asked.headers["content-type"].startswith("application/openmetrics-text")
     assert asked.text.endswith("# EOF\n")
@@ -136,6 +139,70 @@ def test_clients_that_hang_hold_nobody_up(served: Served) -> None:
         client.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(place, timeout=5)
+
+
+def _connected(served: Served, count: int) -> list[socket.socket]:
+    place = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    return [socket.create_connection(place, timeout=30) for _ in range(count)]
+
+
+def _ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_that_ask_nothing_do_not_keep_others_out(served: Served) -> None:
+    idle = _connected(served, http.CONNECTIONS + 1)
+    assert _ended(idle[0]), "the oldest makes room"
+    assert served.get("/healthz").status_code == 200
+    idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert idle[-1].recv(65_536).startswith(b"HTTP/1.1 200")
+    for client in idle:
+        client.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nhost: localh"])
+def test_a_connection_without_a_complete_request_is_cut_soon(
+    served: Served, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    question = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    (asks,) = _connected(served, 1)
+    with asks:
+        asks.sendall(question)
+        assert asks.recv(65_536).startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr(http, "_IDLE", 0.05)
+        asks.sendall(question + said)
+        assert asks.recv(65_536).startswith(b"HTTP/1.1 200")
+        assert _ended(asks)
+    (silent,) = _connected(served, 1)
+    with silent:
+        silent.sendall(said)
+        assert _ended(silent)
+
+
+def test_metrics_are_made_once_a_second_in_each_encoding(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    choose = http.choose_encoder
+
+    def counted(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+        encode, kind = choose(accept)
+
+        def encoded(registry: CollectorRegistry) -> bytes:
+            made.append(kind)
+            return encode(registry)
+
+        return encoded, kind
+
+    monkeypatch.setattr(http, "choose_encoder", counted)
+    for _ in range(3):
+        served.get("/metrics")
+        served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert len(made) == len(set(made)) == 2
+    served.clock.sleep(1)
+    served.get("/metrics")
+    assert len(made) == 3
 
 
 def test_a_port_in_use_names_the_field(served: Served) -> None:

@@ -13,7 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
-from rechannel.daemon.heartbeat import Heartbeat
+from rechannel.daemon.heartbeat import Heartbeat, patience
+from rechannel.daemon.planning import LONGEST, Planning
 from rechannel.monitors import agent
 from rechannel.monitors.agent import run_agent
 from rechannel.wire.keys import KeyRule
@@ -322,6 +323,40 @@ def test_a_process_that_stood_still_holds_it_against_no_job(heart: Heartbeat, cl
     with capture_logs() as lines:
         heart.beat()
     assert lines == []
+
+
+def test_while_a_plan_is_made_heartbeats_go_on_without_the_jobs_and_not_for_ever(
+    manager: Manager, notifier: Notifier, clock: Clock
+) -> None:
+    planning = Planning(clock)
+    heart = Heartbeat(notifier, Settings(), monotonic=clock, planning=planning)
+    jobs = Jobs(heart)
+    jobs.run()
+    heart.beat()
+
+    def waits(seconds: int) -> tuple[list[dict[str, str]], list[str]]:
+        with capture_logs() as lines:
+            for _ in range(seconds):
+                clock.now += 1
+                heart.beat()
+                manager.listen()
+        return manager.heard(), [line["event"] for line in lines]
+
+    manager.heard()
+    with planning:
+        assert waits(int(LONGEST) - 10) == ([{"WATCHDOG": "1"}] * 59, [])
+    jobs.run()
+    waits(1)
+    with planning:  # one that never ends
+        heard, events = waits(int(LONGEST) + 60)
+    assert {"WATCHDOG": "1"} not in heard[61:]
+    assert events == ["jobs-hang"]
+
+
+def test_a_controller_that_shows_itself_has_one_job_more_that_waits_for_redis() -> None:
+    plain = Settings()
+    shown = dataclasses.replace(plain, controller=dataclasses.replace(plain.controller, listen="127.0.0.1:9418"))
+    assert patience(shown) - patience(plain) == 2 * 2 * plain.redis.timeout
 
 
 def test_a_slow_redis_is_given_the_time_it_may_take(manager: Manager, notifier: Notifier) -> None:

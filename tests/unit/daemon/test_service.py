@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rechannel.conf.settings import Settings, SettingsError
-from rechannel.daemon.precautions import key_notes
+from rechannel.daemon.precautions import key_notes, listen_notes
 from rechannel.daemon.service import signer_of
 from rechannel.wire.signing import make_keys
 
@@ -46,3 +46,14 @@ def test_a_controller_without_public_keys_is_warned(tmp_path: Path) -> None:
     (said,) = key_notes(replace(settings, signing=replace(settings.signing, public_key_file="")))
     assert said.startswith("signing.public_key_file is not set")
     assert key_notes(Settings()) == []
+
+
+@pytest.mark.parametrize("listen", ["", "127.0.0.1:9418", "127.9.9.9:1", "localhost:9418", "[::1]:9418"])
+def test_what_is_reached_from_this_machine_alone_is_safe(listen: str) -> None:
+    assert listen_notes({"controller.listen": listen}) == []
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9418", "[::]:9418", "192.0.2.7:9418"])
+def test_what_others_can_reach_is_told_with_its_field(listen: str) -> None:
+    (said,) = listen_notes({"controller.listen": "127.0.0.1:9418", "agent.metrics": listen})
+    assert said.startswith(f"agent.metrics = {listen} can be reached from other machines")

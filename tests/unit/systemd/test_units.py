@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,27 @@ def test_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     assert list(root.rglob("*")) == []
 
 
+def test_what_the_documentation_names_is_installed_with_it(tmp_path: Path) -> None:
+    share = installed(tmp_path) / "opt/rechannel/share"
+    for path in ("alerts/rechannel.rules.yml", "grafana/rechannel.json", "rechannel.toml"):
+        assert (share / "rechannel" / path).read_bytes() == (ROOT / "conf" / path).read_bytes()
+    docs = ROOT / "docs"
+    for page in docs.rglob("*.md"):
+        for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
+            named = Path(os.path.normpath(page.parent / link))
+            if named.is_relative_to(docs):
+                there = share / "doc/rechannel" / named.relative_to(docs)
+                assert there.exists(), f"{page.name} names {link}"
+
+
+def test_what_the_documentation_names_is_in_the_package() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    for package, where in (("rechannel.conf", "conf"), ("rechannel.daemon.web", "daemon/web")):
+        there = {path for path in (ROOT / where).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        packed = {path for pattern in patterns[package] for path in (ROOT / where).glob(pattern)}
+        assert {path.name for path in there - packed if path.suffix != ".py"} == set()
+
+
 def test_what_the_operator_wrote_stays_until_it_is_purged(tmp_path: Path) -> None:
     root = installed(tmp_path)
     (root / "etc/rechannel/rechannel.toml").write_text("[cluster]\nname = 'mine'\n")
@@ -103,12 +125,16 @@ def test_what_the_operator_wrote_stays_until_it_is_purged(tmp_path: Path) -> Non
     dropin = root / "etc/systemd/system/rechannel-agent.service.d/local.conf"
     dropin.parent.mkdir(parents=True)
     dropin.write_text("[Service]\nUser=hadoop\n")
+    whole = root / "etc/systemd/system/rechannel-controller.service"  # as `systemctl edit --full` leaves it
+    whole.write_text("[Service]\nUser=hadoop\n")
     done = install(tmp_path, "uninstall")
-    assert "kept: " in done.stdout
+    for kept in (dropin.parent, whole, root / "etc/rechannel"):
+        assert f"kept: {kept} (PURGE=1 removes it)" in done.stdout
     assert files(root) == {
         "etc/rechannel/rechannel.toml",
         "etc/rechannel/signing.key",
         "etc/systemd/system/rechannel-agent.service.d/local.conf",
+        "etc/systemd/system/rechannel-controller.service",
     }
     assert install(tmp_path, "uninstall", PURGE="1").returncode == 0
     assert list(root.rglob("*")) == []
@@ -126,6 +152,16 @@ def test_an_upgrade_keeps_the_operators_configuration_and_renews_an_untouched_on
     (root / "etc/rechannel/rechannel.toml").write_text("# mine\n")
     installed(tmp_path)
     assert (root / "etc/rechannel/rechannel.toml").read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize(("user", "said"), [("root", False), ("nobody-of-this-name", True)])
+def test_a_user_of_the_agent_that_is_not_there_is_told_of(tmp_path: Path, user: str, said: bool) -> None:
+    # Without DESTDIR the script installs for good, so only what it says of the user is run here.
+    lines = SCRIPT.read_text()
+    check = lines[lines.index("        getent passwd") : lines.index("    fi\n    if is_live; then\n        systemctl")]
+    script = f'say() {{ echo "$1"; }}; agent_user={user}; set -e; {check}'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert (f"there is no user {user}" in done.stdout) is said
 
 
 @pytest.mark.parametrize(
