@@ -1,9 +1,9 @@
 """What the load of each partition is expected to be, made of the batches that were read anyway. Pure.
 
 A query's batches are cut into slots of as many batches as the model averages, so that the last slot is what the model
-holds without a forecast. A slot's load is each partition's rows per second (busy seconds per second where no rows are
-told): where a partition runs, or what loading it took, changes neither. Busy seconds and rows of the model are then
-multiplied by what is expected over what is.
+holds without a forecast, apart from how long the query has been silent since. A slot's load is each partition's rows
+per second (busy seconds per second where no rows are told): where a partition runs, or what loading it took, changes
+neither. Busy seconds and rows of the model are then multiplied by what is expected over what is.
 
 Nothing is remembered: after a change of leaders the same batches in Redis give the same forecast.
 """
@@ -80,7 +80,6 @@ def outlooks(
     group: Mapping[str, int],
     batches: Sequence[BatchReport],
     horizon: float,
-    now: float,
 ) -> dict[str, StageOutlook]:
     """Look ahead for every placeable stage.
 
@@ -99,7 +98,7 @@ def outlooks(
         if len(slots) < FEWEST_SLOTS:
             found[stage.key] = StageOutlook(stage.key, name, len(slots), 0.0, None, np.ones(stage.n))
             continue
-        spans = _spans(slots, now)
+        spans = _spans(slots)
         length = float(np.median(spans))
         ahead = slots_ahead(len(slots), math.ceil(horizon / length))
         past = _loads(slots, number, stage.n) / spans[:, None]
@@ -141,11 +140,16 @@ def _slots(query: str, batches: Sequence[BatchReport], size: int) -> list[list[B
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
-def _spans(slots: Sequence[Sequence[BatchReport]], now: float) -> FloatArray:
-    """Seconds from the start of each slot to the start of the next; the last one's as the model reckons them."""
-    starts = np.array([slot[0].start for slot in slots])
-    last = observed.period(slots[-1], now) * len(slots[-1])
-    spans: FloatArray = np.maximum(np.append(np.diff(starts), last), _SHORTEST)
+def _spans(slots: Sequence[Sequence[BatchReport]]) -> FloatArray:
+    """Seconds from the start of each slot to the start of the next; the last one's by the pace of its own batches.
+
+    The model's period grows with a query's silence. Here that would be a fall of the last slot's load alone, which a
+    forecast would not share: what is expected over what is would measure the silence.
+    """
+    gaps = np.diff([slot[0].start for slot in slots])
+    own = [batch.start for batch in slots[-1]]
+    pace = (own[-1] - own[0]) / (len(own) - 1) if len(own) > 1 else gaps[-1]
+    spans: FloatArray = np.maximum(np.append(gaps, pace * len(own)), _SHORTEST)
     return spans
 
 
@@ -154,7 +158,7 @@ def _loads(slots: Sequence[Sequence[BatchReport]], number: int, partitions: int)
     rows, busy = np.zeros((2, len(slots), partitions))
     for index, slot in enumerate(slots):
         for run in (run for batch in slot for run in batch.stages if run.stateful == number):
-            for task in {task.partition: task for task in run.tasks}.values():
+            for task in observed.latest_tasks(run):
                 if 0 <= task.partition < partitions:
                     rows[index, task.partition] += max(0, task.rows_in)
                     busy[index, task.partition] += observed.busy_seconds(task)

@@ -150,7 +150,7 @@ class _Totals:
 
     def add(self, run: StageRun, executors: Mapping[str, int], speed: FloatArray, *, by_partition: bool) -> None:
         state = np.zeros_like(self.state)
-        for task in _latest(run):
+        for task in latest_tasks(run):
             executor = executors.get(task.executor, -1)
             entry = task.partition if by_partition else executor
             if not 0 <= entry < len(self.busy):
@@ -172,7 +172,7 @@ def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport])
     """
     size, changed, seen = np.zeros(stage.partitions), np.zeros(stage.partitions), np.zeros(stage.partitions)
     runs = (run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage)
-    for task in (task for run in runs for task in _latest(run) if 0 <= task.partition < stage.partitions):
+    for task in (task for run in runs for task in latest_tasks(run) if 0 <= task.partition < stage.partitions):
         known = float(max(0, task.state_size) or max(0, task.state_bytes))
         size[task.partition] = known
         changed[task.partition] += known * min(1.0, max(0, task.rows_in) / max(1, task.state_rows))
@@ -228,7 +228,7 @@ def shuffles_seen(
     return sum(sent) / len(sent) if sent else None
 
 
-def _latest(run: StageRun) -> Iterable[TaskRow]:
+def latest_tasks(run: StageRun) -> Iterable[TaskRow]:
     """One task for each partition: a stage that was run again counts once."""
     return {task.partition: task for task in sorted(run.tasks, key=lambda task: task.finish)}.values()
 

@@ -6,6 +6,7 @@ Rows are those of ``rechannel status``. The controller's lock is held for readin
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from rechannel.daemon.counts import Counted, Counts
 from rechannel.daemon.loops import Loops
 from rechannel.daemon.seen import Seen
 from rechannel.daemon.view import (
+    VIEW_EVERY,
     ApplicationView,
     Board,
     ControllerView,
@@ -40,9 +42,11 @@ from rechannel.wire.messages import Decision, Envelope, MigrationOutcome, MoveTr
 from rechannel.wire.store import Store, StoreError
 
 _SHARE = 0.1  # of a core that making views may take: with many partitions they are made less often
+_LONGEST_REST = 20.0  # seconds from one view to the next; what is read off them must not stand still for longer
 _DECISIONS = 50  # shown
 _OUTCOMES = 100  # kept, to be put beside their decisions
 _LINES = 1000  # of a journal, read when it is first looked at
+_GONE = 1000  # applications that do not report, of which it is known how far their journals were counted
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
 _EXECUTORS, _PARTITIONS = tuple[ExecutorView, ...], tuple[PartitionView, ...]
 _STREAMS, _QUERIES = tuple[HotStream, ...], tuple[QueryView, ...]
@@ -93,7 +97,10 @@ class _Known:
 
 
 class Publisher:
-    """Makes views and puts them on a board. ``clock``: seconds since the epoch; ``steady``: that nobody sets."""
+    """Makes views and puts them on a board.
+
+    ``clock``: seconds since the epoch; ``steady``: that nobody sets; ``busy``: for which the asking thread had a core.
+    """
 
     def __init__(
         self,
@@ -105,6 +112,7 @@ class Publisher:
         counts: Counts,
         clock: Callable[[], float],
         steady: Callable[[], float],
+        busy: Callable[[], float] = time.thread_time,
     ) -> None:
         self._leader = leader
         self._store = store
@@ -114,6 +122,7 @@ class Publisher:
         self._counts = counts
         self._clock = clock
         self._steady = steady
+        self._busy = busy
         self._began = clock()
         self._not_before = 0.0
         self._after: dict[tuple[KeyRule, str], str] = {}
@@ -127,7 +136,7 @@ class Publisher:
 
     def publish(self) -> str:
         """Make a view and put it on the board; raises StoreError, after a view that says so."""
-        began = self._steady()
+        began, used = self._steady(), self._busy()
         if began < self._not_before:
             return "rests"
         try:
@@ -136,8 +145,11 @@ class Publisher:
         except StoreError as error:
             self._board.put(self._without_redis(str(error)))
             raise
-        self._board.put(view)
-        self._not_before = began + (self._steady() - began) / _SHARE
+        # Waiting for Redis, or for the controller while it decides, is no work, and no reason to rest.
+        rest = min((self._busy() - used) / _SHARE, _LONGEST_REST)
+        self._not_before = began + rest
+        self._loops.expect("view", max(VIEW_EVERY, rest))
+        self._board.put(dataclasses.replace(view, loops=self._loops.read()))
         return f"{len(view.applications)} applications shown"
 
     def _round_trip(self) -> float:
@@ -181,11 +193,11 @@ class Publisher:
             nodes=_nodes(seen.facts, made, now),
             migrations=seen.migrations,
             drains=msgspec.convert(status["drains"], tuple[DrainView, ...]),
+            waiting=tuple(f"{row['pending']}: {row['sentence']}" for row in status["waiting"]),
             decisions=tuple(
                 DecisionView(application, decision, outcomes.get(decision.decision))
                 for application, decision in reversed(self._decisions)
             ),
-            loops=self._loops.read(),
             rejected_messages=seen.rejected + self._store.rejected,
             version=__version__,
         )
@@ -233,8 +245,10 @@ class Publisher:
                     continue
                 if line.after not in UNSETTLED:
                     self._counts.add(Counted.MOVES, line.after, line.reason)
-        for rule, name in [key for key in self._after if key[0] is keys.JOURNAL and key[1] not in applications]:
-            del self._after[rule, name]
+        # An application that is silent for a while comes back with the same journal: what was counted is remembered.
+        gone = [key for key in self._after if key[0] is keys.JOURNAL and key[1] not in applications]
+        for key in gone[:-_GONE]:
+            del self._after[key]
 
     def _new(self, rule: KeyRule, name: str, first: int) -> list[Envelope]:
         self._after[rule, name], found = read_on(

@@ -27,11 +27,16 @@ class Seen:
     rejected: int
 
 
+def role_of(lead: Lead) -> Role:
+    """Return what a controller does at this moment; takes no lock and asks nobody."""
+    if lead.holds():
+        return Role.LEADING
+    return Role.STANDING_BY if lead.holder not in ("", lead.name) else Role.STARTING
+
+
 def look(collector: Collector, lead: Lead, migrations: Migrations, rejected: int) -> Seen:
     """Read what is new from Redis and copy the rest; may raise StoreError. The controller's lock has to be held."""
     facts = [collector.gather(name) for name in collector.refresh()]
-    stands_by = lead.holder not in ("", lead.name)
-    role = Role.LEADING if lead.holds() else Role.STANDING_BY if stands_by else Role.STARTING
     running = [
         MigrationView(
             application=migration.application,
@@ -45,4 +50,4 @@ def look(collector: Collector, lead: Lead, migrations: Migrations, rejected: int
         for migration in migrations.running.values()
     ]
     found = tuple(item for item in facts if item is not None)
-    return Seen(found, tuple(running), role, lead.name, lead.holder, lead.epoch, lead.paused, rejected)
+    return Seen(found, tuple(running), role_of(lead), lead.name, lead.holder, lead.epoch, lead.paused, rejected)

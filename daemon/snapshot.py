@@ -167,7 +167,7 @@ def build_snapshot(
             loads[key] = observed.load_bytes(stage, query.query, last)
     if not stages:
         return None
-    outlooks = _outlooks(stages, placed, queries, last_of, batches, settings, now)
+    outlooks = _outlooks(stages, placed, queries, last_of, batches, settings)
     workload = Workload(tuple(stages), tuple(streams))
     used = outlooks.values() if settings.reschedule.forecast else ()
     return Snapshot(
@@ -198,13 +198,12 @@ def _outlooks(
     last_of: Mapping[str, Sequence[BatchReport]],
     batches: Sequence[BatchReport],
     settings: Settings,
-    now: float,
 ) -> dict[str, forecasting.StageOutlook]:
     named = {
         key: (query, number, f"{queries[query].name or query}/{number}") for key, (query, number) in placed.items()
     }
     group = {query: len(last) for query, last in last_of.items()}
-    return forecasting.outlooks(stages, named, group, batches, settings.gate.horizon, now)
+    return forecasting.outlooks(stages, named, group, batches, settings.gate.horizon)
 
 
 def _usual(batches: Sequence[BatchReport]) -> tuple[float, float]:

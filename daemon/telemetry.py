@@ -1,7 +1,8 @@
 """The controller's figures for Prometheus: every metric in one table, made from a view and from what was counted.
 
 Gauges come from the newest `ControllerView` alone, so what is gone from it has no series any more. Labels name
-applications, nodes, executors and queries, never partitions or moves: the cluster does not bound how many those are.
+applications, nodes, executors and queries, never partitions or moves: the cluster does not bound how many those are. No
+label is called ``job`` or ``instance``: Prometheus gives those itself.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from prometheus_client.registry import Collector
 
 from rechannel.daemon.counts import Counted, Counts
 from rechannel.daemon.loops import Loops
+from rechannel.daemon.outcome import KEPT, NOT_JUDGED, REGRESSED
 from rechannel.daemon.view import ApplicationView, ControllerView, LoopView, Role
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import UNSETTLED, MoveState, Reason
 from rechannel.monitors.definitions import Definition, Values
 
 _APPLICATION = ("application",)
 _EXECUTOR = ("application", "node", "executor")
 _QUERY = ("application", "query", "name")
-_JOB = ("job",)
+_LOOP = ("loop",)
 _DRAINS = ("draining", "releasing", "empty", "released")
 
 BUILD = Definition("rechannel_build_info", "1; the labels say what runs", ("version", "python"))
@@ -34,7 +36,7 @@ VIEW_AT = Definition(
 )
 REDIS_UP = Definition("rechannel_controller_redis_up", "1 if the last view could be read from Redis")
 REDIS_TRIP = Definition("rechannel_controller_redis_round_trip_seconds", "One question to Redis; none while it is away")
-REDIS_FAILED = Definition("rechannel_controller_redis_failures_total", "Runs of a job that Redis made fail", _JOB)
+REDIS_FAILED = Definition("rechannel_controller_redis_failures_total", "Runs of a job that Redis made fail", _LOOP)
 REJECTED = Definition(
     "rechannel_controller_rejected_messages_total", "Unreadable or impossible messages that were passed over"
 )
@@ -43,19 +45,23 @@ REQUESTS = Definition(
     "Requests of operators and viewers that were answered; `outcome` is the exit code's name",
     ("verb", "outcome"),
 )
-LOOP_RUNS = Definition("rechannel_controller_loop_runs_total", "Runs of a job that ended, well or not", _JOB)
+LOOP_RUNS = Definition("rechannel_controller_loop_runs_total", "Runs of a job that ended, well or not", _LOOP)
 LOOP_FAILED = Definition(
-    "rechannel_controller_loop_failures_total", "Runs of a job that failed by a defect, not by Redis", _JOB
+    "rechannel_controller_loop_failures_total", "Runs of a job that failed by a defect, not by Redis", _LOOP
 )
-LOOP_BUSY = Definition("rechannel_controller_loop_busy_seconds_total", "Time a job has taken in all its runs", _JOB)
-LOOP_DURATION = Definition("rechannel_controller_loop_duration_seconds", "How long the last run of a job took", _JOB)
+LOOP_BUSY = Definition("rechannel_controller_loop_busy_seconds_total", "Time a job has taken in all its runs", _LOOP)
+LOOP_DURATION = Definition("rechannel_controller_loop_duration_seconds", "How long the last run of a job took", _LOOP)
 LOOP_LAG = Definition(
     "rechannel_controller_loop_lag_seconds",
     "By how much the last run of a job began later than its interval asks",
-    _JOB,
+    _LOOP,
 )
-LOOP_INTERVAL = Definition("rechannel_controller_loop_interval_seconds", "How often a job is to run", _JOB)
-LOOP_ENDED = Definition("rechannel_controller_loop_last_end_timestamp_seconds", "When a job ended last", _JOB)
+LOOP_INTERVAL = Definition("rechannel_controller_loop_interval_seconds", "How often a job is to run", _LOOP)
+LOOP_ENDED = Definition(
+    "rechannel_controller_loop_last_end_timestamp_seconds",
+    "When a job ended last; before it first did, when the controller began with it",
+    _LOOP,
+)
 LEFT_OUT = Definition("rechannel_controller_series_left_out", "Series that this answer has no room for")
 
 PAUSED = Definition("rechannel_paused", "1 while everything is paused")
@@ -151,6 +157,24 @@ SNAPSHOT_LAG = Definition(
 
 TABLE = tuple(value for value in list(globals().values()) if isinstance(value, Definition))
 
+# Counters that alerts watch are told as 0 before the first is counted: a series that begins at 15 has increased by
+# nothing, as far as Prometheus can see.
+_VERDICTS = (KEPT, REGRESSED, NOT_JUDGED)
+_SETTLED: dict[MoveState, tuple[Reason, ...]] = {
+    MoveState.DRAINED: (Reason.LANDED,),
+    MoveState.RELEASED_IDLE: (Reason.NO_BATCH,),
+    MoveState.KILLED: (Reason.CLOSED, Reason.EXECUTOR_GONE, Reason.PRESUMED, Reason.RUN_ENDED),
+    MoveState.ABANDONED: (
+        Reason.ALREADY_THERE,
+        Reason.DEADLINE,
+        Reason.EXPIRED,
+        Reason.RUN_ENDED,
+        Reason.STORES_UNKNOWN,
+        Reason.SUPERSEDED,
+        Reason.TARGET_GONE,
+    ),
+}
+
 _LINK = (
     (FAILED_TASKS, "failed_tasks"),
     (LANDED, "landed"),
@@ -171,11 +195,17 @@ class ControllerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every figure; Prometheus' client calls this."""
-        view, values = self._take(), Values(TABLE)
+        view = self._take()
+        values = Values(TABLE, view.cluster)
         values.set(BUILD, 1, view.version, platform.python_version())
         _controller(values, view)
         for loop in self._loops.read():
             _loop(values, loop)
+        for state, reasons in _SETTLED.items():
+            for reason in reasons:
+                values.set(MOVES, 0, state, reason)
+        for verdict in _VERDICTS:
+            values.set(MIGRATIONS, 0, verdict)
         for kind, item in (
             (Counted.DECISIONS, DECISIONS),
             (Counted.MOVES, MOVES),
@@ -195,7 +225,7 @@ class ControllerMetrics(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """Yield the metrics without their values, so that registering asks for none."""
-        yield from Values(TABLE).families()
+        yield from Values(TABLE, "").families()
 
 
 def _controller(values: Values, view: ControllerView) -> None:
@@ -224,9 +254,9 @@ def _loop(values: Values, loop: LoopView) -> None:
     values.set(REDIS_FAILED, loop.redis_failed, loop.job)
     values.set(LOOP_BUSY, loop.busy, loop.job)
     values.set(LOOP_INTERVAL, loop.every, loop.job)
+    values.set(LOOP_ENDED, loop.ended or loop.since or None, loop.job)  # a job that never ended is stuck as well
     if loop.ended:
         values.set(LOOP_DURATION, loop.duration, loop.job)
-        values.set(LOOP_ENDED, loop.ended, loop.job)
     if loop.began:
         values.set(LOOP_LAG, loop.lag, loop.job)
 

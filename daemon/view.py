@@ -37,7 +37,8 @@ class LoopView:
     ``lag``: by how many seconds it began late. ``runs``: how many ended, well or not; ``failures``: how many failed
     in a row up to now; ``problem``: the sentence of the last failure, "" once a run ended well.
     ``redis``: that failure was Redis being away, which is no defect of ours. Since the start: ``busy`` seconds in all
-    runs, ``failed`` runs that failed by themselves, ``redis_failed`` those that failed by Redis.
+    runs, ``failed`` runs that failed by themselves, ``redis_failed`` those that failed by Redis. ``since``: when the
+    controller began with it.
     """
 
     job: str
@@ -53,6 +54,7 @@ class LoopView:
     busy: float = 0.0
     failed: int = 0
     redis_failed: int = 0
+    since: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,8 @@ class ControllerView:
     and ``epoch`` under which number. ``mode``: observe | apply. ``next_decision``: when the leader decides next, 0 if
     unknown; ``last_sentence``: what it did last. ``redis_up``: this view was read from Redis; else ``redis_problem``
     says why not, and what Redis told stands as it was at ``read_at``. ``redis_round_trip``: seconds of one question to
-    Redis, None while it is away. ``decisions`` newest first, some fifty at most. ``rejected_messages``: unreadable or
+    Redis, None while it is away. ``decisions`` newest first, some fifty at most. ``waiting``: a sentence for each
+    saved plan that waits for its time. ``rejected_messages``: unreadable or
     impossible messages that were passed over since this controller started.
     """
 
@@ -282,6 +285,7 @@ class ControllerView:
     nodes: tuple[NodeView, ...] = ()
     migrations: tuple[MigrationView, ...] = ()
     drains: tuple[DrainView, ...] = ()
+    waiting: tuple[str, ...] = ()
     decisions: tuple[DecisionView, ...] = ()
     loops: tuple[LoopView, ...] = ()
     rejected_messages: int = 0

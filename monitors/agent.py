@@ -444,7 +444,7 @@ def run_agent(
     author = Author(settings.cluster.name, f"agent:{settings.node}", clock.wall)
     pusher = Pusher(settings.node, lambda: store_factory(settings), settings.agent.buffered_windows)
 
-    metrics = AgentMetrics(lambda: pusher.waiting, lambda: pusher.reachable)
+    metrics = AgentMetrics(lambda: pusher.waiting, lambda: pusher.reachable, settings.cluster.name)
 
     def send(body: AgentWindow | AgentEvidence | None) -> None:
         if isinstance(body, AgentWindow):

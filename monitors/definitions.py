@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 MOST_SERIES = 10_000  # of one metric; what names come in is not ours to say
 _LONGEST_LABEL = 200
 _TOTAL = "_total"
+_CLUSTER = "cluster"
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,13 @@ class Definition:
 
 
 class Values:
-    """Samples of one answer. Setting the same labels twice keeps the last, so no answer names a series twice."""
+    """Samples of one answer. Setting the same labels twice keeps the last, so no answer names a series twice.
 
-    def __init__(self, table: Sequence[Definition]) -> None:
+    Every sample has the label ``cluster`` as well: one Prometheus may see several.
+    """
+
+    def __init__(self, table: Sequence[Definition], cluster: str) -> None:
+        self._cluster = _printable(cluster)
         self.left_out = 0  # samples beyond what one metric may have
         self._found: dict[Definition, dict[tuple[str, ...], float]] = {item: {} for item in table}
 
@@ -54,9 +59,9 @@ class Values:
         """Yield what Prometheus' client writes out, in the order of the table; metrics without a sample too."""
         for item, samples in self._found.items():
             kind = CounterMetricFamily if item.kind == "counter" else GaugeMetricFamily
-            family = kind(item.name.removesuffix(_TOTAL), item.text, labels=item.labels)
+            family = kind(item.name.removesuffix(_TOTAL), item.text, labels=(_CLUSTER, *item.labels))
             for key, value in samples.items():
-                family.add_metric(key, value)
+                family.add_metric((self._cluster, *key), value)
             yield family
 
 

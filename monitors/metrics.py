@@ -67,7 +67,8 @@ class EndpointError(RuntimeError):
 class AgentMetrics(Collector):
     """Takes windows in one thread, is scraped in another. Executors that are gone are forgotten with their figures."""
 
-    def __init__(self, waiting: Callable[[], int], reachable: Callable[[], bool]) -> None:
+    def __init__(self, waiting: Callable[[], int], reachable: Callable[[], bool], cluster: str) -> None:
+        self._cluster = cluster
         self._waiting = waiting
         self._reachable = reachable
         self._lock = threading.Lock()
@@ -108,7 +109,7 @@ class AgentMetrics(Collector):
         yield from values.families()
 
     def _values(self) -> Values:
-        last, values = self._last, Values(TABLE)
+        last, values = self._last, Values(TABLE, self._cluster)
         values.set(BUILD, 1, __version__)
         values.set(REDIS_UP, self._reachable())
         values.set(WAITING, self._waiting())

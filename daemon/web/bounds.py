@@ -27,6 +27,7 @@ REFUSALS = 20
 NOTES = 8
 MOVES = 150  # of all applications together
 DRAINS = 50
+WAITING = 20  # saved plans
 HOT = 10
 
 Item = TypeVar("Item")

@@ -59,6 +59,7 @@ def document(view: ControllerView, now: float) -> Row:
         "hot_partitions": placement.busiest(view.applications),
         "drains": drains,
         "drains_left_out": drains_left_out,
+        "waiting": [sentence(text) for text in view.waiting[: bounds.WAITING]],
     }
 
 
@@ -107,7 +108,7 @@ def _pills(view: ControllerView, now: float) -> list[Row]:
     said = [roles[view.role]]
     if view.leader:
         said.append((f"leader {name(view.leader)}", "plain"))
-    mode = {"observe": "mode observe: moves nothing by itself", "apply": "mode apply"}.get(view.mode)
+    mode = {"observe": "mode observe: only looks on, but for drains", "apply": "mode apply"}.get(view.mode)
     said.append((mode or f"mode {name(view.mode)}", "plain"))
     if view.paused:
         said.append(("paused", "warn"))

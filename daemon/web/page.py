@@ -78,6 +78,7 @@ def routes(
     renewals of an open page.
     """
     figures = _Figures(view, clock, every)
+    rendering.load()
     static = {name: (files(__package__) / "static" / name).read_bytes() for name in _STATIC}
     tags = {name: f'"{hashlib.sha256(data).hexdigest()[:16]}"' for name, data in static.items()}
 

@@ -92,9 +92,12 @@ def test_a_controller_is_scraped(config: Path, running: subprocess.Popen[str]) -
         until(lambda: (answer := asked("/readyz")) and answer.status_code == 200)
         until(lambda: 'rechannel_executor_partitions{application="app-2"' in client.get("/metrics").text)
         text = client.get("/metrics").text
-        assert 'rechannel_executor_partitions{application="app-1",executor="0",node="127.0.0.2"} 6.0' in text
-        assert "\nrechannel_controller_leads 1.0\n" in text
-        assert 'rechannel_controller_loop_runs_total{job="observe"}' in text
+        assert (
+            'rechannel_executor_partitions{application="app-1",cluster="default",executor="0",node="127.0.0.2"} 6.0'
+            in text
+        )
+        assert '\nrechannel_controller_leads{cluster="default"} 1.0\n' in text
+        assert 'rechannel_controller_loop_runs_total{cluster="default",loop="observe"}' in text
         assert client.get("/healthz").json()["ok"] is True
         assert client.get("/").status_code == 200
         assert client.post("/metrics").status_code == 405

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from unit.conf.test_dashboard import ROOT, mistakes
 
@@ -29,7 +30,25 @@ def test_an_alert_is_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_is_tested(name: str) -> None:
-    assert name in TESTS.read_text()
+    """Some test has it fire, with all of its labels: that it does not fire is told by no alert at all."""
+    expected = [
+        sample["labels"]
+        for group in yaml.safe_load(TESTS.read_text())["tests"]
+        for test in group["promql_expr_test"]
+        for sample in test["exp_samples"]
+        if sample["value"] == 1
+    ]
+    severity = re.search(r"severity: (\w+)", ALERTS[name])
+    assert severity
+    wanted = (f'alertname="{name}"', 'alertstate="firing"', f'severity="{severity[1]}"')
+    assert any(all(word in labels for word in wanted) for labels in expected)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_tells_clusters_apart(name: str) -> None:
+    (expression,) = re.findall(r"expr: (.*)", ALERTS[name])
+    grouped = re.findall(r"\b(?:sum|max|min|group|count)\b(.{0,12})", expression)
+    assert all(rest.startswith(" by (cluster") for rest in grouped)
 
 
 @pytest.mark.parametrize("words", [("check", "rules", RULES), ("test", "rules", TESTS)], ids=["check", "test"])

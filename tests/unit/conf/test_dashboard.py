@@ -15,7 +15,7 @@ from rechannel.monitors import metrics
 
 ROOT = Path(__file__).parents[3]
 LABELS = {item.name: set(item.labels) for item in (*telemetry.TABLE, *metrics.TABLE)}
-ADDED = {"instance"}  # by Prometheus
+ADDED = {"instance", "cluster"}  # by Prometheus, and to every series
 _SELECTOR = re.compile(r"\b(rechannel_\w+)(?:\{([^}]*)\})?")
 _BY = re.compile(r"\bby \(([^)]*)\)")
 
@@ -52,6 +52,7 @@ def test_a_panel_asks_for_what_exists(title: str, expression: str, legend: str) 
     assert mistakes(expression) == []
     grouped = {label for labels in _BY.findall(expression) for label in labels.split(", ")}
     assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= grouped
+    assert all('cluster="$cluster"' in matchers for _, matchers in _SELECTOR.findall(expression))
 
 
 def test_panels_do_not_overlap_and_ids_are_given_once() -> None:

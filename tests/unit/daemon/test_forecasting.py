@@ -60,6 +60,42 @@ def test_a_partition_that_grows_is_decided_on_as_it_will_be():
     assert without.outlooks[key].used == 1
 
 
+def test_how_long_a_query_was_silent_changes_no_factor():
+    for grows in (40.0, -12.0):
+        factors = []
+        for silent in (0.0, 30.0, 60.0, 300.0):
+            batches = [
+                msgspec.structs.replace(one, start=one.start - silent, end=one.end - silent)
+                for one in history(63, grows)
+            ]
+            (one,) = taken(batches).outlooks.values()
+            assert one.used == 1
+            factors.append(one.factors[0])
+        assert np.allclose(factors, factors[0])
+        assert (factors[0] > 1.0) == (grows > 0)
+
+
+def test_a_slot_of_one_batch_lasts_to_the_next_one_as_any_other():
+    batches = [msgspec.structs.replace(one, end=one.start + 1.0) for one in history(20, 0.0)]
+    slots = forecasting._slots(batches[0].query, batches, 1)
+    assert np.allclose(forecasting._spans(slots), SECONDS)
+
+
+def test_of_a_stage_that_was_run_again_the_task_that_finished_last_counts():
+    (one,) = history(1, 0.0)
+    again = [
+        msgspec.structs.replace(
+            run,
+            tasks=[
+                *(msgspec.structs.replace(task, rows_in=7000, finish=task.finish + 1.0) for task in run.tasks),
+                *run.tasks,
+            ],
+        )
+        for run in one.stages
+    ]
+    assert forecasting._loads([[msgspec.structs.replace(one, stages=again)]], 0, 4)[0].tolist() == [7000.0] * 4
+
+
 def test_steady_load_and_a_short_past_change_nothing():
     for batches in (history(63, 0.0), history(9, 40.0)):
         found = taken(batches)
@@ -79,7 +115,7 @@ def test_the_last_slot_is_what_the_model_holds_without_a_forecast():
     (key,) = found.outlooks
     slots = forecasting._slots(batches[0].query, batches, settings().reschedule.batches)
     assert {len(slot) for slot in slots} == {settings().reschedule.batches}
-    rate = forecasting._loads(slots, 0, 4)[-1] / forecasting._spans(slots, NOW)[-1]
+    rate = forecasting._loads(slots, 0, 4)[-1] / forecasting._spans(slots)[-1]
     stage = found.workload.stage(key)
     assert np.allclose(rate, stage.rows * stage.batches_per_second)
 

@@ -12,10 +12,10 @@ from rechannel.daemon.controller import Controller
 from rechannel.daemon.counts import Counted
 from rechannel.daemon.loops import Loops
 from rechannel.daemon.publisher import Publisher
-from rechannel.daemon.view import Board, ControllerView, Role
+from rechannel.daemon.view import VIEW_EVERY, Board, ControllerView, Role
 from rechannel.wire import keys
-from rechannel.wire.messages import Drain, MoveTransition
-from rechannel.wire.store import StoreUnavailableError
+from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
+from rechannel.wire.store import Author, StoreUnavailableError
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, go_on, query, reply, request
 
 
@@ -26,16 +26,19 @@ class Shown:
         self.board = Board()
         self.controller = made
         self.counts = made.counts
-        loops = Loops(clock, clock)
+        self.busy = FakeClock()
+        self.loops = Loops(clock, clock)
+        self.loops.watch("view", VIEW_EVERY, lambda: None)
         self.publisher = Publisher(
             made,
             store,  # type: ignore[arg-type]
             made.settings,
             self.board,
-            loops,
+            self.loops,
             made.counts,
             clock,
             clock,
+            self.busy,
         )
 
     def view(self) -> ControllerView:
@@ -83,7 +86,9 @@ def test_a_stand_by_shows_the_same_and_who_leads(
     assert view.migrations == ()
 
 
-def test_a_migration_is_shown_and_its_moves_are_counted(shown: Shown, world: World, clock: FakeClock) -> None:
+def test_a_migration_is_shown_and_its_moves_are_counted_once(
+    shown: Shown, store: FakeStore, world: World, clock: FakeClock
+) -> None:
     shown.view()
     decision = shown.controller.decide("operator", application=APP, apply=True)
     assert decision.outcome == "applied"
@@ -118,7 +123,14 @@ def test_a_migration_is_shown_and_its_moves_are_counted(shown: Shown, world: Wor
         world._send(keys.JOURNAL, APP, line)
     shown.view()
     shown.view()
-    assert shown.counts.read(Counted.MOVES) == {("drained", "landed"): 1, ("killed", "closed"): 1}
+    counted = {("drained", "landed"): 1, ("killed", "closed"): 1}
+    assert shown.counts.read(Counted.MOVES) == counted
+
+    report = store.strings.pop(key := store.keys(keys.REPORT, APP))
+    assert shown.view().applications == ()
+    store.strings[key] = report
+    assert len(shown.view().applications) == 1
+    assert shown.counts.read(Counted.MOVES) == counted, "its journal is the one that was counted"
 
 
 def test_what_was_before_this_controller_is_shown_but_not_counted(
@@ -152,6 +164,23 @@ def test_drains_are_shown(shown: Shown, world: World) -> None:
     assert isinstance(Drain(node="x", since=0), Drain)
 
 
+def test_plans_that_wait_are_shown(shown: Shown, store: FakeStore, clock: FakeClock) -> None:
+    plan = PendingPlan(
+        pending="wait-1",
+        at=clock(),
+        application=APP,
+        begin=clock() + 60,
+        end=clock() + 90,
+        window="02:00-03:00",
+        plan="{}",
+        moves=3,
+    )
+    store.put(keys.PENDING, "", Author("default", "test", clock).envelope(PendingPlans(plans=[plan]), ttl=600))
+    (said,) = shown.view().waiting
+    assert said.startswith("wait-1: ")
+    assert "02:00-03:00" in said
+
+
 def test_one_odd_application_hides_no_other(
     shown: Shown, store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,17 +203,34 @@ def test_one_odd_application_hides_no_other(
     assert said == ["app-2"]
 
 
-def test_a_view_that_takes_long_is_made_less_often(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+@pytest.mark.parametrize(("worked", "rest"), [(1.0, 10.0), (60.0, 20.0)])
+def test_a_view_that_takes_much_work_is_made_less_often(
+    shown: Shown, leader: Controller, clock: FakeClock, worked: float, rest: float
+) -> None:
     class Slow:
         def seen(self) -> object:
-            clock.sleep(1)
+            shown.busy.sleep(worked)
             return leader.seen()
 
-    shown = Shown(leader, store, clock)
     shown.publisher._leader = Slow()  # type: ignore[assignment]
-    assert "shown" in shown.publisher.publish()
+    (view,) = shown.view().loops
+    assert view.every == rest, "a reader can tell what is old from what is rarely made"
     assert shown.publisher.publish() == "rests"
-    clock.sleep(9)
+    clock.sleep(rest - 0.1)
+    assert shown.publisher.publish() == "rests"
+    clock.sleep(0.1)
+    assert "shown" in shown.publisher.publish()
+
+
+def test_a_view_that_was_waited_for_is_made_anew_at_once(shown: Shown, leader: Controller, clock: FakeClock) -> None:
+    class Waits:
+        def seen(self) -> object:
+            clock.sleep(45)
+            return leader.seen()
+
+    shown.publisher._leader = Waits()  # type: ignore[assignment]
+    (view,) = shown.view().loops
+    assert view.every == VIEW_EVERY
     assert "shown" in shown.publisher.publish()
 
 

@@ -13,6 +13,7 @@ from rechannel.daemon import telemetry
 from rechannel.daemon.counts import Counted, Counts
 from rechannel.daemon.loops import Loops
 from rechannel.daemon.view import ApplicationView, Board, ControllerView, ExecutorView, QueryView, Role
+from rechannel.migration.moves import UNSETTLED, MoveState, Reason
 from rechannel.monitors import definitions, metrics
 from unit.daemon.fakes import FakeClock
 
@@ -41,14 +42,17 @@ VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, applications=(APPL
 
 
 # Prometheus' client writes labels in the order of their names: application, executor, node; application, name, query.
-def scraped(view: ControllerView, counts: Counts | None = None) -> dict[tuple[str, ...], float]:
+def scraped(
+    view: ControllerView, counts: Counts | None = None, loops: Loops | None = None
+) -> dict[tuple[str, ...], float]:
     clock, board, registry = FakeClock(), Board(), CollectorRegistry()
     board.put(view)
-    registry.register(telemetry.ControllerMetrics(board.take, Loops(clock, clock), counts or Counts()))
+    registry.register(telemetry.ControllerMetrics(board.take, loops or Loops(clock, clock), counts or Counts()))
     return {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *(value for label, value in sample.labels.items() if label != "cluster")): sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())
         for sample in family.samples
+        if sample.labels["cluster"] == view.cluster
     }
 
 
@@ -63,6 +67,9 @@ def test_a_name_follows_the_conventions(item: definitions.Definition) -> None:
     assert item.name.startswith("rechannel_")
     assert not any(word in item.name for word in ("_ms", "millis", "percent", "_mb", "_count"))
     assert not {"partition", "move", "decision", "run"} & set(item.labels)
+    assert not {"job", "instance", "cluster"} & set(item.labels), (
+        "Prometheus gives the first two, and all have the third"
+    )
     assert item.text
 
 
@@ -97,6 +104,36 @@ def test_counts_are_shown() -> None:
     assert scraped(VIEW, counts)["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
 
 
+def test_what_alerts_count_is_0_before_the_first() -> None:
+    counts = Counts()
+    counts.add(Counted.MOVES, "abandoned", "deadline")
+    found = scraped(VIEW, counts)
+    assert found["rechannel_moves_total", "deadline", "abandoned"] == 1
+    assert found["rechannel_moves_total", "landed", "drained"] == 0
+    assert found["rechannel_migrations_total", "regressed"] == 0
+
+
+def test_every_way_a_move_settles_is_told_from_the_start() -> None:
+    assert set(telemetry._SETTLED) == set(MoveState) - UNSETTLED
+    on_the_way = {Reason.ACCEPTED, Reason.READY, Reason.SNAPSHOT_LATE, Reason.SAID, Reason.SAID_AGAIN}
+    assert {reason for reasons in telemetry._SETTLED.values() for reason in reasons} == set(Reason) - on_the_way
+
+
+def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> None:
+    clock = FakeClock()
+    loops = Loops(clock, clock)
+    began = clock()
+
+    def hangs() -> None:
+        clock.sleep(9)
+        assert scraped(VIEW, loops=loops)["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began
+
+    run = loops.watch("follow", 1.0, hangs)
+    run()
+    found = scraped(VIEW, loops=loops)
+    assert found["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
+
+
 def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions, "MOST_SERIES", 3)
     odd = tuple(ExecutorView(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
@@ -107,4 +144,4 @@ def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.Mo
 
 def test_a_metric_takes_the_labels_it_has() -> None:
     with pytest.raises(ValueError, match="labels"):
-        definitions.Values(telemetry.TABLE).set(telemetry.EPOCH, 1, "odd")
+        definitions.Values(telemetry.TABLE, "c").set(telemetry.EPOCH, 1, "odd")

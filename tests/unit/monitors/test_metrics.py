@@ -18,9 +18,13 @@ Samples = dict[tuple[str, ...], float]
 
 def _samples(text: str) -> Samples:
     return {
-        (sample.name.removeprefix("rechannel_agent_"), *sample.labels.values()): sample.value
+        (
+            sample.name.removeprefix("rechannel_agent_"),
+            *(value for label, value in sample.labels.items() if label != "cluster"),
+        ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
+        if sample.labels["cluster"] == "c"
     }
 
 
@@ -32,7 +36,7 @@ def _scraped(metrics: AgentMetrics) -> Samples:
 
 @pytest.fixture
 def metrics() -> AgentMetrics:
-    return AgentMetrics(lambda: 3, lambda: True)
+    return AgentMetrics(lambda: 3, lambda: True, "c")
 
 
 def test_an_agent_that_closed_no_window_says_so(metrics: AgentMetrics) -> None:

@@ -123,6 +123,13 @@ def test_moves_decisions_refusals_and_drains_are_told_with_their_numbers():
         assert words in text
 
 
+def test_plans_that_wait_are_told_as_text():
+    view = dataclasses.replace(sample.sample(NOW), drains=(), waiting=("wait-1: of <b>ada</b> at 02:00",) * 30)
+    text = shown(view).text
+    assert text.count("Saved plan wait-1: of <b>ada</b> at 02:00") == 20
+    assert "No node is drained." in text
+
+
 def test_a_moving_partition_says_where_it_goes():
     (application,) = document(sample.sample(NOW), NOW)["applications"]
     cells = [c for n in application["nodes"] for e in n["executors"] for g in e["groups"] for c in g["cells"]]
@@ -299,6 +306,17 @@ def test_static_files_are_asked_for_again_only_when_they_changed():
     tag = _get("/static/style.css").headers["etag"]
     assert _get("/static/style.css", **{"If-None-Match": tag}).status_code == 304
     assert _get("/static/none").status_code == 404
+
+
+def test_templates_are_those_that_were_there_at_the_start(monkeypatch):
+    rendering._environment.cache_clear()
+    routes(lambda: sample.sample(NOW))
+    environment = rendering._environment()
+    assert environment.loader is not None
+    monkeypatch.setattr(environment.loader, "get_source", None)  # an upgrade: what is there now is another release's
+    assert not environment.auto_reload
+    for path in ("/", "/fragment"):
+        assert '<div id="all">' in _get(path).text
 
 
 def test_many_browsers_cost_one_rendering():
