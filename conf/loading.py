@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rechannel.conf import together
-from rechannel.conf.reading import POLICIES, build, read_environment, read_file, read_policies
+from rechannel.conf.reading import POLICIES, build, known_are, read_environment, read_file, read_policies
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings, section_class
 
 DEFAULT = "default"
@@ -52,7 +52,7 @@ def read(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
             sections[name] = read_policies(given, mistakes)
         else:
             sections[name] = build(section_class(name), name, given, mistakes)
-    mistakes += [f"[{name}]: no such section; known are {', '.join(known)}" for name in values]
+    mistakes += [f"[{name}]: no such section; {known_are(name, known)}" for name in values]
     settings = Settings(**sections)
     found = Loaded(settings, origins, tuple(mistakes), None if path is None else Path(path))
     # A field with a mistake stands at its default, which says nothing about how it fits the others.

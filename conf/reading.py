@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import re
 import tomllib
@@ -43,7 +44,7 @@ def read_environment(
             continue
         section, _, name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
         if section not in sections:
-            mistakes.append(f"{variable}: no such section {section!r}")
+            mistakes.append(f"{variable}: no such section {section!r}; {known_are(section, sections)}")
             continue
         values.setdefault(section, {})[name] = _Text(text)
         if section == POLICIES:
@@ -105,28 +106,34 @@ def build(kind: type[_T], section: str, given: Mapping[str, Any], mistakes: list
     for name, value in given.items():
         where = f"{section}.{name}"
         if name not in fields:
-            mistakes.append(f"{where}: no such field; known are {', '.join(fields)}")
+            mistakes.append(f"{where}: no such field; {known_are(name, fields)}")
             continue
         try:
             accepted[name] = _check(hints[name], value, fields[name].metadata)
         except ValueError as error:
-            mistakes.append(f"{where}: {error}")
+            mistakes += [f"{where}: {mistake}" for mistake in error.args]
     return kind(**accepted)
 
 
+def known_are(name: str, known: Collection[str]) -> str:
+    """Say which names there are, and first the one that was meant, where one is near."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}known are {', '.join(known)}"
+
+
 def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
-    unit = f" {rule['unit']}" if rule["unit"] else ""
     if kind in (int, float):
+        unit = f" (unit: {rule['unit']})" if rule["unit"] else ""
+        no_number = f" is not a{' whole' if kind is int else ''} number{unit}"
         if isinstance(value, _Text):
             try:
                 value = kind(str(value))
             except ValueError:
-                whole = "whole " if kind is int else ""
-                raise ValueError(f"{str(value)!r} is not a {whole}number{unit and ' of' + unit}") from None
+                raise ValueError(repr(str(value)) + no_number) from None
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not number or (kind is int and value != int(value)):
-            unit = f" of {rule['unit']}" if rule["unit"] else ""
-            raise ValueError(f"{value!r} is not a{' whole' if kind is int else ''} number{unit}")
+            raise ValueError(repr(value) + no_number)
+        unit = f" {rule['unit']}" if rule["unit"] else ""
         low, high = rule["low"], rule["high"]
         if not ((low is None or value >= low) and (high is None or value <= high)):
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
@@ -142,7 +149,7 @@ def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
         items = [item.strip() for item in value.split(";") if item.strip()] if isinstance(value, _Text) else value
         if not isinstance(items, list):
             raise ValueError(f'{value!r} is not a list of texts; write it as in ["one", "two"]')
-        return tuple(_check(str, item, rule) for item in items)
+        return _each(items, rule)
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text; put it in quotes")
     text = str(value)
@@ -150,5 +157,18 @@ def _check(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
         raise ValueError(f"{text!r} is not one of {', '.join(rule['choices'])}")
     if rule["pattern"] and not re.fullmatch(rule["pattern"], text):
         shown = f"…{text[text.rindex('@') :]}" if "@" in text else text  # what stands before it may be a password
-        raise ValueError(f"{shown!r} is not of the form {rule['unit'] or rule['pattern']}")
+        raise ValueError(f"{shown!r} does not fit; write {rule['unit'] or 'it as ' + rule['pattern']}")
     return text
+
+
+def _each(items: list[Any], rule: Mapping[str, Any]) -> tuple[str, ...]:
+    """Check the texts of a list; the error holds one mistake for each that is wrong."""
+    texts, wrong = [], []
+    for item in items:
+        try:
+            texts.append(_check(str, item, rule))
+        except ValueError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise ValueError(*wrong)
+    return tuple(texts)

@@ -6,14 +6,12 @@ Values come from, later wins: the defaults below, a TOML file, the environment
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from rechannel.conf.reading import POLICIES
 from rechannel.conf.sections import ClusterSettings as ClusterSettings
 from rechannel.conf.sections import LinkSettings as LinkSettings
 from rechannel.conf.sections import RedisSettings as RedisSettings
@@ -68,7 +66,8 @@ class RescheduleSettings:
 
     mode: str = _setting(
         "observe",
-        "observe: decide and say so, move nothing unless an operator asks. apply: act on decisions.",
+        "observe: decide and say so, move nothing unless an operator asks. apply: act on decisions. Drains go on, and "
+        "links spread new queries (link.spread), in both.",
         choices=("observe", "apply"),
         live=True,
     )
@@ -259,7 +258,12 @@ class GateSettings:
     """Whether moving pays. Never move for noise."""
 
     min_gain: float = _setting(
-        0.10, "Least predicted gain in batch time; smaller ones are noise.", unit="share", low=0, high=1, live=True
+        0.10,
+        "The critical path of a query must become so much shorter; less is noise. It is a part of the batch time.",
+        unit="share",
+        low=0,
+        high=1,
+        live=True,
     )
     min_step: float = _setting(
         0.03,
@@ -443,26 +447,3 @@ def section_class(name: str) -> type[Any]:
     """Return the class of a section."""
     kind: type[Any] = get_type_hints(Settings)[name]
     return kind
-
-
-def describe() -> list[tuple[str, str, str, str, str]]:
-    """List (field, default, unit, bounds, reason) of every setting but policies', for `config show` and the docs."""
-    rows = []
-    for section in dataclasses.fields(Settings):
-        if section.name == POLICIES:
-            continue
-        for item in dataclasses.fields(section_class(section.name)):
-            rule = item.metadata
-            if rule["choices"]:
-                bounds = " | ".join(rule["choices"])
-            else:
-                low, high = rule["low"], rule["high"]
-                bounds = (
-                    ""
-                    if low is None and high is None
-                    else f"{'' if low is None else low} … {'' if high is None else high}"
-                )
-            default = str(item.default).lower() if isinstance(item.default, bool) else repr(item.default)
-            default = repr(list(item.default)) if isinstance(item.default, tuple) else default
-            rows.append((f"{section.name}.{item.name}", default, rule["unit"], bounds, rule["reason"]))
-    return rows

@@ -20,7 +20,7 @@ _HEAD = """\
 def document(loaded: Loaded) -> dict[str, Any]:
     """Return the settings, and for each field its origin, as plain values."""
     settings = dataclasses.asdict(loaded.settings)
-    origins = {name: loaded.origins.get(name, DEFAULT) for name in _fields()}
+    origins = {name: loaded.origins.get(name, DEFAULT) for name in fields()}
     parameters = [f"{POLICIES}.{policy}.{name}" for policy, given in loaded.settings.policies.items() for name in given]
     origins |= {name: loaded.origins.get(name, DEFAULT) for name in parameters}
     return {"file": str(loaded.path) if loaded.path else None, "settings": settings, "origins": origins}
@@ -47,10 +47,28 @@ def literal(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return json.dumps(value).replace("\x7f", "\\u007f")
+        return "".join(_escaped(character) for character in json.dumps(value, ensure_ascii=False))
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(literal(item) for item in value)}]"
     return repr(value)
+
+
+def _escaped(character: str) -> str:
+    """Escape what cannot be shown. Beyond 16 bits TOML has a form of its own, where JSON has pairs of surrogates."""
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def fields() -> dict[str, dataclasses.Field[Any]]:
+    """Return every setting but policies', by its name as in ``gate.min_gain``."""
+    return {
+        f"{section.name}.{item.name}": item
+        for section in dataclasses.fields(Settings)
+        if section.name != POLICIES
+        for item in dataclasses.fields(section_class(section.name))
+    }
 
 
 def bounds(rule: Any) -> str:
@@ -75,24 +93,13 @@ def _line(name: str, value: str, loaded: Loaded, field: str) -> str:
 def _policies(loaded: Loaded) -> list[str]:
     lines = []
     for policy, given in loaded.settings.policies.items():
-        table = (
-            policy if policy.replace("-", "").replace("_", "").isalnum() and policy.isascii() else json.dumps(policy)
-        )
+        table = policy if policy.replace("-", "").replace("_", "").isalnum() and policy.isascii() else literal(policy)
         lines += ["", f"[{POLICIES}.{table}]  # `rechannel policies` lists its parameters; live"]
         for name, value in given.items():
-            key = name if name.replace("_", "").isalnum() and name.isascii() else json.dumps(name)
+            key = name if name.replace("_", "").isalnum() and name.isascii() else literal(name)
             lines.append(_line(key, literal(value), loaded, f"{POLICIES}.{policy}.{name}"))
     return lines
 
 
 def _said(kind: type[Any]) -> str:
     return (kind.__doc__ or "").strip().partition("\n")[0]
-
-
-def _fields() -> list[str]:
-    return [
-        f"{section.name}.{item.name}"
-        for section in dataclasses.fields(Settings)
-        if section.name != POLICIES
-        for item in dataclasses.fields(section_class(section.name))
-    ]

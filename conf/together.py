@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, parse_qs, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rechannel.conf.settings import RedisSettings, Settings
 
 _Mistakes: TypeAlias = list[tuple[tuple[str, ...], str]]
+_PORTS = 65535  # the highest
 _TLS = ("tls_ca_file", "tls_certificate_file", "tls_key_file")
 
 
@@ -22,6 +24,10 @@ def mistakes(settings: Settings) -> _Mistakes:
     found += [
         (("redis.url", *(f"redis.{name}" for name in _TLS)), mistake) for mistake in _tls_mistakes(settings.redis)
     ]
+    for name, place in (("controller.listen", settings.controller.listen), ("agent.metrics", settings.agent.metrics)):
+        port = place.rpartition(":")[2]
+        if port and int(port) > _PORTS:  # the system would take its lowest 16 bits, another port
+            found.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_PORTS}"))
     if settings.agent.sample > settings.agent.window:
         sentence = "agent.sample: must not exceed agent.window, or a window holds no sample"
         found.append((("agent.sample", "agent.window"), sentence))
@@ -83,6 +89,8 @@ def _address_mistakes(url: str) -> list[str]:
         _ = address.port
     except ValueError:
         mistakes.append("redis.url: its port is not a number from 0 to 65535")
+    if address.scheme != "unix" and not re.fullmatch(r"(/\d*)?/?", address.path):  # the first one would be taken
+        mistakes.append("redis.url: what follows the port is no number of a database; write it as redis://host:port/0")
     if address.password or "password" in parse_qs(address.query):
         mistakes.append("redis.url: holds a password; put it alone in a file and name that in redis.password_file")
     return mistakes

@@ -11,6 +11,7 @@ import dataclasses
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
+from rechannel.conf.reading import known_are
 from rechannel.conf.settings import Settings
 from rechannel.policies.model import ModelError
 from rechannel.policies.registry import POLICIES
@@ -42,7 +43,7 @@ def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> d
 
 def unknown_policy(name: str) -> str:
     """Say that no policy has that name, and which there are."""
-    return f"no policy is called {name!r}; known are {', '.join(sorted(POLICIES))}"
+    return f"no policy is called {name!r}; {known_are(name, sorted(POLICIES))}"
 
 
 def mistakes(settings: Settings) -> list[str]:
@@ -66,7 +67,7 @@ def _wrong(policy: str, given: Any, settings: Settings) -> list[str]:
     for name, value in given.items():
         where = f"policies.{policy}.{name}"
         if name not in hints:
-            found.append(f"{where}: no such parameter; known are {', '.join(hints)}")
+            found.append(f"{where}: no such parameter; {known_are(name, hints)}")
             continue
         try:
             made(**{name: _read(hints[name], value)})

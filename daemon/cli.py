@@ -7,15 +7,17 @@ Exit codes (also of the controller's replies):
 1    the request is wrong, or a law refuses it
 2    wrong usage of the command line
 3    nothing to do, or the gate or the cool-down says no
-4    not ready: the figures a decision needs are not there yet
+4    not ready: the figures a decision needs are not there yet; of doctor: something failed
 5    Redis cannot be reached, or refuses
 6    no controller answered
 7    the configuration is wrong
 8    a controller took the order up and lost the lead; history says how far it came
+130  interrupted
 ==== ==================================================================
 
-With ``--json`` exactly one JSON document is on standard output (for ``history --follow`` one a line); on an error it is
-``{"error": sentence, "code": number}``. The sentence always goes to standard error too.
+With ``--json`` exactly one JSON document is on standard output (for ``history --follow`` and ``drain --follow``, one a
+line); on an error it is ``{"error": sentence, "code": number}``, for a configuration with its ``mistakes`` too. The
+sentence always goes to standard error too.
 
 Nothing heavy is imported here: each command imports what it needs, so that ``--help`` is quick everywhere.
 """
@@ -34,6 +36,7 @@ from rechannel.daemon.cli_options import (
     application_option,
     config_option,
     guarded,
+    json_lines_option,
     json_option,
     reread_on_hangup,
     settings_of,
@@ -46,9 +49,53 @@ if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {words}" for code, words in EXIT_WORDS.items())
+_EPILOG += "\n  130  interrupted"
+#: what the overview says of each command; its own help says more
+OVERVIEW = {
+    "Look": {
+        "status": "Controller, executors, queries, moves",
+        "top": "The same live, with partitions",
+        "history": "Decisions, moves, and what came of them",
+        "explain": "One decision with all its numbers",
+        "plan": "What would be moved now, and why",
+    },
+    "Order": {
+        "rebalance": "Rebalance now, with --apply",
+        "apply": "Do what a saved plan says, now or later",
+        "cancel": "Let a saved plan wait no longer",
+        "rollback": "Move back what a decision moved",
+        "drain": "Empty a node",
+        "undrain": "Let a drained node hold state again",
+        "stop": "End the running migration",
+        "pause": "Begin nothing, hold what runs",
+        "resume": "End the pause",
+    },
+    "Set up": {
+        "doctor": "What keeps it from working, and the cure",
+        "config": "Check, show, prepare the configuration",
+        "acl": "A Redis user for each part",
+        "policies": "Policies and their parameters",
+        "simulate": "Compare policies; no cluster is asked",
+    },
+    "Run": {
+        "submit": "spark-submit, with Rechannel attached",
+        "controller": "The controller, until told to stop",
+        "agent": "The monitor of this node",
+    },
+}
 
 
-@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+class _Grouped(click.Group):
+    """Its help lists the commands by what they are for."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        for title, commands in OVERVIEW.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
+
+
+@click.group(cls=_Grouped, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rechannel")
 def main() -> None:
     """Rechannel: moves stateful partitions of running PySpark streaming queries to where they run best."""
@@ -132,7 +179,7 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @click.option("--since", metavar="TIME", default="", help="Only what is newer: 90m, 2h, 3d, 2026-03-01 or with 10:00.")
 @click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Newest entries shown.")
 @click.option("--follow", is_flag=True, help="Go on showing what happens until interrupted.")
-@json_option
+@json_lines_option
 @guarded
 def history(
     config: str | None,

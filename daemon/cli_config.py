@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import difflib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from rechannel.conf import showing
 from rechannel.conf.loading import Loaded, read
+from rechannel.conf.reading import ENVIRONMENT_PREFIX
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings, SettingsError
 from rechannel.daemon import choosing, precautions
 from rechannel.daemon.audit import AuditError, AuditFile
@@ -32,6 +36,9 @@ from rechannel.wire.signing import (
 )
 
 _KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
+# Beside those of settings. The last one passes from `rechannel submit` to what it starts.
+_VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", "RECHANNEL_LENT")
+_OF_TESTS = "RECHANNEL_TEST"
 
 
 def check(config: str | None, *, as_json: bool) -> None:
@@ -71,9 +78,26 @@ def examine(loaded: Loaded) -> tuple[list[str], list[str]]:
     mistakes += key_mistakes
     mistakes += _open_to_writers(loaded)
     notes += _open_passwords(settings)
+    notes += _strange_variables(os.environ)
+    notes += precautions.listen_notes(
+        {"controller.listen": settings.controller.listen, "agent.metrics": settings.agent.metrics}
+    )
     if not mistakes:  # only what can be used is worth a connection
         notes += precautions.redis_notes(settings)
     return list(dict.fromkeys(mistakes)), notes
+
+
+def _strange_variables(environ: Mapping[str, str]) -> list[str]:
+    """Name the variables that look like Rechannel's and are read by nobody."""
+    known = [*_VARIABLES[:-1], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in showing.fields())]
+    words = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in known}
+    found = []
+    for name in sorted(environ):
+        read_by_us = name in _VARIABLES or "__" in name or name.startswith(_OF_TESTS)
+        if name.startswith(ENVIRONMENT_PREFIX) and not read_by_us:
+            near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), words, 1)
+            found.append(f"{name}: no variable of Rechannel{f'; did you mean {words[near[0]]}?' if near else ''}")
+    return found
 
 
 def _missing(settings: Settings) -> list[str]:
@@ -216,6 +240,7 @@ def _rotate(directory: Path) -> _Said:
         if len(trusted) > 1:
             raise KeyFileError(f"{public} trusts {len(trusted)} keys already: end that change first, with --retire")
         write_private_key(following)
+    _give(following, private)  # whoever signs with the one in use has to read the next one in its place
     coming = Signer.from_file(following).public
     if fingerprint(coming) not in {fingerprint(key) for key in trusted}:
         _replace(public, b"".join(pem_of(key) for key in (*trusted, coming)))
@@ -227,8 +252,8 @@ def _rotate(directory: Path) -> _Said:
     return document, [
         f"{public} trusts the key in use ({fingerprint(current)}) and the next one ({fingerprint(coming)})",
         f"1. bring {public} to every driver and controller, in place of the old one; links read it again by themselves",
-        f"2. copy {following} to every other machine with a controller, over its signing.key (same owner, mode 600)",
-        f"3. here `mv {following} {private}`; then restart the controllers one by one",
+        f"2. copy {following} to every other machine with a controller, over its signing.key (same owner and mode)",
+        f"3. here `mv {following} {private}`, which has its owner already; then restart the controllers one by one",
         f"4. here `rechannel config keys --retire {directory}`, and bring {public} everywhere once more",
     ]
 
@@ -277,10 +302,26 @@ def _replace(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+            _own(file.fileno(), path.stat())
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _give(path: Path, like: Path) -> None:
+    """Give a file the owner, group and mode of another one."""
+    # A link in a directory of another user's could name any file; root gives none of those away.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        _own(descriptor, like.stat())
+    finally:
+        os.close(descriptor)
+
+
+def _own(descriptor: int, like: os.stat_result) -> None:
+    with contextlib.suppress(PermissionError):  # only root gives away; for anybody else it is their own file already
+        os.fchown(descriptor, like.st_uid, like.st_gid)
+    os.fchmod(descriptor, like.st_mode & 0o777)

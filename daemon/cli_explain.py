@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
-from rechannel.daemon.cli_options import application_option, config_option, guarded, json_option, settings_of
+from rechannel.daemon.cli_options import (
+    application_option,
+    config_option,
+    guarded,
+    json_option,
+    settings_of,
+    shown_time,
+)
 
 if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
@@ -27,7 +33,7 @@ _TRIGGERS = {
 }
 _OUTCOMES = {
     "applied": "its moves were begun",
-    "planned": "nothing was begun: nothing was to be moved, or nobody asked for it to be done",
+    "planned": "nothing was begun",
     "refused": "nothing was begun: a law refused",
     "not-ready": "nothing was decided: the figures were not there",
 }
@@ -95,16 +101,20 @@ def run(settings: Settings, *, decision: str, application: str, as_json: bool) -
 
 def lines(application: str, made: Decision, outcome: MigrationOutcome | None, reached: Mapping[str, str]) -> list[str]:
     """Return the explanation of a decision. ``reached``: move -> how far it came."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(made.at))
+    at = shown_time(made.at)
     why = _TRIGGERS.get(made.trigger, made.trigger)
-    who = (
-        f" {made.user}" if made.user and made.trigger == "operator" else f", asked by {made.user}" if made.user else ""
-    )
+    who = f", asked by {made.user}" if made.user else ""
+    if made.user and made.trigger == "operator":
+        why, who = f"operator {made.user} asked", ""
+    came = _OUTCOMES.get(made.outcome, made.outcome)
+    if made.outcome == "planned":
+        looked = "a plan was asked for" if made.trigger == "operator" else "mode observe, or all was paused"
+        came += f": {looked if made.moves else 'nothing was to be moved'}"
     how = f"{', forced' if made.forced else ''}{f', undoes {made.undoes}' if made.undoes else ''}"
     found = [
         f"decision {made.decision} on {application}, {at}",
         f"  why then:  {why}{who}{f': {made.asked}' if made.asked else ''}",
-        f"  result:    {made.outcome} ({made.reason}): {_OUTCOMES.get(made.outcome, made.outcome)}",
+        f"  result:    {made.outcome} ({made.reason}): {came}",
         f"  in short:  {made.sentence}",
         f"  policy:    {made.policy}{how}",
     ]
@@ -124,12 +134,12 @@ def _refusals(refusals: list[Refusal]) -> list[str]:
         found.append(f"  {refusal.law}, which reaches the {refusal.reach}: {refusal.detail}")
         if refusal.measured is not None and refusal.limit is not None:
             off = refusal.measured - refusal.limit
+            apart = f"{_number(abs(off))} {'over' if off > 0 else 'below'}" if off else "just at it"  # a budget used up
             found.append(
-                f"    measured {_number(refusal.measured)}, limit {_number(refusal.limit)} {refusal.unit}: "
-                f"{_number(abs(off))} {'over' if off > 0 else 'below'}"
+                f"    measured {_number(refusal.measured)}, limit {_number(refusal.limit)} {refusal.unit}: {apart}"
             )
         if refusal.until:
-            found.append(f"    until {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(refusal.until))}")
+            found.append(f"    until {shown_time(refusal.until)}")
     return found
 
 
@@ -167,13 +177,15 @@ def _gain(made: Decision) -> list[str]:
 def _moves(made: Decision, reached: Mapping[str, str]) -> list[str]:
     if not made.moves:
         return []
+    from rechannel.daemon.cli_tables import size
+
     states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(reached.values()).items()))
     found = [f"{len(made.moves)} moves{f', by the journal {states}' if states else ''}:"]
     for move in made.moves[:_MOVES_SHOWN]:
         unit = f"{made.names.get(move.query, move.query)}/{move.stage} #{move.partition}"
         why = made.why.get(move.move, "")
         found.append(
-            f"  step {move.step}: {unit}, executor {move.source or '?'} -> {move.target}, {move.bytes / 1e6:,.1f} MB"
+            f"  step {move.step}: {unit}, executor {move.source or '?'} -> {move.target}, {size(move.bytes)}"
             f"{f', {reached[move.move]}' if move.move in reached else ''}{f': {why}' if why else ''}"
         )
     if len(made.moves) > _MOVES_SHOWN:

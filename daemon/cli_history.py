@@ -13,6 +13,7 @@ from typing import Any
 import click
 import msgspec
 
+from rechannel.conf.reading import known_are
 from rechannel.conf.settings import Settings
 from rechannel.daemon.collect import read_on
 from rechannel.daemon.exits import CommandError, Exit
@@ -21,6 +22,18 @@ from rechannel.wire.messages import Decision, Envelope, LinkReport, MigrationOut
 from rechannel.wire.store import Store
 
 _POLL = 0.5
+#: what decisions are made because of, how they end, and the codes that say why: laws, and what is not ready
+TRIGGERS = ("timeout", "executors", "overload", "operator", "drain", "rollback", "pending")
+OUTCOMES = ("applied", "planned", "refused", "not-ready")
+# fmt: off
+REASONS = (
+    "ok", "nothing-to-do", "law", "agreements", "budget", "canceled", "cooldown", "excluded", "gate", "in-flight",
+    "max-moves", "partition", "paused", "plan-expired", "policy", "query-problem", "rollback", "run-unknown",
+    "scale-out", "stores-unknown", "target", "trigger-cooldown", "utilization", "window-passed", "migration-running",
+    "no-active-query", "no-batches", "no-executors", "no-report", "no-state", "not-leading", "outcome-awaited",
+    "stale-agents", "too-few-batches",
+)
+# fmt: on
 
 Entry = dict[str, Any]
 
@@ -74,13 +87,16 @@ def run(
     reader.wanted = wanted or Wanted()
     reader.only_query(query)
     first = reader.first(limit)
+    reader.examine()
     if follow_until is None:
         if as_json:
             click.echo(json.dumps({"entries": first}))
             return
         _show(first, as_json=False)
         if not first:
-            click.echo("nothing has been decided yet")
+            seen = reader.seen
+            decisions = f"none of {seen} decisions matches" if seen > 1 else "the one decision does not match"
+            click.echo(decisions if seen else "nothing has been decided yet")
         return
     _show(first, as_json)
     for entries in reader.follow(follow_until):
@@ -98,13 +114,15 @@ def _show(entries: list[Entry], as_json: bool) -> None:
 
 
 class Reader:
-    """Reads decisions and journals of one application, or of all."""
+    """Reads decisions and journals of one application, or of all. ``seen``: decisions read, wanted or not."""
 
     def __init__(self, store: Store, clock: Callable[[], float], application: str = "") -> None:
         self._store = store
         self._clock = clock
         self._only = application
         self.wanted = Wanted()
+        self.seen = 0
+        self._names: set[str] = set()  # triggers, outcomes and reasons of what was read: those of later releases too
         self._query = ""
         self._accepted: set[str] = set()  # decisions that are wanted, so that their moves are too
         self._after: dict[tuple[str, str], str] = {}  # stream's pattern and application -> last id
@@ -128,6 +146,15 @@ class Reader:
                 raise CommandError(Exit.REFUSED, f"unknown query {query}; known are {names}")
         self._query = found or query
 
+    def examine(self) -> None:
+        """CommandError where what is wanted has a name that no decision can have."""
+        for what, name, known in (
+            ("trigger", self.wanted.trigger, TRIGGERS),
+            ("outcome", self.wanted.outcome, (*OUTCOMES, *REASONS)),
+        ):
+            if name and name not in (*known, *self._names):
+                raise CommandError(Exit.REFUSED, f"unknown {what} {name}; {known_are(name, known)}")
+
     def first(self, limit: int) -> list[Entry]:
         """Return the newest entries, oldest first."""
         known = self._applications()
@@ -137,6 +164,7 @@ class Reader:
             )
         self._after.clear()
         self._shown.clear()
+        self.seen = 0
         return self._new(limit)[-limit:]
 
     def follow(self, stop: threading.Event) -> Iterator[list[Entry]]:
@@ -174,6 +202,9 @@ class Reader:
         body = envelope.body
         if self._only and envelope.application != self._only:
             return None
+        if isinstance(body, Decision):
+            self.seen += 1
+            self._names |= {body.trigger, body.outcome, body.reason}
         if self.wanted.some:
             if isinstance(body, Decision) and self.wanted.accepts(body):
                 self._accepted.add(body.decision)

@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -35,6 +36,12 @@ def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--json``, as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")(command)
+
+
+def json_lines_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--json`` to a command that can go on with ``--follow``."""
+    words = "One JSON document on standard output; with --follow one a line."
+    return click.option("--json", "as_json", is_flag=True, help=words)(command)
 
 
 def application_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,6 +79,11 @@ def duration(_context: click.Context, _option: click.Parameter, text: str) -> fl
     return seconds
 
 
+def shown_time(at: float, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
+    """Return a moment as people here write it, with its zone."""
+    return time.strftime(form, time.localtime(at))
+
+
 def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     """Turn every error into one sentence and an exit code."""
 
@@ -89,7 +101,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if os.environ.get(_DEBUG):
                 raise
-            _fail(*_explained(error), as_json)
+            _fail(*_explained(error), as_json, getattr(error, "mistakes", ()))
         sys.exit(int(code or 0))
 
     return run
@@ -110,9 +122,14 @@ def _explained(error: Exception) -> tuple[Exit, str]:
     return Exit.REFUSED, f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"
 
 
-def _fail(code: Exit, sentence: str, as_json: bool) -> NoReturn:
+def _fail(code: Exit, sentence: str, as_json: bool, mistakes: Sequence[str] = ()) -> NoReturn:
+    """Say what went wrong and end; several mistakes of a configuration are told one a line."""
     if as_json:
-        click.echo(json.dumps({"error": sentence, "code": int(code)}))
+        document = {"error": sentence, "code": int(code)} | ({"mistakes": list(mistakes)} if mistakes else {})
+        click.echo(json.dumps(document))
+    if len(mistakes) > 1:
+        told = (" ".join(mistake.split("\n")) for mistake in mistakes)
+        sentence = "\n  ".join([f"the configuration has {len(mistakes)} mistakes:", *told])
     lines = [plain(line) for line in sentence.split("\n")]
     click.echo("\n".join(["rechannel: " + lines[0], *lines[1:]]), err=True)
     sys.exit(int(code))

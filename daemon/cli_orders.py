@@ -11,6 +11,7 @@ from rechannel.daemon.cli_options import (
     config_option,
     duration,
     guarded,
+    json_lines_option,
     json_option,
     policy_option,
     settings_of,
@@ -73,11 +74,16 @@ def apply(
 
     if at and when:
         raise click.UsageError("--at and --when both say for what to wait: give one of them")
-    text = Path(plan).read_text(encoding="utf-8", errors="replace")
-    arguments = {"plan": text, "at": at, "when": when or "", "force": "yes" if force else ""}
+    settings = settings_of(config)
+    arguments = {
+        "plan": cli_request.saved_plan(settings, Path(plan)),
+        "at": at,
+        "when": when or "",
+        "force": "yes" if force else "",
+    }
     if at or when:
-        return cli_request.order(settings_of(config), "apply", arguments, reason=reason, wait=wait, as_json=as_json)
-    return cli_request.decide(settings_of(config), "apply", arguments, reason=reason, wait=wait, as_json=as_json)
+        return cli_request.order(settings, "apply", arguments, reason=reason, wait=wait, as_json=as_json)
+    return cli_request.decide(settings, "apply", arguments, reason=reason, wait=wait, as_json=as_json)
 
 
 @click.command()
@@ -196,7 +202,7 @@ def stop(config: str | None, application: str, reason: str, wait: float | None, 
 @click.option("--reason", metavar="TEXT", default="", help="Kept with the order.")
 @click.option("--follow", is_flag=True, help="Show how far it is until nothing is left.")
 @wait_option
-@json_option
+@json_lines_option
 @guarded
 def drain(
     config: str | None,

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -50,7 +51,7 @@ def decide(
         cli_tables.decision(application, decision)
     if save is not None:
         _save(settings, application, decision, Path(save), quiet=as_json)
-    if reply.code:
+    if reply.code and (as_json or not sys.stdout.isatty()):  # on a terminal it was read just now
         click.echo(f"rechannel: {plain(reply.sentence)}", err=True)
     return reply.code
 
@@ -69,6 +70,18 @@ def _save(settings: Settings, application: str, decision: Decision, path: Path, 
         raise CommandError(Exit.REFUSED, f"{path}: the plan cannot be written ({error.strerror})") from error
     if not quiet:
         click.echo(f"saved in {path}; `rechannel apply {path}` does it")
+
+
+def saved_plan(settings: Settings, path: Path) -> str:
+    """Return what stands in the file of a saved plan; CommandError where that is none, before anybody is asked."""
+    from rechannel.daemon.wishes import PlanFileError, read_plan
+
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        read_plan(text, settings.cluster.name)
+    except PlanFileError as error:
+        raise CommandError(Exit.REFUSED, f"{path}: {error}") from error
+    return text
 
 
 def order(

@@ -6,7 +6,6 @@ Names and sentences come from whoever may write to Redis: none of them steers a 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rechannel.daemon.cli_options import shown_time
+from rechannel.daemon.exits import NOBODY_REPORTS
 from rechannel.daemon.plain import plain
 from rechannel.wire.messages import Decision, MigrationPrice
 
@@ -22,6 +23,7 @@ _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
 BUSY = 0.95
 _UUID = 36
+_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def new_console() -> Console:
@@ -47,7 +49,7 @@ def status(document: dict[str, Any], now: float) -> None:
     for plan in document.get("waiting", ()):
         console.print(f"waiting {escape(plan['pending'])}: {escape(plan['sentence'])}", style="yellow")
     if not document["applications"]:
-        console.print("no application reports: does a driver run rechannel.attach(spark)?")
+        console.print(NOBODY_REPORTS)
     for application in document["applications"]:
         console.print()
         name = f"{application['name']} ({application['application']}), Spark {application['spark_version']}"
@@ -88,7 +90,10 @@ def controller_line(controller: dict[str, Any] | None, now: float) -> str:
     ]
     line = ", ".join(part for part in parts if part)
     if controller["mode"] == "observe":
-        line += '\nnothing moves by itself: `reschedule.mode = "apply"` in its configuration switches that on'
+        line += (
+            '\nit only looks on: `reschedule.mode = "apply"` in its configuration lets it act. Drains go on all the '
+            "same, and links spread new queries (link.spread)"
+        )
     return f"{line}\nlast: {escape(controller['last_sentence'])}" if controller["last_sentence"] else line
 
 
@@ -279,11 +284,17 @@ def decision(application: str, made: Decision) -> None:
         console.print(f"note: {escape(note)}")
 
 
+def size(number: float) -> str:
+    """Return a number of bytes in the unit that shows it."""
+    unit, factor = next(((unit, factor) for unit, factor in _UNITS if number >= factor), ("bytes", 1.0))
+    return f"{number / factor:,.{0 if factor == 1 else 1}f} {unit}"
+
+
 def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
     """Say what a migration is expected to cost, before it is begun."""
     by = f"learned from {price.moves} moves" if price.moves else "by the settings, no move was measured yet"
     cost = (
-        f"expected cost: {price.bytes / 1e6:,.1f} MB of state in {price.steps} step{'s' if price.steps != 1 else ''} "
+        f"expected cost: {size(price.bytes)} of state in {price.steps} step{'s' if price.steps != 1 else ''} "
         f"within {price.total:.1f} s; the worst batch {price.pause:.2f} s longer, all batches together "
         f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s ({by})"
     )
@@ -299,7 +310,7 @@ def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
 def history_line(entry: dict[str, Any]) -> str:
     """Return one line of the history."""
     entry = plain(entry)
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
+    at = shown_time(entry["at"])
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
         who += f": {entry['asked']}" if entry.get("asked") else ""

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import cli_status
+from rechannel.daemon.cli_options import shown_time
 from rechannel.daemon.cli_tables import (
     BUSY,
     controller_line,
@@ -27,7 +28,7 @@ from rechannel.daemon.cli_tables import (
     streams_line,
 )
 from rechannel.daemon.collect import Collector
-from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.exits import NOBODY_REPORTS, CommandError, Exit
 from rechannel.daemon.plain import plain
 from rechannel.wire.store import Store, StoreError
 
@@ -71,7 +72,7 @@ class _View:
             raise CommandError(Exit.REFUSED, f"unknown application {self._only}; known are {known}")
         self._met = True  # one that goes away later may come back
         shown = [row for row in rows if self._only in ("", row["application"])]
-        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        clock = shown_time(now, "%H:%M:%S %Z")
         parts: list[RenderableType] = [
             f"[bold]rechannel top[/bold]  {clock}  {controller_line(plain(document['controller']), now)}"
         ]
@@ -80,7 +81,7 @@ class _View:
             for row in plain(document["drains"])
         ]
         if not shown:
-            parts.append("no application reports: does a driver run rechannel.attach(spark)?")
+            parts.append(NOBODY_REPORTS)
         for row in shown:
             parts += application(row)
         return Group(*parts)

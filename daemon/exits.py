@@ -5,7 +5,7 @@
 1    the request is wrong, or a law refuses it
 2    wrong usage of the command line
 3    nothing to do, or the gate or the cool-down says no
-4    not ready: the figures a decision needs are not there yet
+4    not ready: the figures a decision needs are not there yet; of doctor: something failed
 5    Redis cannot be reached, or refuses
 6    no controller answered
 7    the configuration is wrong
@@ -37,12 +37,17 @@ EXIT_WORDS = {
     Exit.REFUSED: "the request is wrong, or a law refuses it",
     Exit.USAGE: "wrong usage",
     Exit.NOTHING: "nothing to do, or the gate or the cool-down says no",
-    Exit.NOT_READY: "not ready: the figures a decision needs are not there yet",
+    Exit.NOT_READY: "not ready: the figures a decision needs are not there yet; of doctor: something failed",
     Exit.REDIS: "Redis cannot be reached, or refuses",
     Exit.NO_ANSWER: "no controller answered",
     Exit.CONFIGURATION: "the configuration is wrong",
     Exit.UNCLEAR: "a controller took the order up and lost the lead; history says how far it came",
 }
+
+
+NOBODY_REPORTS = (
+    "no application reports: start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
+)
 
 
 class CommandError(Exception):

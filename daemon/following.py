@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from rechannel.migration.moves import UNSETTLED, MoveState
 from rechannel.wire.messages import DesiredPlacement, LinkReport
 
+_STOP = "-stop"  # behind the id of the decision whose place it takes
 _LANDED = frozenset({MoveState.DRAINED, MoveState.KILLED})
 
 
@@ -39,7 +40,7 @@ class Migration:
         Nothing is wanted any more, so the link gives up what it has not said to Spark yet; what it has lands with the
         batch that runs next.
         """
-        desired = DesiredPlacement(decision=f"{self.desired.decision}-stop", runs=self.desired.runs, moves=[])
+        desired = DesiredPlacement(decision=f"{self.desired.decision}{_STOP}", runs=self.desired.runs, moves=[])
         return Migration(self.application, desired, now, self.patience)
 
     def update(self, report: LinkReport | None, now: float) -> None:
@@ -83,7 +84,9 @@ class Migration:
         done = f"{self.landed} of {total} moves landed"
         if self.abandoned:
             done += f", {self.abandoned} abandoned"
-        name = f"migration {self.desired.decision}"
+        name = f"migration {self.desired.decision.removesuffix(_STOP)}"
+        if self.desired.decision.endswith(_STOP):
+            return f"{name} {'is ended' if why else 'is ending: no further move is begun, what Spark was told lands'}"
         if why == "settled":
             return f"{name} is over: {done}"
         if why == "not-taken-up":

@@ -25,7 +25,7 @@ from rechannel.daemon import audit, deciding
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.choosing import unknown_policy
 from rechannel.daemon.collect import entry_number
-from rechannel.daemon.exits import Exit
+from rechannel.daemon.exits import NOBODY_REPORTS, Exit
 from rechannel.daemon.snapshot import Snapshot
 from rechannel.daemon.wishes import PlanFileError, Wish, from_plan, read_plan
 from rechannel.policies.registry import POLICIES
@@ -325,6 +325,8 @@ class Desk:
         try:
             sentence, made = self._leader.rollback(application, wanted, user=request.user, reason=request.reason)
         except ValueError as error:
+            if wanted:
+                return _no(request, f"{error}; `rechannel history` lists them")
             return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
         code = deciding.exit_of(made) if made is not None else Exit.DONE
         return Reply(request=request.request, code=int(code), sentence=sentence)
@@ -332,14 +334,12 @@ class Desk:
     def _application(self, request: Request, application: str) -> str | Reply:
         """Which application is meant, or the reply that says why that is not known."""
         known = self._leader.applications
-        listed = ", ".join(known) or "none"
         if application and application not in known:
-            return _no(request, f"unknown application {application}; known are {listed}")
+            return _unknown(request, application, known)
         if not known:
-            sentence = "no application reports: does a driver run rechannel.attach(spark)?"
-            return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=sentence)
+            return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=NOBODY_REPORTS)
         if not application and len(known) > 1:
-            return _no(request, f"there are several applications, name one with --application: {listed}")
+            return _no(request, f"there are several applications, name one with --application: {', '.join(known)}")
         return application or known[0]
 
     def _decide(
@@ -378,7 +378,9 @@ class Desk:
         application = request.arguments.get("application", "")
         try:
             sentence = self._leader.stop(application, user=request.user, reason=request.reason)
-        except ValueError as error:
+        except ValueError as error:  # one that reports no more may still have a migration to be stopped
+            if application and application not in (known := self._leader.applications):
+                return _unknown(request, application, known)
             return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
 
@@ -424,6 +426,10 @@ def _taken_up(request: Request) -> Reply:
         "whether it was carried out shows in `rechannel history` and `rechannel status`"
     )
     return Reply(request=request.request, code=int(Exit.UNCLEAR), sentence=sentence)
+
+
+def _unknown(request: Request, application: str, known: list[str]) -> Reply:
+    return _no(request, f"unknown application {application}; known are {', '.join(known) or 'none'}")
 
 
 def _no(request: Request, sentence: str) -> Reply:

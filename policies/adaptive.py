@@ -128,7 +128,7 @@ def adaptive(
         if not improves(best.score(), base.score(), parameters.min_step):
             best = base
     before = base.cost()[2] if homeless or not base.own_moves() else _Search(ground).cost()[2]
-    what = f"{best.own_moves()} moves: stage time {before:.4g} to {best.cost()[2]:.4g} s/s"
+    what = f"{best.own_moves()} moves: critical paths add up to {best.cost()[2]:.2g} s a second instead of {before:.2g}"
     if best.own_moves() == 0:
         what = "no moves for balance: none is worth it"
     elif best is base:

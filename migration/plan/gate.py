@@ -55,10 +55,12 @@ def judge(
     cost: float,
     settings: GateSettings,
     names: Mapping[str, str] | None = None,
+    batch_seconds: Mapping[str, float] | None = None,
 ) -> Verdict:
     """Judge a plan that adds ``cost`` seconds to the batches.
 
-    ``before`` and ``after`` are critical paths in seconds per batch by query, ``names`` for people.
+    ``before`` and ``after`` are critical paths in seconds per batch by query; ``names`` and ``batch_seconds``, what a
+    batch lasts now, for people: a path is often a small part of its batch.
     """
     gain = sum((before[query] - after[query]) * batches_per_second[query] for query in before) * settings.horizon
     shares = {query: (before[query] - after[query]) / before[query] for query in before if before[query] > 0}
@@ -76,6 +78,9 @@ def judge(
     change = (
         f"critical path of {(names or {}).get(query, query)} {before[query]:.2f} → {after[query]:.2f} s ({-share:+.0%})"
     )
+    lasts, saved = (batch_seconds or {}).get(query, 0.0), before[query] - after[query]
+    if lasts > saved:  # a path that shrinks by more than a batch lasts is no prediction of it
+        change += f", its batch {lasts:.2f} → {lasts - saved:.2f} s"
     if gain <= cost:
         return Verdict(False, "too-dear", gain, cost, query, share, f"moving does not pay: {change}, but {balance}")
     return Verdict(True, "ok", gain, cost, query, share, f"{change}, {balance}")

@@ -307,6 +307,7 @@ def _verdict(
         cost=cost,
         settings=settings.gate,
         names={query: known.name or query for query, known in facts.queries.items()},
+        batch_seconds=facts.batch_seconds,
     )
 
 

@@ -38,6 +38,7 @@ def reasons(
         )
         for key in {move.stage for move in moves}
     }
+    filled = {key: set(planned[key][planned[key] != current[key]].tolist()) for key in times}  # to which any come
     several = {query for query in queries if sum(unit[0] == query for unit in stages.values()) > 1}
     found = []
     for move in moves:
@@ -46,11 +47,12 @@ def reasons(
         name = (state.name if state is not None else "") or query
         what = f"{name} stage {number}" if query in several else name
         before, after = times[move.stage]
-        found.append(_reason(move, cluster, what, before, after)[:LONGEST])
+        room = move.source in filled[move.stage]
+        found.append(_reason(move, cluster, what, before, after, room=room)[:LONGEST])
     return found
 
 
-def _reason(move: Move, cluster: Cluster, what: str, before: FloatArray, after: FloatArray) -> str:
+def _reason(move: Move, cluster: Cluster, what: str, before: FloatArray, after: FloatArray, *, room: bool) -> str:
     names, source, target = cluster.executors, move.source, move.target
     there = f"executor {names[target]} {before[target]:.2f} s -> {after[target]:.2f} s"
     if source == UNPLACED:
@@ -62,4 +64,7 @@ def _reason(move: Move, cluster: Cluster, what: str, before: FloatArray, after: 
         if before[source] >= float(np.max(before)) * (1 - _ROUNDING):
             return f"frees executor {names[source]}, the critical one of {what}: {change}"
         return f"relieves executor {names[source]} of {what}: {change}"
-    return f"makes room on executor {names[source]} for other partitions of {what}: {change}"
+    if room:
+        return f"makes room on executor {names[source]} for other partitions of {what}: {change}"
+    # As where a larger partition, on another of its cores, sets its time.
+    return f"leaves executor {names[source]}, which needs as long for the rest of {what}: {change}"

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from rechannel.daemon import cli_explain, cli_history
+
 from . import said
 from .pages import DOCS
 
@@ -56,6 +58,12 @@ def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], known
     assert len(known) > 3
     for row in table:
         assert len(row) == 3 and all(len(cell) > 3 or cell.startswith("`") for cell in row), row
+
+
+def test_history_can_be_asked_for_every_name():
+    assert set(cli_history.REASONS) == {"ok", "nothing-to-do", "law"} | said.laws() | said.not_ready()
+    assert set(cli_history.TRIGGERS) == set(cli_explain._TRIGGERS)
+    assert set(cli_history.OUTCOMES) == set(cli_explain._OUTCOMES)
 
 
 def test_every_alert_has_a_section_and_every_section_an_alert():

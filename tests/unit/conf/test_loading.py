@@ -53,7 +53,9 @@ def test_what_is_shown_can_be_read_and_gives_the_same(path, tmp_path):
     assert "# The time over which a migration must pay back. (seconds; 1 … 604800; live)" in lines
 
 
-@pytest.mark.parametrize("text", ['a"b', "tab\there", "line\nbreak", "back\\slash", "\x7f", "ü", ""])
+@pytest.mark.parametrize(
+    "text", ['a"b', "tab\there", "line\nbreak", "back\\slash", "\x7f", "\x85", "ü", "\U0001f600", "\U000e0001", ""]
+)
 def test_any_text_survives_being_shown(text):
     assert tomllib.loads(f"value = {showing.literal(text)}") == {"value": text}
     assert tomllib.loads(f"value = {showing.literal([text, 1, 0.5, True])}") == {"value": [text, 1, 0.5, True]}

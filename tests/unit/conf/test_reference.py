@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rechannel.conf import reference
-from rechannel.conf.settings import describe
+from rechannel.conf.showing import fields
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -19,7 +19,7 @@ def test_the_document_is_not_stale():
 
 def test_every_setting_has_a_row():
     rows = [line for line in reference.markdown().splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == [name.partition(".")[2] for name, *_ in describe()]
+    assert [row.split("`")[1] for row in rows] == [name.partition(".")[2] for name in fields()]
     assert all(row.count(" | ") == 4 or "\\|" in row for row in rows)
 
 

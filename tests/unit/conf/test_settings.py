@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.conf.settings import SettingsError, describe, load
+from rechannel.conf.settings import SettingsError, load
+from rechannel.conf.showing import fields
 
 
 def test_promised_defaults():
@@ -87,8 +88,15 @@ def test_a_missing_file_is_an_error(tmp_path):
         ("RECHANNEL_REDIS__URL", "redis://[secret", "cannot be read as a URL"),
         ("RECHANNEL_REDIS__URL", "redis://:secret\u2100@host", "cannot be read as a URL"),
         ("RECHANNEL_REDIS__URL", "sentinel://:secret\u2100@host/0?service=s", "is not of the form sentinel://host"),
-        ("RECHANNEL_GATE__COOLDOWN", "nan", "not a number of seconds"),
-        ("RECHANNEL_AGENT__BUFFERED_WINDOWS", "many", "not a whole number of windows"),
+        ("RECHANNEL_CONTROLLER__LISTEN", "127.0.0.1:65536", "listen: 65536 is no port; .* between 0 and 65535"),
+        ("RECHANNEL_AGENT__METRICS", "[::1]:99999", "agent.metrics: 99999 is no port"),
+        ("RECHANNEL_GATE__COOLDOWN", "nan", r"gate.cooldown: nan is not a number \(unit: seconds\)"),
+        ("RECHANNEL_AGENT__BUFFERED_WINDOWS", "many", r"'many' is not a whole number \(unit: windows\)"),
+        ("RECHANNEL_GATE__MIN_GAIN", "abc", r"gate.min_gain: 'abc' is not a number \(unit: share\)"),
+        ("RECHANNEL_REDIS__URL", "redis://h:1/abc", "redis.url: what follows the port is no number of a database"),
+        ("RECHANNEL_RESCHEDULE__EXCLUDED", "Funday 1", "'Funday 1' does not fit; write periods as in Mon-Fri"),
+        ("RECHANNEL_RESCHEDULE__TIMOUT", "1", "reschedule.timout: no such field; did you mean timeout. known are mode"),
+        ("RECHANNEL_GAT__MIN_GAIN", "1", "RECHANNEL_GAT__MIN_GAIN: no such section 'gat'; did you mean gate. known"),
         ("RECHANNEL_LINK__SPREAD", "yes", "link.spread: 'yes' is neither true nor false"),
     ],
 )
@@ -108,8 +116,25 @@ def test_truth_is_read_from_file_and_environment(tmp_path):
         load(path, {})
 
 
+def test_of_a_list_every_wrong_text_is_named(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('[reschedule]\nexcluded = ["Funday 01:00-02:00", "Mon 01:00-02:00", "Mon 25:00-26:00", 3]\n[gat]\n')
+    with pytest.raises(SettingsError) as caught:
+        load(path, {})
+    section, *texts = reversed(caught.value.mistakes)
+    assert "[gat]: no such section; did you mean gate? known are " in section
+    assert [mistake.split(" ")[1] for mistake in reversed(texts)] == ["'Funday", "'Mon", "3"]
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h:1", "redis://h:1/", "redis://h:1/15", "rediss://h/3", "unix:///run/redis.sock"]
+)
+def test_a_database_is_a_number_or_left_out(url):
+    assert load(None, {"RECHANNEL_REDIS__URL": url}).redis.url == url
+
+
 def test_each_setting_has_a_reason():
-    assert all(reason for *_, reason in describe())
+    assert all(item.metadata["reason"] for item in fields().values())
 
 
 def test_an_infinite_number_is_a_mistake_like_any_other(tmp_path):

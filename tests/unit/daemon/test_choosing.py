@@ -95,7 +95,7 @@ def test_the_defaults_are_no_mistake():
         ({"adaptive": {"min_step": "none"}}, "policies.adaptive.min_step: expected a number from 0 to 1, got 'none'"),
         (
             {"fair-redistribution": {"wait": "none"}},
-            "policies.fair-redistribution.wait: no such parameter; known are limit, weight, sub_clusters, max_moves",
+            "policies.fair-redistribution.wait: no such parameter; did you mean weight? known are limit, weight, ",
         ),
         ({"balance": {}}, "[policies.balance]: no policy is called 'balance'; known are adaptive, "),
     ],

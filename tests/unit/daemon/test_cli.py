@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 import rechannel.daemon.cli as cli_module
-from rechannel.conf.settings import Settings, SettingsError, describe, load
+from rechannel.conf.settings import Settings, SettingsError, load
+from rechannel.conf.showing import bounds, fields
 from rechannel.daemon import cli_request, exits
-from rechannel.daemon.cli import main
+from rechannel.daemon.cli import OVERVIEW, main
 from rechannel.daemon.service import signer_of
 
 EXAMPLE = (resources.files("rechannel.conf") / "rechannel.toml").read_text(encoding="utf-8")
@@ -35,6 +36,26 @@ def test_help_documents_every_exit_code() -> None:
         assert f"{int(code)}  {words}" in text
     for page in (exits.__doc__ or "", cli_module.__doc__ or ""):
         assert all(re.search(rf"^{int(code)}    ", page, re.MULTILINE) for code in exits.Exit)
+
+
+def test_help_lists_every_command_once_and_in_full() -> None:
+    listed = [name for commands in OVERVIEW.values() for name in commands]
+    assert sorted(listed) == sorted(main.commands)
+    text = CliRunner().invoke(main, ["--help"]).stdout
+    for title, commands in OVERVIEW.items():
+        assert f"\n{title}:\n" in text
+        for name, words in commands.items():
+            assert re.search(rf"^  {name} +{re.escape(words)}$", text, re.MULTILINE)
+            assert len(words) <= 45
+    assert "\n    130  interrupted\n" in text
+
+
+def test_a_file_that_is_no_plan_is_named_before_anybody_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("[1]")
+    done = CliRunner().invoke(main, ["apply", str(path)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"rechannel: {path}: not a plan of `rechannel plan --save`: Expected `object`")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -61,10 +82,34 @@ def test_a_wrong_configuration_is_seven_and_names_every_mistake(tmp_path: Path, 
     assert done.exit_code == 7
     assert all(field in done.stderr for field in ("redis.url", "gate.min_gain", "gate.max"))
     assert "Traceback" not in done.output
+    first, *lines = done.stderr.splitlines()
+    assert first == "rechannel: the configuration has 3 mistakes:"
+    assert [line.split(":")[0] for line in lines] == ["  redis.url", "  gate.min_gain", "  gate.max"]
     if as_json:
-        assert json.loads(done.stdout) == {"error": done.stderr.removeprefix("rechannel: ").strip(), "code": 7}
+        mistakes = [line.strip() for line in lines]
+        error = f"configuration: {'; '.join(mistakes)}"
+        assert json.loads(done.stdout) == {"error": error, "code": 7, "mistakes": mistakes}
     else:
         assert done.stdout == ""
+
+
+def test_one_mistake_is_one_line() -> None:
+    done = CliRunner().invoke(main, ["config", "check"], env={"RECHANNEL_GATE__MIN_GAIN": "2"})
+    assert done.stderr == (
+        "rechannel: configuration: gate.min_gain: 2.0 is out of bounds; it must be between 0 and 1 share\n"
+    )
+
+
+def test_config_check_notes_variables_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("RECHANNEL_CONFG", "RECHANNEL_GATE_MIN_GAIN", "RECHANNEL_ZZZ", "RECHANNEL_LOG", "RECHANNEL_TEST_PATIENCE")
+    for name in given:
+        monkeypatch.setenv(name, "1")
+    notes = json.loads(CliRunner().invoke(main, ["config", "check", "--json"]).stdout)["notes"]
+    assert [note for note in notes if note.startswith("RECHANNEL")] == [
+        "RECHANNEL_CONFG: no variable of Rechannel; did you mean RECHANNEL_CONFIG?",
+        "RECHANNEL_GATE_MIN_GAIN: no variable of Rechannel; did you mean RECHANNEL_GATE__MIN_GAIN?",
+        "RECHANNEL_ZZZ: no variable of Rechannel",
+    ]
 
 
 def test_a_configuration_file_that_is_not_there() -> None:
@@ -84,7 +129,7 @@ def test_config_keys_makes_a_pair_and_never_overwrites_it(tmp_path: Path) -> Non
 
 def test_config_show_has_every_setting() -> None:
     shown = json.loads(CliRunner().invoke(main, ["config", "show", "--json"]).stdout)["settings"]
-    for name, *_ in describe():
+    for name in fields():
         section, _, field = name.partition(".")
         assert field in shown[section]
     table = CliRunner().invoke(main, ["config", "show"]).stdout
@@ -108,7 +153,7 @@ def test_config_looks_at_the_parameters_of_policies(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["config", "check", "--config", str(path), "--json"])
     assert done.exit_code == 7
     assert json.loads(done.stdout)["error"] == (
-        "configuration: policies.adaptive.horizn: no such parameter; known are "
+        "configuration: policies.adaptive.horizn: no such parameter; did you mean horizon? known are "
         "mode, limit, min_step, max_moves, move_seconds, load_rate, horizon"
     )
     shown = CliRunner().invoke(main, ["config", "show", "--config", str(path)]).stdout
@@ -194,14 +239,13 @@ def test_the_example_configuration_is_the_schema(tmp_path: Path) -> None:
     path.write_text(re.sub(r"^#(\w+ = )", r"\1", EXAMPLE, flags=re.MULTILINE))
     assert load(path, {}) == Settings()
     values = tomllib.loads(path.read_text())
-    assert [f"{section}.{field}" for section, fields in values.items() for field in fields] == [
-        name for name, *_ in describe()
-    ]
+    assert [f"{section}.{field}" for section, given in values.items() for field in given] == list(fields())
 
 
 def test_the_example_configuration_tells_unit_bounds_and_reason() -> None:
     text = " ".join(line.removeprefix("# ") for line in EXAMPLE.splitlines())
-    for name, _, unit, bounds, reason in describe():
-        assert reason in text, name
-        assert unit in text, name
-        assert bounds in text, name
+    for name, item in fields().items():
+        rule = item.metadata
+        assert rule["reason"] in text, name
+        assert rule["unit"] in text, name
+        assert bounds(rule) in text, name

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from rechannel.daemon import cli_request
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.exits import CommandError, Exit
 from rechannel.wire import keys
-from rechannel.wire.messages import Reply
+from rechannel.wire.messages import Decision, Reply
 from rechannel.wire.store import StoreUnavailableError
-from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World
+from unit.daemon.fakes import CONFIG, NOW, FakeClock, FakeStore, World
 
 
 class Asked:
@@ -81,3 +83,26 @@ def test_a_redis_that_is_away_is_said_at_once(asked: Asked, store: FakeStore, cl
     with pytest.raises(StoreUnavailableError):
         asked.ask("pause")
     assert clock() == before
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_on_a_terminal_a_sentence_is_said_once(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Decision(
+        decision="d",
+        at=NOW,
+        trigger="operator",
+        user="",
+        policy="even",
+        outcome="not-ready",
+        reason="no-state",
+        sentence="not yet",
+    )
+    data = {"application": "app", "decision": msgspec.to_builtins(made)}
+    monkeypatch.setattr(cli_request, "ask", lambda *_, **__: Reply(request="r", code=4, sentence="not yet", data=data))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert cli_request.decide(CONFIG, "rebalance", {}, wait=None, as_json=False) == 4
+    told = capsys.readouterr()
+    assert "not yet" in told.out
+    assert told.err == ("" if terminal else "rechannel: not yet\n")

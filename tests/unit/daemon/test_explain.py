@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from rechannel.daemon import cli, cli_request
+from rechannel.daemon import cli, cli_history, cli_request
 from rechannel.daemon.cli_explain import lines
 from rechannel.daemon.cli_history import Reader, Wanted, moment
-from rechannel.daemon.cli_tables import history_line
+from rechannel.daemon.cli_options import shown_time
+from rechannel.daemon.cli_tables import history_line, size
 from rechannel.daemon.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
@@ -24,10 +28,11 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
     text = "\n".join(lines(APP, made, None, {first.move: "drained"}))
     for words in (
         f"decision {made.decision} on {APP}",
-        "why then:  an operator asked ann: skewed",
+        "why then:  operator ann asked: skewed",
         "result:    applied (ok): its moves were begun",
         "0 on 127.0.0.2: 6 -> ",
         "critical path of name-of-q1: ",
+        ", its batch 5.00 → ",
         f"gain {made.gain:.1f} s",
         "expected cost: ",
         f"step {first.step}: name-of-q1/0 #{first.partition}, executor 0 -> {first.target}",
@@ -37,8 +42,25 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
         assert words in text, words
 
 
+def test_a_plan_that_was_only_looked_at_says_so(leader: Controller) -> None:
+    made = leader.decide("operator", application=APP, user="ann", apply=False)
+    assert "result:    planned (ok): nothing was begun: a plan was asked for" in lines(APP, made, None, {})[2]
+    timed = msgspec.structs.replace(made, trigger="timeout", user="")
+    assert "nothing was begun: mode observe, or all was paused" in lines(APP, timed, None, {})[2]
+    nothing = msgspec.structs.replace(made, moves=[], reason="nothing-to-do")
+    assert "nothing was begun: nothing was to be moved" in lines(APP, nothing, None, {})[2]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 bytes"), (999, "999 bytes"), (3_000, "3.0 kB"), (2.5e6, "2.5 MB"), (4e9, "4.0 GB")]
+)
+def test_bytes_are_told_in_the_unit_that_shows_them(number: float, text: str) -> None:
+    assert size(number) == text
+
+
 def test_a_refusal_says_how_far_it_was() -> None:
     refusal = Refusal(law="gate", reach="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
+    used = Refusal(law="budget", reach="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
     made = Decision(
         decision="d",
         at=NOW,
@@ -48,12 +70,13 @@ def test_a_refusal_says_how_far_it_was() -> None:
         outcome="refused",
         reason="gate",
         sentence="too little",
-        refusals=[refusal],
+        refusals=[refusal, used],
     )
     text = "\n".join(lines(APP, made, None, {}))
     assert "gate, which reaches the plan: too little" in text
     assert "measured 0.04, limit 0.1 share: 0.06 below" in text
     assert "until 20" in text
+    assert "measured 10, limit 10 moves: just at it" in text
 
 
 def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, store: FakeStore, world: World) -> None:
@@ -95,6 +118,53 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
     assert "(operator by ann: a look, adaptive)" in history_line(entry)
 
 
+@pytest.fixture
+def kept(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    """The fakes' store, which `history` reads."""
+    monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
+    monkeypatch.setattr(cli_history, "Store", lambda *_: store)
+    return store
+
+
+def history(*words: str) -> Result:
+    return CliRunner().invoke(cli.main, ["history", *words])
+
+
+def test_history_knows_no_other_names(leader: Controller, kept: FakeStore) -> None:
+    assert history().stdout == "nothing has been decided yet\n"
+    made = leader.decide("operator", application=APP, user="ann", apply=False)
+    for words, said in (
+        (("--trigger", "operater"), "unknown trigger operater; did you mean operator? known are timeout, executors, "),
+        (("--outcome", "aplied"), "unknown outcome aplied; did you mean applied? known are applied, planned, "),
+        (("--outcome", "foo"), "unknown outcome foo; known are applied, "),
+    ):
+        done = history(*words)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert said in done.stderr
+        assert history(*words, "--json").exit_code == 1
+    assert history("--outcome", "gate").stdout == "the one decision does not match\n"
+    leader.decide("operator", application=APP, user="bob", apply=False)
+    done = history("--trigger", "timeout")
+    assert (done.exit_code, done.stdout) == (0, "none of 2 decisions matches\n")
+    assert json.loads(history("--trigger", "timeout", "--json").stdout) == {"entries": []}
+    assert made.decision in history("--trigger", "operator").stdout
+
+
+def test_a_name_of_a_later_release_is_known_once_it_was_met(leader: Controller, kept: FakeStore) -> None:
+    leader.refuse("moon", APP, Refusal(law="tide", reach="plan", detail="too high"))
+    assert "too high" in history("--trigger", "moon", "--outcome", "tide").stdout
+
+
+def test_times_are_told_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert shown_time(NOW) == "2023-11-15 07:13:20 JST"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 @pytest.mark.parametrize(("text", "ago"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("3d", 259_200)])
 def test_a_time_ago(text: str, ago: float) -> None:
     assert moment(text, lambda: 1e6) == 1e6 - ago
@@ -117,6 +187,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]]:
         return 0
 
     monkeypatch.setattr(cli_request, "order", order)
+    monkeypatch.setattr("rechannel.daemon.wishes.read_plan", lambda *_: None)
     return found
 
 

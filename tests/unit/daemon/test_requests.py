@@ -53,6 +53,15 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
     [
         ("fly", {}, Exit.REFUSED, f"unknown verb 'fly'; known are {VERBS}"),
         ("plan", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
+        ("stop", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
+        ("stop", {"application": "app-1"}, Exit.NOTHING, "no migration of app-1 is running"),
+        ("stop", {}, Exit.NOTHING, "no migration of any application is running"),
+        (
+            "rollback",
+            {"decision": "x"},
+            Exit.REFUSED,
+            "no decision x moved anything in app-1; `rechannel history` lists them",
+        ),
         ("pause", {}, Exit.DONE, "paused"),
         ("resume", {}, Exit.DONE, "resumed"),
     ],

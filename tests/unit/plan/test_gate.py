@@ -46,3 +46,17 @@ def test_the_gate(before: dict[str, float], after: dict[str, float], cost: float
 def test_people_read_the_querys_name() -> None:
     found = judge({"q": 4.0}, {"q": 3.0}, {"q": 0.1}, cost=1.0, settings=SETTINGS, names={"q": "flights"})
     assert found.sentence.startswith("critical path of flights 4.00")
+
+
+@pytest.mark.parametrize(
+    ("lasts", "said"),
+    [
+        (5.0, "q 0.70 → 0.40 s (-43%), its batch 5.00 → 4.70 s, gain"),
+        (0.2, "q 0.70 → 0.40 s (-43%), gain"),
+        (0.0, "q 0.70 → 0.40 s (-43%), gain"),
+    ],
+    ids=["a small part of it", "less than is saved", "not measured"],
+)
+def test_the_batch_is_told_beside_its_critical_path(lasts: float, said: str) -> None:
+    found = judge({"q": 0.7}, {"q": 0.4}, {"q": 0.1}, cost=1.0, settings=SETTINGS, batch_seconds={"q": lasts})
+    assert said in found.sentence

@@ -28,7 +28,7 @@ def test_a_secret_is_sent_and_not_shown(tmp_path):
         ({"URL": "rediss://h?ssl_cert_reqs=none"}, "TLS is set by redis.tls_ca_file"),
         ({"URL": "rediss://h?ssl_check_hostname="}, "TLS is set by redis.tls_ca_file"),
         ({"URL": "rediss://joe:hunter2@h"}, "holds a password"),
-        ({"URL": "rediss:/joe:hunter2@h"}, "'…@h' is not of the form"),
+        ({"URL": "rediss:/joe:hunter2@h"}, "'…@h' does not fit; write redis://"),
     ],
 )
 def test_settings_that_cannot_be(environment, words):

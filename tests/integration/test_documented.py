@@ -1,0 +1,112 @@
+"""The commands on the pages that ask a controller, run in their order on a real Redis against one that leads."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner
+from docs.pages import PAGES, block_commands
+from docs.test_commands import variants
+from unit.daemon.fakes import World
+
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import Settings, load
+from rechannel.daemon import log
+from rechannel.daemon.cli import OVERVIEW, main
+from rechannel.daemon.service import run_controller
+from rechannel.wire import keys
+from rechannel.wire.signing import make_keys
+from rechannel.wire.store import Store
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+ASK = {*OVERVIEW["Look"], *OVERVIEW["Order"]}
+LINES = {
+    page.name: lines
+    for page in PAGES
+    if page.name not in ("cli.md", "tutorial.md")  # usage lines; and test_tutorial runs that whole
+    and (lines := [line for line in block_commands(page) if line.split()[1] in ASK])
+}
+# Nobody lands moves here, so that one may still be under way, or is ended first; and a batch may be too long ago.
+RIGHT = {"rebalance": (0, 3, 4), "rollback": (0, 4), "stop": (0, 3)}
+
+
+@pytest.fixture
+def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    (tmp_path / "password").write_text("geheim\n")
+    make_keys(tmp_path / "keys")
+    later = time.strftime("%a", time.gmtime(time.time() + 2 * 86_400))
+    path = tmp_path / "rechannel.toml"
+    path.write_text(
+        f"""
+[redis]
+url = "unix://{server.socket_path}"
+password_file = "{tmp_path}/password"
+[signing]
+private_key_file = "{tmp_path}/keys/signing.key"
+public_key_file = "{tmp_path}/keys/signing.pub"
+[controller]
+observe = 0.1
+[gate]
+move_cost = 0.01
+[reschedule]
+off_peak = ["{later} 02:00-05:00"]
+"""
+    )
+    monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
+    monkeypatch.chdir(tmp_path)
+    log.set_up(io.StringIO())  # the controller's lines, which must not get between those of the command line
+    yield load(path)
+    structlog.reset_defaults()
+    logging.getLogger().handlers = []
+
+
+@pytest.fixture
+def led(settings: Settings, store: Store) -> Iterator[None]:
+    """A controller that leads, in a thread of this process."""
+    stop = threading.Event()
+    thread = threading.Thread(target=run_controller, args=(settings, stop))
+    thread.start()
+    try:
+        while store.get(keys.STATE) is None:
+            time.sleep(0.02)
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def put(words: list[str]) -> list[str]:
+    """Put what is here for what pages name; what would go on until it is interrupted is asked once."""
+    names = {"NODE": "127.0.0.5", "NAME": "adaptive", "FILE": "plan.json"}
+    if words[0] == "cancel":
+        status = json.loads(CliRunner().invoke(main, ["status", "--json"]).stdout)
+        names[words[1]] = status["waiting"][0]["pending"]
+    return [names.get(word, word) for word in words if word != "--follow"]
+
+
+def test_pages_hold_such_commands():
+    asked = {line.split()[1] for lines in LINES.values() for line in lines}
+    assert {"README.md", "triggers.md", "handbook.md"} <= LINES.keys()
+    assert {"status", "plan", "apply", "rebalance", "drain", "rollback", "cancel", "explain"} <= asked
+
+
+@pytest.mark.parametrize("page", LINES)
+def test_each_does_what_a_reader_expects(led: None, world: World, page: str):
+    for line in LINES[page]:
+        for words in variants(line):
+            world.ready()
+            words = put(words)
+            done = CliRunner().invoke(main, words)
+            assert done.exit_code in RIGHT.get(words[0], (0,)), f"{words}: {done.output}"
+            assert done.output.strip()
+            assert "Traceback" not in done.output
