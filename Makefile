@@ -3,12 +3,13 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+TOOLS := $(VENV)/.tools
 # A Spark home that is set outside would be taken instead of the one in the virtual environment.
 export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench chaos docs drills test test-unit test-full lint audit clean install uninstall
+.PHONY: help setup demo bench chaos docs drills matrix test test-unit test-full lint audit clean install uninstall
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +20,10 @@ $(STAMP): pyproject.toml $(wildcard constraints.txt) .ci/setup.sh
 	sh .ci/setup.sh $(VENV)
 	touch $@
 
+$(TOOLS): $(STAMP)
+	sh .ci/setup.sh $(VENV) tools
+	touch $@
+
 demo: $(STAMP) ## Rebalance a skewed query while it runs; JSON=FILE writes the figures, ARGS=... adds options
 	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
 
@@ -27,15 +32,21 @@ bench: $(STAMP) ## Measure the policies and migrations (two hours; ARGS=--quick:
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
 	$(BIN)/python -m benchmarks.migration --json out/migration.json --document docs/migration.md $(ARGS)
 
-test: $(STAMP) ## Unit tests and the smoke test on real Redis and real Spark
-	$(BIN)/python -m pytest tests -m 'not slow'
+# What tests call beside Python, such as promtool, is looked for here first.
+test test-unit test-full: export PATH := $(abspath $(BIN)):$(PATH)
+
+test: $(TOOLS) test-unit ## Every test that fits CI's time, on real Redis and real Spark
+	$(BIN)/python -m pytest tests -m 'not slow and (redis or spark)'
 
 test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: a few minutes
-	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark'
+	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark' -n logical --dist worksteal
 
-test-full: $(STAMP) ## Every test, the long ones too (an hour); writes the matrix in docs/compatibility.md
+test-full: $(TOOLS) ## Every test, the long ones too (an hour); writes the matrix in docs/compatibility.md
 	$(BIN)/python -m pytest tests
 	$(BIN)/python -m tests.matrix.document
+
+matrix: $(STAMP) ## Every minor version of Spark in a new environment (an hour); VERSIONS="4.0 4.2", JSON=FILE; writes docs/compatibility.md
+	$(BIN)/python -m tests.versions $(if $(VERSIONS),--versions "$(VERSIONS)") --json "$(or $(JSON),out/versions.json)" --document docs/compatibility.md $(ARGS)
 
 drills: $(STAMP) ## Every fault drill, load test and chaos (hours); writes docs/reliability.md; ARGS=... adds options
 	$(BIN)/python -m tests.drills --repeat $(or $(REPEAT),3) --json out/drills.json --document docs/reliability.md $(ARGS)

