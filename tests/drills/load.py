@@ -149,7 +149,8 @@ def _hostile(world: World) -> Iterator[None]:
     found = world.report()
     application = found.application if found is not None else ""
     names = keys.Keys(CLUSTER_NAME)
-    client = redis.Redis(unix_socket_path=str(world.redis.socket_path))
+    # Megabytes at once may have the server wait for its disk.
+    client = redis.Redis(unix_socket_path=str(world.redis.socket_path), socket_timeout=60)
     client.set(names(keys.DESIRED, application), b"\xff" * 20_000_000)
     client.set(names(keys.ORDERS), b'{"schema":1,' * 100_000)
     for node in NODES:
