@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from rechannel.conf.loading import read
 from rechannel.conf.settings import Settings
-from rechannel.daemon import cli_config, cli_tables, doctor, doctor_cluster
+from rechannel.daemon import cli_config, cli_tables, doctor, doctor_cluster, spark_properties
 from rechannel.daemon.doctor import Found, Machine, Rights, Server, Verdict
 from rechannel.daemon.doctor_cluster import Application, Node
 from rechannel.daemon.exits import CommandError, Exit
@@ -126,17 +126,11 @@ def java_version(environ: Mapping[str, str]) -> str:
 
 
 def spark_defaults(path: Path) -> dict[str, str]:
-    """Read a file such as spark-defaults.conf: ``key value``, ``key=value`` or ``key: value`` a line."""
+    """Read a file such as spark-defaults.conf."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return spark_properties.read(path)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(Exit.REFUSED, f"--conf: {path} cannot be read") from error
-    found = {}
-    for line in re.sub(r"\\\n[ \t]*", "", text).splitlines():
-        match = re.fullmatch(r"\s*([^\s#!=:][^\s=:]*)\s*[=:\s]\s*(.*)", line)
-        if match:
-            found[match[1]] = match[2].rstrip()
-    return found
 
 
 def _of_redis(store: Store, settings: Settings) -> list[Found]:

@@ -6,6 +6,7 @@ attaches its sessions. This process becomes spark-submit, so signals and exit co
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
@@ -18,11 +19,13 @@ from pathlib import Path
 import click
 
 from rechannel.conf.settings import CONFIG_VARIABLE
+from rechannel.daemon import spark_properties
 from rechannel.daemon.cli_options import guarded, settings_of
 from rechannel.daemon.exits import CommandError, Exit
 
-_SWITCHES = ("--supervise", "--verbose", "-v")  # the options of spark-submit that take no value
-_OTHER_ERRANDS = ("--kill", "--status", "--version", "--usage-error", "--class")
+# The options of spark-submit that take no value, as org.apache.spark.launcher.SparkSubmitOptionParser has them.
+SWITCHES = ("--supervise", "--verbose", "-v", "--load-spark-defaults")
+OTHER_ERRANDS = ("--kill", "--status", "--version", "--usage-error", "--help", "-h", "--class")
 _SHORT = {
     "--name": "spark.app.name",
     "--master": "spark.master",
@@ -32,11 +35,17 @@ _SHORT = {
 _BY_HAND = "or put `import rechannel; rechannel.attach(spark)` into the script, which works there too"
 _DRIVER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 _PYTHON_SETTINGS = ("spark.pyspark.driver.python", "spark.pyspark.python")
+_PYTHON = "python3"  # which Spark takes else
+LENT = "RECHANNEL_LENT"  # as in the runner, which cannot be imported where only Spark has py4j
+_PACKAGES = {"site-packages", "dist-packages"}
 
 
 @dataclass(frozen=True)
 class Words:
-    """The command line, taken apart. ``options`` are spark-submit's, as they were given; ``conf`` what they set."""
+    """The command line, taken apart. ``options`` are spark-submit's, as they were given; ``conf`` what they set.
+
+    ``properties``: the files that go before spark-defaults.conf, later ones first; ``defaults``: whether that counts.
+    """
 
     options: tuple[str, ...]
     script: str
@@ -44,7 +53,8 @@ class Words:
     dry_run: bool
     config: str
     conf: Mapping[str, str]
-    properties: str
+    properties: tuple[str, ...]
+    defaults: bool
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,8 @@ def parse(words: Sequence[str]) -> Words:
     """Take a command line apart, as spark-submit does: options first, then the script, then the script's own."""
     options: list[str] = []
     conf: dict[str, str] = {}
-    dry_run, config, properties = False, "", ""
+    dry_run, config, properties, defaults = False, "", "", False
+    extra: list[str] = []
     left = list(words)
     while left and left[0].startswith("-"):
         word = left.pop(0)
@@ -105,10 +116,11 @@ def parse(words: Sequence[str]) -> Words:
             dry_run = True
             continue
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if name in _OTHER_ERRANDS:
+        if name in OTHER_ERRANDS:
             raise CommandError(Exit.USAGE, f"{name} submits no Python script; call spark-submit itself")
-        if name in _SWITCHES:
+        if name in SWITCHES:
             options.append(word)
+            defaults = defaults or name == "--load-spark-defaults"
             continue
         if not equals:
             if not left:
@@ -125,9 +137,13 @@ def parse(words: Sequence[str]) -> Words:
             conf[_SHORT[name]] = value
         elif name == "--properties-file":
             properties = value
+        elif name == "--extra-properties-file":
+            extra.append(value)
     if not left:
         raise CommandError(Exit.USAGE, "no script is named; as in `rechannel submit --master URL script.py`")
-    return Words(tuple(options), left[0], tuple(left[1:]), dry_run, config, conf, properties)
+    files = (*reversed(extra), *([properties] if properties else []))
+    defaults = defaults or not properties
+    return Words(tuple(options), left[0], tuple(left[1:]), dry_run, config, conf, files, defaults)
 
 
 def plan(words: Words, environ: Mapping[str, str]) -> Submission:
@@ -137,7 +153,7 @@ def plan(words: Words, environ: Mapping[str, str]) -> Submission:
     if "://" in words.script or not Path(words.script).is_file():
         raise CommandError(Exit.REFUSED, f"{words.script} is no file on this machine; the driver runs here, so copy it")
     home = spark_home(environ)
-    conf = {**_defaults(words.properties, environ, home), **words.conf}
+    conf = {**_from_files(words, environ, home), **words.conf}
     mode = conf.get("spark.submit.deployMode") or environ.get("DEPLOY_MODE", "")
     if mode == "cluster":
         raise CommandError(
@@ -156,11 +172,12 @@ def plan(words: Words, environ: Mapping[str, str]) -> Submission:
 
     root = Path(rechannel.__file__).parent
     runner = root / "migration" / "link" / "runner.py"
+    script = Path(words.script).resolve()  # as spark-submit itself names a script to Python
     options = words.options
     if not conf.get("spark.app.name"):
-        options += ("--name", Path(words.script).name)  # Spark's own default would be the runner's
-    command = (str(home / "bin" / "spark-submit"), *options, str(runner), words.script, *words.arguments)
-    return Submission(command, _environment(words, conf, environ, root.parent), _warnings(conf))
+        options += ("--name", script.name)  # Spark's own default would be the runner's
+    command = (str(home / "bin" / "spark-submit"), *options, str(runner), str(script), *words.arguments)
+    return Submission(command, _environment(words, conf, environ, home, root.parent), _warnings(conf))
 
 
 def spark_home(environ: Mapping[str, str]) -> Path:
@@ -182,16 +199,21 @@ def spark_home(environ: Mapping[str, str]) -> Path:
     raise CommandError(Exit.REFUSED, "no Spark is found: set SPARK_HOME, or install pyspark")
 
 
-def _environment(words: Words, conf: Mapping[str, str], environ: Mapping[str, str], package: Path) -> dict[str, str]:
+def _environment(
+    words: Words, conf: Mapping[str, str], environ: Mapping[str, str], home: Path, package: Path
+) -> dict[str, str]:
     found: dict[str, str] = {}
+    if not environ.get("SPARK_HOME"):
+        found["SPARK_HOME"] = str(home)  # spark-submit would ask a Python that may have another Spark, or none
     if words.config:
         found[CONFIG_VARIABLE] = str(Path(words.config).resolve())
-    if not any(environ.get(name) for name in _DRIVER_PYTHON) and not any(conf.get(key) for key in _PYTHON_SETTINGS):
-        found["PYSPARK_DRIVER_PYTHON"] = sys.executable  # the one that has what the link needs
-    # Last: nothing else that lies beside the package is to come before what the script finds today.
-    path = [item for item in environ.get("PYTHONPATH", "").split(os.pathsep) if item]
-    if str(package) not in path and "site-packages" not in package.parts:
-        found["PYTHONPATH"] = os.pathsep.join([*path, str(package)])
+    # The script keeps the Python it has without us: its packages are there, and its executors run the same version.
+    chosen = any(environ.get(name) for name in _DRIVER_PYTHON) or any(conf.get(key) for key in _PYTHON_SETTINGS)
+    if not chosen and not shutil.which(_PYTHON, path=environ.get("PATH", "")):
+        found["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # What that Python has not got of what the link needs, the runner takes from ours.
+    own = [item for item in sys.path if _PACKAGES.intersection(Path(item).parts)]
+    found[LENT] = os.pathsep.join([sys.implementation.cache_tag or "", *dict.fromkeys([str(package), *own])])
     return found
 
 
@@ -204,17 +226,12 @@ def _warnings(conf: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(finding.sentence for finding in compatibility.examine(lambda key, default: conf.get(key, default)))
 
 
-def _defaults(properties: str, environ: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Read the properties file that spark-submit will read: the one given, or spark-defaults.conf."""
+def _from_files(words: Words, environ: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Read the files that spark-submit will read, in its order: spark-defaults.conf, then those that were named."""
     directory = environ.get("SPARK_CONF_DIR") or str(home / "conf")
-    path = Path(properties) if properties else Path(directory) / "spark-defaults.conf"
+    paths = [*words.properties, *([str(Path(directory) / "spark-defaults.conf")] if words.defaults else [])]
     found: dict[str, str] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return {}  # spark-submit says what is wrong with it
-    for line in (text.strip() for text in lines):
-        if line and not line.startswith(("#", "!")):
-            key, _, value = line.replace("=", " ", 1).partition(" ") if "=" in line.split()[0] else line.partition(" ")
-            found[key.strip()] = value.strip().lstrip("=").strip()
+    for path in reversed(paths):
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # spark-submit says what is wrong with it
+            found |= spark_properties.read(Path(path))
     return found

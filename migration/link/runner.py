@@ -1,25 +1,29 @@
 """What `rechannel submit` gives to spark-submit as the main file: runs a PySpark script and attaches its sessions.
 
 ``python runner.py SCRIPT [ARGUMENTS]`` runs the script as Python itself would: its own ``sys.argv``, ``__main__``,
-``sys.path[0]``, exit code and tracebacks. Every session it creates is given to `rechannel.attach` before the script has
-it; all sessions of one application share one link, which is ended after the script. Nothing stays patched.
+``sys.path[0]``, exit code and tracebacks; its threads and exit handlers find all that as the script left it. Every
+session that is created, by a late thread too, is given to `rechannel.attach` before the script has it. All sessions of
+one application share one link; it ends itself when Python does, after the script's threads.
 
-Only the standard library is imported here: where Rechannel or what it needs is missing in the driver's Python, that is
-said once, and the script runs as without it.
+Only the standard library is imported here: where Rechannel or what it needs is missing in the driver's Python, it is
+taken from the one that runs `rechannel submit`, and where that cannot be either, it is said once and the script runs as
+without it.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
-import runpy
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
+LENT = "RECHANNEL_LENT"  # the cache tag of the Python that runs `rechannel submit`, and the directories of its packages
 _USAGE = 2
 
 
@@ -28,7 +32,6 @@ class Attacher:
 
     def __init__(self, attach: Callable[[Any], Any] | None = None) -> None:
         self._attach = attach
-        self._links: list[Any] = []
         self._said = False
         self._inside = threading.local()
 
@@ -37,20 +40,9 @@ class Attacher:
         try:
             if self._attach is None:
                 self._attach = _attach_of_rechannel()
-            link = self._attach(session)
-            if all(link is not known for known in self._links):
-                self._links.append(link)
+            self._attach(session)
         except Exception as error:  # noqa: BLE001  the user's script must never notice
             self.say(f"not attached, the script runs as without it: {error or type(error).__name__}")
-
-    def end(self) -> None:
-        """End the links."""
-        for link in self._links:
-            try:
-                link.detach()
-            except Exception as error:  # noqa: BLE001  the script is over, and its exit code stands
-                self.say(f"the link did not end well: {error}")
-        self._links.clear()
 
     def say(self, sentence: str) -> None:
         """Say a sentence on standard error, the first one only."""
@@ -59,9 +51,8 @@ class Attacher:
             with contextlib.suppress(OSError, ValueError, AttributeError):  # the script may have closed it
                 print(f"rechannel: {sentence}", file=sys.stderr, flush=True)
 
-    @contextlib.contextmanager
-    def watching(self, session_class: Any) -> Iterator[None]:
-        """See every session that is made of this class or its builder, until the block ends."""
+    def watch(self, session_class: Any) -> None:
+        """See every session that is made of this class or its builder from now on."""
         builder = session_class.Builder
         get_or_create, initialize = builder.getOrCreate, session_class.__init__
         inside = self._inside
@@ -83,16 +74,12 @@ class Attacher:
                 self.join(session)
 
         builder.getOrCreate, session_class.__init__ = getting, initializing
-        try:
-            yield
-        finally:
-            builder.getOrCreate, session_class.__init__ = get_or_create, initialize
 
 
-def run(script: str, arguments: list[str], attacher: Attacher, session_class: Any) -> None:
-    """Run a script as ``__main__``; what it raises comes out as it is.
+def run(script: str, arguments: list[str]) -> None:
+    """Run a script as ``__main__``, which it stays; what it raises comes out as it is.
 
-    ``session_class`` is PySpark's SparkSession, None where there is none.
+    `runpy.run_path` would take ``__main__`` away again at the script's last line, under its threads and exit handlers.
     """
     sys.argv[:] = [script, *arguments]
     directory = str(Path(script).resolve().parent)
@@ -102,12 +89,11 @@ def run(script: str, arguments: list[str], attacher: Attacher, session_class: An
         sys.path[0] = directory
     else:
         sys.path.insert(0, directory)
-    watch = attacher.watching(session_class) if session_class is not None else contextlib.nullcontext()
-    try:
-        with watch:
-            runpy.run_path(script, run_name="__main__")
-    finally:
-        attacher.end()
+    code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+    main_module = ModuleType("__main__")
+    vars(main_module).update(__file__=script, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = main_module
+    exec(code, vars(main_module))  # noqa: S102  it is the user's script
 
 
 def main() -> None:
@@ -116,15 +102,14 @@ def main() -> None:
         print("rechannel: usage: runner.py SCRIPT [ARGUMENTS]", file=sys.stderr)
         sys.exit(_USAGE)
     attacher = Attacher()
-    session_class: Any = None
     try:
         from pyspark.sql import SparkSession
 
-        session_class = SparkSession
+        attacher.watch(SparkSession)
     except ImportError as error:
         attacher.say(f"not attached, the script runs as without it: {error}")
     try:
-        run(sys.argv[1], sys.argv[2:], attacher, session_class)
+        run(sys.argv[1], sys.argv[2:])
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001  told as Python would, and the end all the same
@@ -135,12 +120,36 @@ def main() -> None:
 
 
 def _attach_of_rechannel() -> Callable[[Any], Any]:
+    try:
+        return _imported()
+    except ImportError as error:
+        _borrow(error)
+        return _imported()
+
+
+def _imported() -> Callable[[Any], Any]:
     import rechannel
     from rechannel.migration.link import logs
 
     attach = rechannel.attach
     logs.to_standard_error()
     return functools.partial(attach, strict=True)  # what is wrong is said here, once
+
+
+def _borrow(missing: ImportError) -> None:
+    """Let what this Python lacks come from the packages of the one that runs `rechannel submit`; raises if it cannot.
+
+    They come last: whatever the script finds today, it still finds.
+    """
+    kind, *directories = os.environ.get(LENT, "").split(os.pathsep)
+    if not directories:
+        raise missing
+    if kind != sys.implementation.cache_tag:  # compiled packages fit one version only
+        raise ImportError(
+            f"{missing} for {sys.executable} ({sys.implementation.cache_tag}), and what `rechannel submit` runs on is "
+            f"{kind}; name a Python in PYSPARK_PYTHON that has Rechannel and what the script needs"
+        ) from missing
+    sys.path += [directory for directory in directories if directory not in sys.path]
 
 
 def _is_ours(directory: str) -> bool:
@@ -151,9 +160,8 @@ def _is_ours(directory: str) -> bool:
 
 def _from_script(traceback: TracebackType | None) -> TracebackType | None:
     """Leave out the frames before the script's own; None where none is, as in a syntax error."""
-    ours = (__file__, runpy.__file__, "<frozen runpy>")
     found = traceback
-    while found is not None and found.tb_frame.f_code.co_filename in ours:
+    while found is not None and found.tb_frame.f_code.co_filename == __file__:
         found = found.tb_next
     return found
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import venv
 from collections import Counter
 from pathlib import Path
 
@@ -33,7 +34,10 @@ def test_an_unmodified_script_is_attached_reports_and_counts_exactly(tmp_path: P
         config = tmp_path / "rechannel.toml"
         config.write_text(f'[redis]\nurl = "{redis.url}"\n[link]\ndirectory = "{tmp_path / "link"}"\n')
         with StandaloneCluster(group, tmp_path / "cluster", [WorkerSpec("127.0.0.74", 2, 1024, None)]) as cluster:
-            environment = {**cluster.driver_environment(), "PYTHONPATH": str(ROOT / "src")}
+            # The driver's Python has nothing that the link needs.
+            venv.create(tmp_path / "bare", symlinks=True)
+            python = {"PYSPARK_DRIVER_PYTHON": str(tmp_path / "bare" / "bin" / "python")}
+            environment = {**cluster.driver_environment(), **python, "PYTHONPATH": str(ROOT / "src")}
             environment.pop("RECHANNEL_CONFIG", None)
             command = [sys.executable, "-m", "rechannel.daemon.cli", "submit", "--config", str(config)]
             for key, value in {**cluster.conf(executor_cores=2), "spark.sql.shuffle.partitions": "4"}.items():

@@ -69,7 +69,7 @@ def test_python(version: tuple[int, int, int], verdict: Verdict) -> None:
         ({"redis": "10.0rc1"}, OK),
         ({"apscheduler": "4.0.0a5"}, FAILED),
         ({"pyspark": ""}, WARNING),
-        ({"pyspark": "3.5.1"}, WARNING),
+        ({"pyspark": "3.4.1"}, WARNING),
     ],
 )
 def test_packages(change: dict[str, str], verdict: Verdict) -> None:
@@ -252,7 +252,7 @@ def test_agents() -> None:
         (Application(APP, None, unreadable=True), FAILED, "another schema"),
         (app(environment={}), WARNING, "older release"),
         (app(environment={**STOCK, "rechannel": "0.0.9"}), WARNING, "0.0.9"),
-        (app(spark_version="3.5.1"), WARNING, "older than 4.0"),
+        (app(spark_version="3.4.1"), WARNING, "too old to be steered"),
         (app(rejected_messages=2), WARNING, "refused 2 messages"),
         (app(problems=["the disk is full; free some"]), WARNING, "the disk is full"),
         (app(queries=[query(["0"], problem="odd")]), WARNING, "odd"),
@@ -319,6 +319,29 @@ def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: in
     told = {**STOCK, "spark.locality.wait": wait}
     found = doctor_cluster.spark([app(stage, environment=told, drifted=drifted)])
     assert verdicts(found, "spark-locality") == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("wait", "stage", "cure"), [("100ms", 0.2, "3s"), ("3s", 9.3, "19s"), ("3s", 20.0, "30s"), ("0", 0.1, "3s")]
+)
+def test_the_cure_for_drift_is_none_that_doctor_condemns(wait: str, stage: float, cure: str) -> None:
+    (found,) = told_of_locality(wait, stage)
+    assert (found.verdict, found.cure) == (WARNING, f"set spark.locality.wait to {cure}")
+    settings = doctor_cluster.settings({"spark.locality.wait": cure}, APP)
+    assert verdicts(settings, "spark-settings") == [OK]
+    assert [item.verdict for item in told_of_locality(cure, stage)] == [OK]
+
+
+def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
+    (found,) = told_of_locality("3s", 40.0)
+    assert (found.verdict, found.cure) == (OK, "")
+    assert "some drift stays" in found.sentence
+
+
+def told_of_locality(wait: str, stage: float) -> list[Found]:
+    told = {**STOCK, "spark.locality.wait": wait}
+    found = doctor_cluster.spark([app({"q": stage}, environment=told, drifted=3)])
+    return [item for item in found if item.check == "spark-locality"]
 
 
 def test_how_long_stages_take() -> None:

@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+import os
 import sys
+import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
+import rechannel
 from rechannel.daemon import cli_submit
 from rechannel.daemon.cli import main
 from rechannel.daemon.cli_submit import parse, plan, spark_home
 from rechannel.daemon.exits import CommandError, Exit
+
+# Bytes of a class file: of a constant by its tag, and of the operands of the instructions that fill an array.
+_SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
+_OPERANDS = {0x10: 1, 0x11: 2, 0x12: 1, 0x13: 2, 0xBD: 2}
 
 
 @pytest.fixture
@@ -27,6 +35,15 @@ def script(tmp_path: Path) -> str:
     path = tmp_path / "count words.py"
     path.write_text("print('never run here')\n")
     return str(path)
+
+
+@pytest.fixture
+def python3(tmp_path: Path) -> str:
+    """A directory for PATH, with a python3 in it."""
+    path = tmp_path / "bin" / "python3"
+    path.parent.mkdir()
+    path.touch(0o755)
+    return str(path.parent)
 
 
 def environ(spark: Path, **more: str) -> dict[str, str]:
@@ -76,8 +93,33 @@ def test_the_runner_is_the_main_file_and_the_script_keeps_its_name(spark, script
     assert made.command[1:5] == ("--master", "spark://x:7077", "--name", "count words.py")
     assert (runner.name, runner.is_file()) == ("runner.py", True)
     assert made.command[-3:] == (script, "one", "two words")
-    assert made.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert made.warnings == ()
+
+
+def test_a_script_is_named_as_spark_submit_names_it(spark, script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.py").symlink_to(script)
+    for given in (Path(script).name, "link.py"):
+        made = plan(parse([given, "link.py"]), environ(spark))
+        assert made.command[-2:] == (script, "link.py")
+        assert made.command[1:3] == ("--name", "count words.py")
+
+
+def test_the_script_keeps_its_python_and_the_link_has_ours(spark, script, python3):
+    made = plan(parse([script]), environ(spark, PATH=python3))
+    assert not {"PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYTHONPATH"}.intersection(made.environment)
+    kind, *directories = made.environment[cli_submit.LENT].split(os.pathsep)
+    assert kind == sys.implementation.cache_tag
+    for package in (rechannel, msgspec):
+        assert str(Path(package.__file__).parents[1]) in directories
+    assert not any(Path(item, "json").is_dir() for item in directories), "not the standard library"
+    alone = plan(parse([script]), environ(spark))
+    assert alone.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable, "there is no other"
+
+
+def test_spark_submit_is_told_the_spark_that_was_found(spark, script, tmp_path):
+    assert "SPARK_HOME" not in plan(parse([script]), environ(spark)).environment
+    assert plan(parse([script]), {"PATH": ""}).environment["SPARK_HOME"] == str(spark_home({"PATH": ""}))
 
 
 def test_a_name_and_a_python_that_were_chosen_stay(spark, script):
@@ -116,6 +158,60 @@ def test_cluster_mode_in_the_properties_file_is_seen(spark, script, tmp_path):
     with pytest.raises(CommandError, match="cluster mode"):
         plan(parse([script]), environ(spark))
     assert plan(parse(["--deploy-mode", "client", script]), environ(spark)).command, "the command line goes before it"
+
+
+def test_properties_files_are_read_as_spark_submit_reads_them(spark, script, tmp_path):
+    (spark / "conf" / "spark-defaults.conf").write_text("spark.submit.deployMode\tcluster\nspark.app.name: kept\n")
+    properties, extra = tmp_path / "my.properties", tmp_path / "extra.properties"
+    properties.write_text("spark.speculation\ttrue\n")
+    extra.write_text("spark.submit.deployMode = client\nspark.app.name=mine\n")
+    options = ["--properties-file", str(properties)]
+    made = plan(parse([*options, script]), environ(spark))
+    assert "--name" in made.command, "without spark-defaults.conf"
+    assert any("spark.speculation" in sentence for sentence in made.warnings)
+    for given in ([], [*options, "--load-spark-defaults"], ["--load-spark-defaults=yes", *options]):
+        with pytest.raises(CommandError, match="cluster mode"):
+            plan(parse([*given, script]), environ(spark))
+        made = plan(parse([*given, "--extra-properties-file", str(extra), script]), environ(spark))
+        assert "--name" not in made.command, "it goes before the others"
+    client = plan(parse(["--deploy-mode", "client", script]), environ(spark))
+    assert "--name" not in client.command
+
+
+def test_options_without_a_value_are_those_of_the_spark_installed_here():
+    (jar,) = (spark_home({"PATH": ""}) / "jars").glob("spark-launcher_*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        switches = switches_of(archive.read("org/apache/spark/launcher/SparkSubmitOptionParser.class"))
+    assert "--supervise" in switches
+    assert switches <= {*cli_submit.SWITCHES, *cli_submit.OTHER_ERRANDS}
+
+
+def switches_of(code: bytes) -> set[str]:
+    """Return the texts that the constructor loads (ldc) between setting the fields ``opts`` and ``switches``."""
+    entries: dict[int, tuple[int, bytes]] = {}
+    at, index = 10, 1
+    while index < int.from_bytes(code[8:10]):
+        tag = code[at]
+        size = 2 + int.from_bytes(code[at + 1 : at + 3]) if tag == 1 else _SIZES[tag]
+        entries[index] = (tag, code[at + 1 : at + 1 + size])
+        at, index = at + 1 + size, index + (2 if tag in (5, 6) else 1)
+
+    def text(number: int) -> str:
+        tag, content = entries[number]
+        return content[2:].decode() if tag == 1 else text(int.from_bytes(content[:2]))
+
+    def named(number: int) -> str:
+        return text(int.from_bytes(entries[int.from_bytes(entries[number][1][2:])][1][:2]))
+
+    puts = {named(number): b"\xb5" + number.to_bytes(2) for number, (tag, _) in entries.items() if tag == 9}
+    position, end = code.index(puts["opts"], at) + 3, code.index(puts["switches"], at)
+    found = set()
+    while position < end:
+        size = _OPERANDS.get(code[position], 0)
+        if code[position] in (0x12, 0x13):  # ldc, ldc_w
+            found.add(text(int.from_bytes(code[position + 1 : position + 1 + size])))
+        position += 1 + size
+    return found
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import rechannel
+from rechannel.daemon import cli_submit
 from rechannel.migration.link import runner
 from rechannel.migration.link.runner import Attacher
 
@@ -101,16 +101,6 @@ def test_without_rechannel_or_pyspark_the_script_runs_and_is_told_once(write):
     assert done.stderr.count("rechannel: not attached") == 1
 
 
-class Link:
-    problem = ""
-
-    def __init__(self) -> None:
-        self.detached = 0
-
-    def detach(self) -> None:
-        self.detached += 1
-
-
 def session_class() -> Any:
     class Session:
         def __init__(self, application: str = "app-1") -> None:
@@ -126,41 +116,26 @@ def session_class() -> Any:
     return Session
 
 
-def test_sessions_of_an_application_share_a_link_that_ends_with_the_script():
+def test_every_session_is_attached_once_it_has_its_options():
     Session = session_class()  # noqa: N806
-    links: dict[str, Link] = {}
     seen = []
-
-    def attach(session: Any) -> Link:
-        seen.append(dict(session.options))
-        return links.setdefault(session.application, Link())
-
-    before = Session.Builder.getOrCreate, Session.__init__
-    attacher = Attacher(attach)
-    with attacher.watching(Session):
-        Session.Builder().getOrCreate()
-        assert seen == [{"set": "later"}], "once, when the builder is through"
-        Session.Builder().getOrCreate()
-        Session()
-        Session("app-2")
-    assert (Session.Builder.getOrCreate, Session.__init__) == before
-    assert len(seen) == 4
-    attacher.end()
-    attacher.end()
-    assert [link.detached for link in links.values()] == [1, 1]
+    Attacher(lambda session: seen.append((session.application, dict(session.options)))).watch(Session)
+    Session.Builder().getOrCreate()
+    assert seen == [("app-1", {"set": "later"})], "once, when the builder is through"
+    Session()
+    Session("app-2")
+    assert seen[1:] == [("app-1", {}), ("app-2", {})]
 
 
 def test_a_link_that_fails_stops_nothing_and_is_told_once(capsys):
     Session = session_class()  # noqa: N806
 
-    def attach(_: Any) -> Link:
+    def attach(_: Any) -> None:
         raise RuntimeError("a Spark Connect session has no driver JVM to steer")
 
-    attacher = Attacher(attach)
-    with attacher.watching(Session):
-        assert Session.Builder().getOrCreate().application == "app-1"
-        Session.Builder().getOrCreate()
-    attacher.end()
+    Attacher(attach).watch(Session)
+    assert Session.Builder().getOrCreate().application == "app-1"
+    Session.Builder().getOrCreate()
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("rechannel:") == 1
@@ -175,20 +150,86 @@ def test_what_the_builder_raises_comes_through_and_a_closed_stderr_does_no_harm(
 
     Session.Builder.getOrCreate = fail
     attacher = Attacher(lambda _: pytest.fail("attached"))
-    with attacher.watching(Session), pytest.raises(KeyError):
+    attacher.watch(Session)
+    with pytest.raises(KeyError):
         Session.Builder().getOrCreate()
     monkeypatch.setattr(sys, "stderr", None)
     attacher.say("nobody hears this")
 
 
-def test_an_end_that_fails_is_told(capsys):
-    def detach() -> None:
-        raise OSError("disk")
+# A PySpark and a Rechannel of three lines: the link says when it ends, as the real one does at exit.
+PYSPARK = "class SparkSession:\n    class Builder:\n        def getOrCreate(self):\n            return SparkSession()\n"
+RECHANNEL = (
+    "import atexit\ndef attach(session, strict):\n    print('attached')\n    atexit.register(print, 'link ends')\n"
+)
+LOGS = "def to_standard_error():\n    pass\n"
 
-    attacher = Attacher(lambda _: SimpleNamespace(problem="", detach=detach))
-    attacher.join(object())
-    attacher.end()
-    assert "did not end well: disk" in capsys.readouterr().err
+
+def put_package(directory: Path, name: str, text: str) -> None:
+    path = directory.joinpath(*name.split("."), "__init__.py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for parent in path.parents[: name.count(".") + 1]:
+        (parent / "__init__.py").touch()
+    path.write_text(text)
+
+
+def put_packages(directory: Path) -> None:
+    put_package(directory, "pyspark.sql", PYSPARK)
+    put_package(directory, "rechannel.migration.link.logs", LOGS)
+    put_package(directory, "rechannel", RECHANNEL)
+
+
+def run_bare(script: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """In a Python that has nothing installed."""
+    environment = {"PATH": os.environ["PATH"], **variables}
+    command = [sys.executable, "-S", str(RUNNER), str(script)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+def test_the_link_lasts_as_long_as_the_scripts_threads_and_ends_after_the_traceback(write, tmp_path):
+    put_packages(tmp_path / "packages")
+    script = write(
+        "import atexit, pickle, sys, threading, time\n"
+        "from pyspark.sql import SparkSession\n"
+        "SparkSession.Builder().getOrCreate()\n"
+        "def mine(): pass\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        "    print('late', pickle.loads(pickle.dumps(mine)) is mine, flush=True)\n"
+        "    SparkSession.Builder().getOrCreate()\n"
+        "threading.Thread(target=late).start()\n"
+        "sys.excepthook = lambda *three: print('traceback', flush=True)\n"
+        "atexit.register(lambda: print('at exit', sys.modules['__main__'].mine is mine))\n"
+        "raise ValueError\n"
+    )
+    done = run_bare(script, PYTHONPATH=str(tmp_path / "packages"))
+    assert done.stdout.splitlines() == [
+        "attached",
+        "traceback",
+        "late True",
+        "attached",
+        "link ends",
+        "at exit True",
+        "link ends",
+    ], done.stderr
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_the_drivers_python_lacks_comes_from_submits_and_last(write, tmp_path):
+    put_packages(tmp_path / "ours")
+    put_package(tmp_path / "theirs", "pyspark.sql", PYSPARK)
+    put_package(tmp_path / "theirs", "both", "WHERE = 'theirs'\n")
+    put_package(tmp_path / "ours", "both", "WHERE = 'ours'\n")
+    script = write("from pyspark.sql import SparkSession\nSparkSession()\nimport both\nprint(both.WHERE)\n")
+    lent = os.pathsep.join([str(sys.implementation.cache_tag), str(tmp_path / "ours")])
+    done = run_bare(script, PYTHONPATH=str(tmp_path / "theirs"), RECHANNEL_LENT=lent)
+    assert (done.stdout, done.stderr) == ("attached\ntheirs\nlink ends\n", "")
+    other = os.pathsep.join(["cpython-27", str(tmp_path / "ours")])
+    done = run_bare(script, PYTHONPATH=str(tmp_path / "theirs"), RECHANNEL_LENT=other)
+    assert (done.returncode, done.stdout) == (0, "theirs\n")
+    assert "No module named 'rechannel'" in done.stderr
+    assert "runs on is cpython-27; name a Python in PYSPARK_PYTHON" in done.stderr
+    assert runner.LENT == cli_submit.LENT == "RECHANNEL_LENT"
 
 
 def test_nothing_of_ours_is_imported_at_the_top():
