@@ -98,7 +98,7 @@ def submit(words: tuple[str, ...]) -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(  # noqa: S606  no shell; spark-submit of the Spark that SPARK_HOME or pyspark names
+    os.execve(  # noqa: S606  # nosec B606  no shell; spark-submit of the Spark that SPARK_HOME or pyspark names
         submission.command[0], list(submission.command), {**os.environ, **submission.environment}
     )
 

@@ -93,7 +93,7 @@ def run(script: str, arguments: list[str]) -> None:
     main_module = ModuleType("__main__")
     vars(main_module).update(__file__=script, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main_module
-    exec(code, vars(main_module))  # noqa: S102  it is the user's script
+    exec(code, vars(main_module))  # noqa: S102  # nosec B102  it is the user's script
 
 
 def main() -> None:
