@@ -56,7 +56,7 @@ NEEDED = {
     "numpy": ("1.26", ""),
     "prometheus-client": ("0.20", ""),
     "psutil": ("6", ""),
-    "pyspark": ("4.0", "5"),
+    "pyspark": ("3.5", "5"),
     "redis": ("5.2", ""),
     "rich": ("13.9", ""),
     "starlette": ("0.46", ""),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rechannel import __version__
-from rechannel.daemon.doctor import Found, failed, ok, version_of, warning
-from rechannel.migration.link import compatibility
+from rechannel.daemon.doctor import Found, failed, ok, warning
+from rechannel.migration.link import compatibility, versions
 from rechannel.wire.messages import AgentWindow, ControllerState, LinkReport
 
 _COMPLETE = 0.8  # share of a window's samples
 _BUSY_WAIT = 10  # a wait that is so many times a stage holds a batch up more than it helps
 _DEFAULT_WAIT = 3.0  # seconds
-_OLDEST_SPARK = (4, 0)
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,8 @@ def _link(application: Application) -> list[Found]:
     if release != __version__:
         of = f"of release {release}" if release else "of an older release, which does not tell its Spark's settings"
         found.append(warning("links", f"its link is {of}, this is {__version__}", "use one release everywhere", name))
-    if version_of(report.spark_version) < _OLDEST_SPARK:
-        sentence = f"it runs Spark {report.spark_version}, which is older than 4.0"
-        found.append(warning("links", sentence, "see docs/compatibility.md for what is missing there", name))
+    if refusal := versions.refusal(report.spark_version):
+        found.append(warning("links", refusal, "see docs/compatibility.md for what each version has", name))
     if report.rejected_messages:
         sentence = f"its link refused {report.rejected_messages} messages: malformed, unsigned, or of another key"
         cure = "compare the controllers' key with its signing.public_key_file (`rechannel config check`)"
@@ -181,7 +180,12 @@ def _locality(report: LinkReport, application: Application) -> Found:
             f"stages of {query} last {longest:.1f} s, longer than spark.locality.wait={value}, and {report.drifted} "
             "partitions drifted: a task that waits behind others goes to any idle executor"
         )
-        return warning("spark-locality", sentence, f"set spark.locality.wait to {2 * longest:.0f}s", name)
+        if longest > compatibility.LONG_WAIT:
+            cure = "a wait that long would hold whole batches up, so some drift stays; shorten the stages if it matters"
+            return ok("spark-locality", f"{sentence}; {cure}", name)
+        # None that another check finds too short or too long.
+        better = min(max(2 * longest, _DEFAULT_WAIT), compatibility.LONG_WAIT)
+        return warning("spark-locality", sentence, f"set spark.locality.wait to {math.ceil(better)}s", name)
     if wait > _DEFAULT_WAIT and wait > _BUSY_WAIT * longest:
         sentence = (
             f"spark.locality.wait={value} is {wait / max(longest, 0.001):.0f} times the longest stage ({longest:.1f} s)"

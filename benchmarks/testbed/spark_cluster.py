@@ -151,7 +151,7 @@ class StandaloneCluster(Block):
             **extra,
         }
 
-    def start(self, timeout_s: float = 60.0) -> Self:
+    def start(self, timeout_s: float = 300.0) -> Self:
         """Start the master, then all the workers; executors come when an application connects."""
         conf_dir = self.directory / "conf"
         conf_dir.mkdir(parents=True, exist_ok=True)

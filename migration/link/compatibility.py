@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rechannel.migration.link import versions
+
 DATABRICKS_ONLY = "spark.sql.streaming.statefulOperator.stateRebalancing.enabled"
 
 LONG_WAIT = 30.0  # seconds; ten times Spark's default
@@ -53,6 +55,11 @@ def examine(read: _Read) -> list[Finding]:
     key: ``SQLConf.getConfString`` refuses a default that its entry cannot convert.
     """
     return [*_places(read), *_executors(read), *_waits(read), *_stores(read), *_shuffle(read)]
+
+
+def sentences(version: str, read: _Read) -> list[str]:
+    """Return what is to be said at attach: of this Spark itself, and of its settings."""
+    return [*versions.problems(version), *(finding.sentence for finding in examine(read))]
 
 
 def told(read: _Read) -> dict[str, str]:

@@ -142,7 +142,7 @@ class Link:
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
         self._reconciler = Reconciler(Limits.of(settings, maintenance))
         self._environment = environment(adapter.setting)
-        self._problems = [finding.sentence for finding in compatibility.examine(adapter.setting)]
+        self._problems = compatibility.sentences(adapter.version, adapter.setting)
         verifier = Verifier.from_file(named) if (named := settings.signing.public_key_file) else None
         if verifier is None:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
@@ -151,7 +151,7 @@ class Link:
         self._starts = Starts(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
         dynamic, ends = (compatibility.enabled(adapter.setting, what) for what in ("dynamicAllocation", "decommission"))
         self._releases = Releases(adapter, dynamic=dynamic, ends_by_itself=ends)
-        self._snapshots = Snapshots(adapter.latest_snapshot, self._table.committed)
+        self._snapshots = Snapshots(adapter.latest_snapshot, self._table.committed, supported=adapter.tells_snapshots)
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         adapter.start_event_stream(self._directory, settings.link.event_log_bytes)
         self._stream = EventStream(self._directory)

@@ -24,17 +24,17 @@ class Snapshots:
     """How many batches each partition's newest snapshot lies behind; of its operators' stores the oldest counts.
 
     ``ask`` returns the state version of a store's newest snapshot, -1 if none is known; ``committed`` is run
-    -> last committed batch. Batch b leaves version b + 1.
+    -> last committed batch. Batch b leaves version b + 1. ``supported``: whether this Spark tells at all.
     """
 
-    def __init__(self, ask: Callable[[StoreId], int], committed: Mapping[str, int]) -> None:
+    def __init__(self, ask: Callable[[StoreId], int], committed: Mapping[str, int], *, supported: bool = True) -> None:
         self._ask = ask
         self._committed = committed
         self._next = 0.0
         self._round: Iterator[tuple[Unit, int]] = iter(())
         self._versions: dict[Unit, dict[int, int]] = {}
         self._turn_of = 0  # among the partitions that are about to move
-        self.supported = True
+        self.supported = supported
 
     def of(self, run: str, stage: int, partitions: int) -> list[int]:
         """Return the lag of each partition, `UNKNOWN` where it was not asked for yet; [] if nothing is known."""

@@ -7,7 +7,6 @@ Stock Spark, no jar of ours. What is used is public in bytecode though ``private
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,10 +18,11 @@ from typing import Any, ClassVar
 import structlog
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
+from rechannel.migration.link import versions
+from rechannel.migration.link.layout import LayoutError, stores_of_metadata, stores_of_partition
 from rechannel.wire.messages import ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
-OLDEST_SPARK = (4, 0)
 _MASTER_PATIENCE = 5  # seconds
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 # Where the trait of all stateful operators lives, by version.
@@ -103,9 +103,9 @@ class SparkAdapter:
             )
         self._spark = spark
         self.version = str(spark.version)
-        numbers = tuple(int(part) for part in re.findall(r"\d+", self.version)[:2])
-        if numbers < OLDEST_SPARK:
-            raise UnsupportedSparkError(f"Spark {self.version} is too old; 4.0 or newer is needed")
+        if refusal := versions.refusal(self.version):
+            raise UnsupportedSparkError(refusal)
+        self.tells_snapshots = versions.has(self.version, versions.SNAPSHOTS)
         with _translated():
             self._jvm: Any = spark._jvm
             self._context: Any = spark._jsc.sc()
@@ -242,23 +242,17 @@ class SparkAdapter:
     def known_operators(self, checkpoint: str) -> list[KnownOperator]:
         """Read all stateful operators off a checkpoint (Spark's form of <checkpoint>/state); none before a first batch.
 
-        Source: ``OperatorStateMetadata`` (v1 is one file, v2 a directory with a file per batch; the newest counts).
+        Source: ``OperatorStateMetadata`` (v1 is one file, v2 a directory with a file per batch; the newest counts; none
+        before 4.0, where the directories tell).
         """
         with _translated():
-            root = self._path(checkpoint)
-            files = root.getFileSystem(self._context.hadoopConfiguration())
-            if not files.exists(root):
-                return []
-            numbers = sorted(
-                int(status.getPath().getName())
-                for status in files.listStatus(root)
-                if status.getPath().getName().isdigit()
-            )
+            files = self._path(checkpoint).getFileSystem(self._context.hadoopConfiguration())
+            numbers = sorted(int(name) for name in self._names(files, checkpoint) if name.isdigit())
             found = [self._known_operator(files, checkpoint, number) for number in numbers]
             return [operator for operator in found if operator is not None]
 
     def store_names(self, checkpoint: str, operator: int) -> list[str]:
-        """Read an operator's store names from its metadata in the checkpoint; empty when there is none yet."""
+        """Read an operator's store names off the checkpoint; empty when it does not tell yet."""
         with _translated():
             files = self._path(checkpoint).getFileSystem(self._context.hadoopConfiguration())
             found = self._known_operator(files, checkpoint, operator)
@@ -268,25 +262,32 @@ class SparkAdapter:
         return self._jvm.org.apache.hadoop.fs.Path("/".join(parts))
 
     def _known_operator(self, files: Any, checkpoint: str, operator: int) -> KnownOperator | None:
-        path = self._path(checkpoint, str(operator), "_metadata", "metadata")
+        root = (checkpoint, str(operator))
+        found = self._names(files, *root)
+        names = self._store_names(files, root, found)
+        # A directory for each partition there is: the metadata counts those that a single-partition stage never has.
+        partitions = sum(name.isdigit() for name in found)
+        return KnownOperator(operator, partitions, tuple(names)) if names else None
+
+    def _store_names(self, files: Any, root: tuple[str, str], found: list[str]) -> list[str]:
+        if "_metadata" not in found:  # left by a Spark before 4.0
+            return stores_of_partition(self._names(files, *root, "0"))
+        path = self._path(*root, "_metadata", "metadata")
         if not files.exists(path):
-            versions = self._path(checkpoint, str(operator), "_metadata", "v2")
-            if not files.exists(versions):
-                return None
-            named = [status.getPath() for status in files.listStatus(versions) if status.getPath().getName().isdigit()]
+            named = [name for name in self._names(files, *root, "_metadata", "v2") if name.isdigit()]
             if not named:
-                return None
-            path = max(named, key=lambda item: int(item.getName()))
+                return []
+            path = self._path(*root, "_metadata", "v2", max(named, key=int))
         stream = files.open(path)
         try:
-            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            return stores_of_metadata(str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
         finally:
             stream.close()
-        names = _state_stores(str(text))
-        # A directory for each partition there is: the metadata counts those that a single-partition stage never has.
-        children = files.listStatus(self._path(checkpoint, str(operator)))
-        partitions = sum(status.getPath().getName().isdigit() for status in children)
-        return KnownOperator(operator, partitions, tuple(names))
+
+    def _names(self, files: Any, *parts: str) -> list[str]:
+        path = self._path(*parts)
+        statuses = files.listStatus(path) if files.exists(path) else []
+        return [str(status.getPath().getName()) for status in statuses]
 
     # -- queries that start --
 
@@ -467,18 +468,6 @@ def trigger_problem(execution: str, trigger: str) -> str:
     return ""
 
 
-def _state_stores(text: str) -> list[str]:
-    # The file starts with a version line ("v1"), then one JSON document.
-    start = text.find("{")
-    if start < 0:
-        raise SparkCallError("operator metadata in the checkpoint is not what Spark writes")
-    try:
-        stores = json.loads(text[start:])["stateStoreInfo"]
-        return sorted({str(store["storeName"]) for store in stores})
-    except (ValueError, KeyError, TypeError) as error:
-        raise SparkCallError(f"operator metadata in the checkpoint cannot be read: {error}") from error
-
-
 @contextmanager
 def _translated() -> Iterator[None]:
     try:
@@ -493,6 +482,8 @@ def _translated() -> Iterator[None]:
     except Py4JError as error:
         if "does not exist" in str(error):
             raise UnsupportedSparkError(f"this Spark lacks a method we need: {str(error).splitlines()[0]}") from error
+        raise SparkCallError(str(error)) from error
+    except LayoutError as error:
         raise SparkCallError(str(error)) from error
     except (ConnectionError, OSError, AttributeError) as error:
         # py4j's sockets and a session whose context was stopped under us

@@ -69,8 +69,9 @@ class Mover:
         self.directory = directory
         self.cells: dict[str, dict[str, Cell]] = {}
         self.failed: dict[str, int] = {}
+        self.application = ""
         self._store, self._signer, self._name, self._check = store, signer, name, check
-        self._author = Author("matrix", f"mover-{name}")
+        self._author = Author(store.cluster, f"mover-{name}")
         self._decisions = 0
         self._fed = 0
 
@@ -210,7 +211,8 @@ class Mover:
 
     @property
     def _application(self) -> str:
-        return self._found()[0]
+        self.application = self._found()[0]
+        return self.application
 
     def _found(self) -> tuple[str, LinkReport] | tuple[()]:
         for name in self._store.applications(time.time() - 60):

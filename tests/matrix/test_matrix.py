@@ -33,7 +33,8 @@ CORES = tuple(int(text) for text in os.environ.get("MATRIX_CORES", "1,2").split(
 WANTED = [
     wave
     for wave in WAVES
-    if os.environ.get("MATRIX_STORES", "") in wave.store
+    if wave.workloads
+    and os.environ.get("MATRIX_STORES", "") in wave.store
     and os.environ.get("MATRIX_STATE", "") in ("", "python" if wave.python else "sql")
 ]
 

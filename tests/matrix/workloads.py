@@ -7,6 +7,7 @@ pushes the watermark over everything. So the output does not depend on where the
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,11 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+try:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+except ImportError:  # before Spark 4.0, where the queries that need them cannot run
+    StatefulProcessor = object  # type: ignore[assignment, misc]
 
 SCHEMA = "seq long, key long, pair long, at timestamp"
 FILES = 9
@@ -365,6 +370,10 @@ STORES: dict[str, dict[str, str]] = {
 }
 
 
+# Names of queries, a semicolon between two: only these. Read by the application and by who moves it.
+CHOSEN = frozenset(filter(None, os.environ.get("MATRIX_QUERIES", "").split(";")))
+
+
 @dataclass(frozen=True)
 class Wave:
     """Queries that run at once: those of one store whose state is Spark's own, or Python's."""
@@ -376,7 +385,7 @@ class Wave:
     def workloads(self) -> list[Workload]:
         """The queries of this wave that its store can hold."""
         possible = [item for item in WORKLOADS if self.store != "HDFS-backed" or not item.rocksdb_only]
-        return [item for item in possible if item.python is self.python]
+        return [item for item in possible if item.python is self.python and (not CHOSEN or item.name in CHOSEN)]
 
 
 WAVES = tuple(Wave(store, python) for store in STORES for python in (False, True))

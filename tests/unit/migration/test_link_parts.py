@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,14 +12,15 @@ import rechannel
 from rechannel.conf.settings import load
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.journal import Journal
+from rechannel.migration.link.link import Link
 from rechannel.migration.link.spark_adapter import (
     SparkAdapter,
     UnsupportedSparkError,
     _host,
-    _state_stores,
     trigger_problem,
 )
-from rechannel.wire.messages import MoveTransition
+from rechannel.monitors.tasks import Relocated
+from rechannel.wire.messages import ExecutorInfo, MoveTransition
 
 LINE = MoveTransition(
     move="m",
@@ -93,6 +95,23 @@ def test_a_full_disk_forbids_the_step_and_is_counted():
     journal.close()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "drifted"),
+    [("0", "1", 1), ("0", "2", 0), ("gone", "1", 0), ("1", "0", 0)],
+    ids=["by spark", "as asked", "its executor is gone", "off a drained node"],
+)
+def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
+    link = object.__new__(Link)  # attaching needs a session
+    hosts = {"0": "a", "1": "b", "2": "c"}
+    infos = {name: ExecutorInfo(executor=name, host=host, cores=1, added=1.0) for name, host in hosts.items()}
+    link._table = SimpleNamespace(executors=infos)
+    link._reconciler = SimpleNamespace(asked_for=lambda _query, _stage, _partition, where: where == "2")
+    link._releases = SimpleNamespace(cordoned=set())
+    link._retiring, link._drains, link._drifted = set(), {"b"}, 0
+    link._relocated(Relocated("q", 0, 3, before, after))
+    assert link._drifted == drifted
+
+
 class Classic:
     """What attach looks at before it touches the JVM."""
 
@@ -136,15 +155,6 @@ def test_a_wrong_configuration_never_fails_the_script(monkeypatch, tmp_path):
 )
 def test_an_executors_host_is_read_with_and_without_its_port(text, host):
     assert _host(text) == host
-
-
-def test_store_names_are_read_off_the_metadata():
-    stores = '{"storeName":"right"},{"storeName":"left"}'
-    text = f'v1\n{{"operatorInfo":{{"operatorId":0}},"stateStoreInfo":[{stores}]}}'
-    assert _state_stores(text) == ["left", "right"]
-    for bad in ("", "v1\n{", "v1\n{}", 'v1\n{"stateStoreInfo":[{}]}'):
-        with pytest.raises(RuntimeError):
-            _state_stores(bad)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""Which state stores an operator has, read off the files that Spark leaves in the checkpoint. Pure: no Spark here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+DEFAULT_STORE = "default"
+# Source: SymmetricHashJoinStateManager (state formats 1 and 2, the only ones before 4.0).
+JOIN_STORES = (
+    "left-keyToNumValues",
+    "left-keyWithIndexToValue",
+    "right-keyToNumValues",
+    "right-keyWithIndexToValue",
+)
+# Source: HDFSBackedStateStoreProvider, RocksDBFileManager.
+_VERSION_FILE = re.compile(r"\d+\.(delta|snapshot|zip|changelog)")
+
+
+class LayoutError(ValueError):
+    """What lies in the checkpoint is not what Spark writes."""
+
+
+def stores_of_metadata(text: str) -> list[str]:
+    """Return the store names out of an operator's metadata (4.0 and newer): a version line, then one JSON document."""
+    start = text.find("{")
+    if start < 0:
+        raise LayoutError("operator metadata in the checkpoint is not what Spark writes")
+    try:
+        stores = json.loads(text[start:])["stateStoreInfo"]
+        return sorted({str(store["storeName"]) for store in stores})
+    except (ValueError, KeyError, TypeError) as error:
+        raise LayoutError(f"operator metadata in the checkpoint cannot be read: {error}") from error
+
+
+def stores_of_partition(names: Iterable[str]) -> list[str]:
+    """Return the store names out of the names in a partition's directory, for checkpoints without metadata.
+
+    Before 4.0 an operator had either the one store without a name, whose files lie in the partition's own directory, or
+    was a join with four named ones, a directory each (``StateStoreId.storeCheckpointLocation``). Empty as long as
+    nothing proves the one or the other: a store that does not exist must not be steered.
+    """
+    found = set(names)
+    if found.issuperset(JOIN_STORES):
+        return sorted(JOIN_STORES)
+    if any(_VERSION_FILE.fullmatch(name) for name in found) and found.isdisjoint(JOIN_STORES):
+        return [DEFAULT_STORE]
+    return []

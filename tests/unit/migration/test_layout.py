@@ -1,0 +1,38 @@
+"""Store names off what Spark leaves in a checkpoint, of every version."""
+
+from __future__ import annotations
+
+import pytest
+
+from rechannel.migration.link.layout import JOIN_STORES, LayoutError, stores_of_metadata, stores_of_partition
+
+
+def test_store_names_are_read_off_the_metadata():
+    stores = '{"storeName":"right"},{"storeName":"left"}'
+    text = f'v1\n{{"operatorInfo":{{"operatorId":0}},"stateStoreInfo":[{stores}]}}'
+    assert stores_of_metadata(text) == ["left", "right"]
+
+
+@pytest.mark.parametrize("bad", ["", "v1\n{", "v1\n{}", 'v1\n{"stateStoreInfo":[{}]}'])
+def test_what_spark_does_not_write_is_an_error(bad):
+    with pytest.raises(LayoutError):
+        stores_of_metadata(bad)
+
+
+@pytest.mark.parametrize(
+    ("names", "stores"),
+    [
+        (["1.delta", ".1.delta.crc", "_metadata"], ["default"]),
+        (["1.zip", "SSTs"], ["default"]),
+        (["1.changelog", "2.changelog"], ["default"]),
+        (list(JOIN_STORES), sorted(JOIN_STORES)),
+        ([], []),
+        (["_metadata"], []),
+        ([".1.delta.3f.TID7.tmp"], []),
+        (list(JOIN_STORES[:3]), []),
+        ([*JOIN_STORES[:3], "1.delta"], []),
+    ],
+    ids=["HDFS-backed", "RocksDB", "changelog", "join", "empty", "schema only", "unfinished", "half a join", "neither"],
+)
+def test_without_metadata_the_directories_tell_or_nothing_is_said(names, stores):
+    assert stores_of_partition(names) == stores
