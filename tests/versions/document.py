@@ -13,7 +13,7 @@ _HEADS = (
     *(f"moves, {store}" for store in STORES),
     "failed task attempts",
     "old copies closed",
-    "newest snapshots",
+    "age of snapshots",
     "restarted query",
     "drained node",
 )
@@ -56,14 +56,13 @@ def _row(version: str, found: dict[str, Any]) -> list[str]:
         return [version, f"**{_cell(found['error'])}**", *[""] * (len(_HEADS) - 2)]
     moved, changed = found["moved"], found["changed"]
     closed = moved["closed"]
-    lags = changed["snapshot_lags"]
     exact = "" if not changed["wrong"] else ", **not exact**"
     return [
         found["spark"],
         *(_moves(moved["cells"].get(store, {})) for store in STORES),
         str(moved["failed_tasks"] + changed["failed_tasks"]),
         f"{closed.get('closed', 0)} logged, {closed.get('presumed', 0)} presumed",
-        f"up to {max(lags)} batches behind" if lags else "not told",
+        "told" if changed["snapshot_lags"] else "not told",
         _cell(changed["restarted"]) + exact,
         "released" if changed["drained"] else "**not released**",
     ]
