@@ -32,8 +32,8 @@ bench: $(STAMP) ## Measure the policies and migrations (two hours; ARGS=--quick:
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
 	$(BIN)/python -m benchmarks.migration --json out/migration.json --document docs/migration.md $(ARGS)
 
-# What tests call beside Python, such as promtool, is looked for here first.
-test test-unit test-full: export PATH := $(abspath $(BIN)):$(PATH)
+# What tests call beside Python and no package of the system brings: promtool.
+test test-unit test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)
 
 test: $(TOOLS) test-unit ## Every test that fits CI's time, on real Redis and real Spark
 	$(BIN)/python -m pytest tests -m 'not slow and (redis or spark)'

@@ -67,7 +67,7 @@ find_python() {
 # promtool out of Debian's package, which would start a server if it were installed.
 fetch_promtool() {
     place=$(mktemp -d) || return 1
-    (cd "$place" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . && cp usr/bin/promtool "$venv/bin/")
+    (cd "$place" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . && mkdir -p "$venv/tools" && cp usr/bin/promtool "$venv/tools/")
     found=$?
     rm -rf "$place"
     return "$found"
@@ -81,7 +81,7 @@ tools() {
     if ! command -v chromium >/dev/null 2>&1; then
         apt_install chromium || printf 'setup: chromium could not be installed; the web view is not tried in it\n' >&2
     fi
-    if [ ! -x "$venv/bin/promtool" ]; then
+    if [ ! -x "$venv/tools/promtool" ]; then
         fetch_promtool || printf 'setup: promtool could not be fetched; the alert rules are not tested\n' >&2
     fi
 }
