@@ -7,7 +7,7 @@ leader: the last applied decision without an outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -87,9 +87,9 @@ class Aftermath:
         """A migration begins: its outcome is awaited, that of the one before it no more."""
         self._awaited[application] = decision
 
-    def adopt(self, application: str) -> Decision | None:
+    def adopt(self, application: str, kept: Sequence[tuple[str, Decision]]) -> Decision | None:
         """Await the outcome of what a leader before us began; returns its decision if that was to be undone."""
-        applied = self._applied(application)
+        applied = _applied(application, kept)
         if not applied or application in self._awaited:
             return None
         known = [
@@ -105,20 +105,12 @@ class Aftermath:
 
     def undoable(self, application: str, decision: str = "") -> Decision | None:
         """Return the decision of this id, or the last one that moved something and was not undone ("")."""
-        applied = self._applied(application)
+        applied = _applied(application, kept_decisions(self._store))
         undone = {known.undoes for known in applied}
         for known in applied:
             if known.decision == decision or not (decision or known.undoes or known.decision in undone):
                 return known
         return None
-
-    def _applied(self, application: str) -> list[Decision]:
-        """Decisions that moved something in an application, the last one first."""
-        return [
-            decision
-            for name, decision in reversed(kept_decisions(self._store))
-            if name == application and decision.outcome == "applied"
-        ]
 
     def awaits(self, application: str) -> bool:
         """Whether the outcome of an application's last migration is still to come."""
@@ -177,3 +169,8 @@ class Aftermath:
         asked = decision.forced or decision.trigger == DRAIN or decision.undoes
         acts = self._settings.reschedule.mode == "apply" and self._settings.migration.rollback
         return acts and not asked
+
+
+def _applied(application: str, kept: Sequence[tuple[str, Decision]]) -> list[Decision]:
+    """Decisions that moved something in an application, the last one first."""
+    return [decision for name, decision in reversed(kept) if name == application and decision.outcome == "applied"]

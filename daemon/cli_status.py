@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import threading
@@ -26,6 +25,7 @@ from rechannel.daemon.snapshot import (
     Snapshot,
     build_snapshot,
     fresh_usage,
+    measured_only,
     slow_sentence,
     take_snapshot,
 )
@@ -154,8 +154,7 @@ def _application(
     details: bool,
 ) -> Row:
     report = facts.report
-    # What is shown is what was measured; what is expected stands beside it.
-    measured = dataclasses.replace(settings, reschedule=dataclasses.replace(settings.reschedule, forecast=False))
+    measured = measured_only(settings)  # what is expected stands beside it
     arguments = (facts.application, report, facts.batches, facts.windows, measured, now, frozenset(drains))
     ready = take_snapshot(*arguments)
     model = build_snapshot(*arguments) if isinstance(ready, NotReady) else ready

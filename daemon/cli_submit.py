@@ -67,10 +67,9 @@ class Submission:
 
     def shown(self) -> str:
         """The whole as one line for a shell."""
-        return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in self.environment.items()), self._line()])
-
-    def _line(self) -> str:
-        return shlex.join(self.command)
+        return " ".join(
+            [*(f"{name}={shlex.quote(value)}" for name, value in self.environment.items()), shlex.join(self.command)]
+        )
 
 
 @click.command(

@@ -10,7 +10,6 @@ stayed so for a while, as long as a drained node holds state, and when a migrati
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import threading
 import time
@@ -26,6 +25,7 @@ from rechannel.daemon.collect import Collector
 from rechannel.daemon.counts import Counts
 from rechannel.daemon.deciding import Ask
 from rechannel.daemon.following import in_flight
+from rechannel.daemon.kept import kept_decisions
 from rechannel.daemon.lead import Lead, Turn, steady_clock
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.occasions import Occasions
@@ -33,9 +33,9 @@ from rechannel.daemon.orders import Orders, left_on
 from rechannel.daemon.planning import Planning
 from rechannel.daemon.requests import Desk
 from rechannel.daemon.seen import Seen, look
-from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
+from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, measured_only, take_snapshot
 from rechannel.daemon.telling import Telling
-from rechannel.daemon.triggers import TIMEOUT
+from rechannel.daemon.triggers import TIMEOUT, only
 from rechannel.daemon.undoing import ROLLBACK, Undoing
 from rechannel.daemon.wishes import Wish
 from rechannel.wire import keys
@@ -103,19 +103,20 @@ class Controller:
             if turn is not Turn.KEPT:
                 self._adopted = False
                 self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
-            if not self._adopted:
-                self.occasions.adopt()
             unseen = self.migrations.unexamined(set(reports), anew=not self._adopted)
+            kept = kept_decisions(self._store) if unseen or not self._adopted else []
+            if not self._adopted:
+                self.occasions.adopt(kept)
             if unseen or not self._adopted:
                 paused = self.orders.adopt({name: reports[name] for name in unseen})
                 if paused and not self.lead.paused:
                     self.lead.pause(True)
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
-            self._each(unseen, self.undoing.adopt)
+            self._each(unseen, lambda name: self.undoing.adopt(name, kept))
             self._adopted = True
             known = self.occasions.heard(reports)
             self._telling.keep(known)
-            self._complained = {name: at for name, at in self._complained.items() if name in known}
+            self._complained = only(self._complained, known)
             self.orders.publish(self.lead.paused, self.lead.epoch)
             if self._steady() >= self._words_at + self.settings.agent.window:
                 self._words_at = self._steady()
@@ -451,10 +452,8 @@ class Controller:
         facts = self._collector.gather(application)
         if facts is None:
             return
-        # What is so now: what is expected is for decisions alone.
-        rules = dataclasses.replace(self.settings.reschedule, forecast=False)
-        settings = dataclasses.replace(self.settings, reschedule=rules)
-        arguments = (application, facts.report, facts.batches, facts.windows, settings, self._clock())
+        settings, now = measured_only(self.settings), self._clock()
+        arguments = (application, facts.report, facts.batches, facts.windows, settings, now)
         found = take_snapshot(*arguments, self.orders.nodes)
         if isinstance(found, NotReady):
             self.occasions.not_ready(application)

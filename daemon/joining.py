@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.triggers import AGREEMENTS, figures_last
+from rechannel.daemon.triggers import AGREEMENTS, figures_last, only
 from rechannel.wire.messages import Decision, LinkReport
 
 _FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
@@ -77,7 +77,7 @@ class Joining:
 
     def keep(self, applications: Container[str]) -> None:
         """Forget every other application."""
-        self._watched = {name: it for name, it in self._watched.items() if name in applications}
+        self._watched = only(self._watched, applications)
 
     def forget(self) -> None:
         """Forget everything: another controller leads."""

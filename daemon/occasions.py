@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, Protocol
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import pending
@@ -17,13 +16,22 @@ from rechannel.daemon.calendar import clock_time
 from rechannel.daemon.choosing import DRAIN
 from rechannel.daemon.following import in_flight
 from rechannel.daemon.joining import Joining
-from rechannel.daemon.kept import kept_decisions
-from rechannel.daemon.migrations import Migrations
-from rechannel.daemon.orders import Orders, left_on
+from rechannel.daemon.leader import Leader
+from rechannel.daemon.orders import left_on
 from rechannel.daemon.pending import PENDING, Pending
 from rechannel.daemon.snapshot import Snapshot
-from rechannel.daemon.triggers import EXECUTORS, HELD_BACK, OVERLOAD, TIMEOUT, Guard, Measure, Overload, figures_last
-from rechannel.daemon.wishes import SavedPlan, Wish, from_plan, read_plan
+from rechannel.daemon.triggers import (
+    EXECUTORS,
+    HELD_BACK,
+    OVERLOAD,
+    TIMEOUT,
+    Guard,
+    Measure,
+    Overload,
+    figures_last,
+    only,
+)
+from rechannel.daemon.wishes import SavedPlan, from_plan, read_plan
 from rechannel.policies.queueing import executor_utilization
 from rechannel.wire.messages import BatchReport, Decision, LinkReport, PendingPlan, Refusal
 from rechannel.wire.signing import Signer
@@ -31,52 +39,6 @@ from rechannel.wire.store import Author, Store
 
 _RETRY_EVERY = 10.0  # seconds between two decisions on the same drain
 _REMEMBERED = 3600.0  # seconds of silence after which what is known of an application is forgotten
-
-
-class Leader(Protocol):
-    """What the occasions need of the controller."""
-
-    migrations: Migrations
-    orders: Orders
-
-    @property
-    def settings(self) -> Settings:
-        """Its settings."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch it leads in."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether everything is paused."""
-
-    def decide(
-        self,
-        trigger: str,
-        *,
-        application: str,
-        user: str = "",
-        reason: str = "",
-        apply: bool = False,
-        force: bool = False,
-        policy: str = "",
-        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
-        pending: str = "",
-    ) -> Decision:
-        """Decide on one application and keep the decision."""
-
-    def refuse(
-        self,
-        trigger: str,
-        application: str,
-        refusal: Refusal,
-        *,
-        user: str = "",
-        reason: str = "",
-        pending: str = "",
-    ) -> Decision:
-        """Keep a decision not to act that needed no plan."""
 
 
 class Occasions:
@@ -97,7 +59,6 @@ class Occasions:
         self.guard = Guard(leader.settings)
         self.pending = Pending(store, signer, author, steady)
         self._leader = leader
-        self._store = store
         self._author = author
         self._clock = clock
         self._steady = steady
@@ -114,9 +75,8 @@ class Occasions:
         self.guard.settings = settings
         self._joining.take(settings)
 
-    def adopt(self) -> None:
-        """Learn from Redis what was decided and which plans wait: a lead begins, or Redis is another one."""
-        kept = kept_decisions(self._store)
+    def adopt(self, kept: Sequence[tuple[str, Decision]]) -> None:
+        """Learn what was decided and which plans wait: a lead begins, or Redis is another one."""
         self._heard |= dict.fromkeys((name for name, _ in kept), self._steady())  # they may report again
         self.guard.adopt(kept)
         self.pending.adopt(decision for _, decision in kept)
@@ -254,10 +214,9 @@ class Occasions:
         self._heard |= dict.fromkeys(applications, now)
         for part in (self.guard, self._joining, self._overload):
             part.keep(self._heard)
-        known: dict[str, Any]
-        for known in (self._batches, self._looked, self._drain_at):
-            for name in [name for name in known if name not in self._heard]:
-                del known[name]
+        self._batches = only(self._batches, self._heard)
+        self._looked = only(self._looked, self._heard)
+        self._drain_at = only(self._drain_at, self._heard)
         return self._heard
 
     def decide_by_timeout(self, application: str) -> Decision | None:

@@ -128,13 +128,13 @@ class Desk:
             "plan": self._plan,
             "rebalance": self._rebalance,
             "apply": self._apply,
-            "cancel": self._cancel,
+            "cancel": lambda request: self._end(request, "pending", self._leader.cancel),
             "rollback": self._rollback,
             "pause": lambda request: self._pause(request, True),
             "resume": lambda request: self._pause(request, False),
             "stop": self._stop,
             "drain": self._drain,
-            "undrain": self._undrain,
+            "undrain": lambda request: self._end(request, "node", self._leader.undrain),
         }
 
     def forget(self) -> None:
@@ -309,14 +309,6 @@ class Desk:
         data = {name: value for name, value in msgspec.to_builtins(waiting).items() if name != "plan"}
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
 
-    def _cancel(self, request: Request) -> Reply:
-        pending = request.arguments.get("pending", "")
-        try:
-            sentence = self._leader.cancel(pending, user=request.user, reason=request.reason)
-        except ValueError as error:
-            return _no(request, str(error))
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"pending": pending})
-
     def _rollback(self, request: Request) -> Reply:
         application = self._application(request, request.arguments.get("application", ""))
         if isinstance(application, Reply):
@@ -401,13 +393,14 @@ class Desk:
             return _no(request, str(error))
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"node": given["node"]})
 
-    def _undrain(self, request: Request) -> Reply:
-        node = request.arguments.get("node", "")
+    def _end(self, request: Request, what: str, order: Callable[..., str]) -> Reply:
+        """End something by its name, which stands among the arguments as ``what``."""
+        named = request.arguments.get(what, "")
         try:
-            sentence = self._leader.undrain(node, user=request.user, reason=request.reason)
+            sentence = order(named, user=request.user, reason=request.reason)
         except ValueError as error:
             return _no(request, str(error))
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"node": node})
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={what: named})
 
 
 def _bound(remembered: OrderedDict[str, Any]) -> None:

@@ -12,6 +12,7 @@ Executors of drained nodes, and those about to be released, are in the model but
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -77,6 +78,11 @@ class Snapshot:
     shuffles_seen: float | None = None
     notes: tuple[str, ...] = ()
     outlooks: Mapping[str, forecasting.StageOutlook] = field(default_factory=dict)
+
+
+def measured_only(settings: Settings) -> Settings:
+    """Return settings by which a model is of what was measured: what is expected is for decisions alone."""
+    return dataclasses.replace(settings, reschedule=dataclasses.replace(settings.reschedule, forecast=False))
 
 
 def take_snapshot(

@@ -90,8 +90,8 @@ class Overload:
 
     def keep(self, applications: Container[str]) -> None:
         """Forget every other application."""
-        self._levels = _of(self._levels, applications)
-        self._next_try = _of(self._next_try, applications)
+        self._levels = only(self._levels, applications)
+        self._next_try = only(self._next_try, applications)
 
     def forget(self) -> None:
         """Forget everything: another controller leads."""
@@ -316,7 +316,7 @@ class Guard:
         """Forget every other application but for what it moved: that is everybody's budget."""
         self._last = {key: at for key, at in self._last.items() if key[0] in applications}
         self._told = {key: until for key, until in self._told.items() if key[0] in applications}
-        self._recommended = _of(self._recommended, applications)
+        self._recommended = only(self._recommended, applications)
 
     def _of_hour(self, now: float) -> Mapping[str, tuple[float, int]]:
         """What was moved, and when. What is ahead of a clock that was set back counts for an hour from then on."""
@@ -344,5 +344,6 @@ class Guard:
         )
 
 
-def _of(known: Mapping[str, Known], applications: Container[str]) -> dict[str, Known]:
+def only(known: Mapping[str, Known], applications: Container[str]) -> dict[str, Known]:
+    """Return what is known of these applications."""
     return {name: it for name, it in known.items() if name in applications}

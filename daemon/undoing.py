@@ -5,56 +5,23 @@ What goes back by itself waits for the end of an excluded period; what an operat
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from rechannel.daemon.aftermath import Aftermath, Undo
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.following import in_flight
-from rechannel.daemon.migrations import Migrations
+from rechannel.daemon.leader import Leader
 from rechannel.daemon.outcome import KEPT
-from rechannel.daemon.snapshot import Snapshot
 from rechannel.daemon.triggers import Guard
-from rechannel.daemon.wishes import Wish, back
+from rechannel.daemon.wishes import back
 from rechannel.migration.moves import MoveState
-from rechannel.wire.messages import Decision, Refusal
+from rechannel.wire.messages import Decision
 
 ROLLBACK = "rollback"  # the trigger that stands for a migration that goes back
 _RETRY_EVERY = 10.0  # seconds between two tries of a rollback
 _PATIENCE = 600.0  # seconds in which a rollback has to become possible
-
-
-class Leader(Protocol):
-    """What a rollback needs of the controller."""
-
-    migrations: Migrations
-
-    @property
-    def epoch(self) -> int:
-        """The epoch it leads in."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether everything is paused."""
-
-    def decide(
-        self,
-        trigger: str,
-        *,
-        application: str,
-        user: str = "",
-        reason: str = "",
-        apply: bool = False,
-        force: bool = False,
-        policy: str = "",
-        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
-    ) -> Decision:
-        """Decide on one application and keep the decision."""
-
-    def refuse(self, trigger: str, application: str, refusal: Refusal, *, user: str = "", reason: str = "") -> Decision:
-        """Keep a decision not to act that needed no plan."""
 
 
 class Undoing:
@@ -116,9 +83,9 @@ class Undoing:
             self._leader.migrations.kept(application)
         self._regressed(application, undo)
 
-    def adopt(self, application: str) -> None:
+    def adopt(self, application: str, kept: Sequence[tuple[str, Decision]]) -> None:
         """Go on where the leader before us was."""
-        self._regressed(application, self._aftermath.adopt(application))
+        self._regressed(application, self._aftermath.adopt(application, kept))
 
     def attempt(self, application: str) -> Decision | None:
         """Move back what a decision moved, once nothing else is under way; returns the decision once there is one."""
