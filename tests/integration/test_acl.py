@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 from click.testing import CliRunner, Result
+from integration import common
 from unit.daemon.fakes import window
 
 from benchmarks.testbed.processes import ProcessGroup
@@ -29,6 +30,7 @@ from rechannel.wire.signing import make_keys
 from rechannel.wire.store import Author, Store, StoreError, StoreRefusedError
 
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
+until = functools.partial(common.until, seconds=60.0)
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(5 * PATIENCE)]
 NODE, OTHER = "127.0.0.2", "127.0.0.3"
 
@@ -50,13 +52,6 @@ def run(*arguments: str, code: int = 0) -> Result:
     done = CliRunner().invoke(main, [*arguments])
     assert done.exit_code == code, done.output
     return done
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture

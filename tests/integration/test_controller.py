@@ -20,6 +20,7 @@ import pytest
 import redis
 import structlog
 from click.testing import CliRunner, Result
+from integration.common import configured, leading, until
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World
 
 from benchmarks.testbed.redis_server import RedisServer
@@ -29,21 +30,11 @@ from rechannel.daemon.cli import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
-from rechannel.wire.signing import Verifier, make_keys
+from rechannel.wire.signing import Verifier
 from rechannel.wire.store import Author, Store, StoreDeposedError, StoreRefusedError
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 PATIENCE = 30.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -59,18 +50,8 @@ def _log() -> Iterator[io.StringIO]:
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration file that the environment names, with quick times and a fresh key pair."""
-    (tmp_path / "password").write_text("geheim\n")
-    make_keys(tmp_path / "keys")
-    path = tmp_path / "rechannel.toml"
-    path.write_text(
-        f"""
-[redis]
-url = "unix://{server.socket_path}"
-password_file = "{tmp_path}/password"
+    more = """
 timeout = 0.9
-[signing]
-private_key_file = "{tmp_path}/keys/signing.key"
-public_key_file = "{tmp_path}/keys/signing.pub"
 [controller]
 name = "test"
 lease = 6
@@ -78,7 +59,7 @@ observe = 0.1
 [gate]
 move_cost = 0.01
 """
-    )
+    path = configured(tmp_path, server, more)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return path
 
@@ -95,16 +76,8 @@ def raw(store: Store) -> redis.Redis:
 @pytest.fixture
 def led(settings: Settings, store: Store) -> Iterator[None]:
     """A controller that leads, in a thread of this process."""
-    stop = threading.Event()
-    thread = threading.Thread(target=run_controller, args=(settings, stop))
-    thread.start()
-    try:
-        until(lambda: state(store))
+    with leading(settings, lambda: state(store)):
         yield
-    finally:
-        stop.set()
-        thread.join(PATIENCE)
-    assert not thread.is_alive()
 
 
 def state(store: Store) -> ControllerState | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +14,14 @@ import structlog
 from click.testing import CliRunner
 from docs.pages import PAGES, block_commands
 from docs.test_commands import variants
+from integration.common import configured, leading
 from unit.daemon.fakes import World
 
 from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon import log
 from rechannel.daemon.cli import OVERVIEW, main
-from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
-from rechannel.wire.signing import make_keys
 from rechannel.wire.store import Store
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
@@ -41,18 +39,8 @@ RIGHT = {"rebalance": (0, 3, 4), "rollback": (0, 4), "stop": (0, 3)}
 
 @pytest.fixture
 def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    (tmp_path / "password").write_text("geheim\n")
-    make_keys(tmp_path / "keys")
     later = time.strftime("%a", time.gmtime(time.time() + 2 * 86_400))
-    path = tmp_path / "rechannel.toml"
-    path.write_text(
-        f"""
-[redis]
-url = "unix://{server.socket_path}"
-password_file = "{tmp_path}/password"
-[signing]
-private_key_file = "{tmp_path}/keys/signing.key"
-public_key_file = "{tmp_path}/keys/signing.pub"
+    more = f"""
 [controller]
 observe = 0.1
 [gate]
@@ -60,7 +48,7 @@ move_cost = 0.01
 [reschedule]
 off_peak = ["{later} 02:00-05:00"]
 """
-    )
+    path = configured(tmp_path, server, more)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     monkeypatch.chdir(tmp_path)
     log.set_up(io.StringIO())  # the controller's lines, which must not get between those of the command line
@@ -72,17 +60,8 @@ off_peak = ["{later} 02:00-05:00"]
 @pytest.fixture
 def led(settings: Settings, store: Store) -> Iterator[None]:
     """A controller that leads, in a thread of this process."""
-    stop = threading.Event()
-    thread = threading.Thread(target=run_controller, args=(settings, stop))
-    thread.start()
-    try:
-        while store.get(keys.STATE) is None:
-            time.sleep(0.02)
+    with leading(settings, lambda: store.get(keys.STATE) is not None):
         yield
-    finally:
-        stop.set()
-        thread.join(30)
-    assert not thread.is_alive()
 
 
 def put(words: list[str]) -> list[str]:

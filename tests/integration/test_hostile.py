@@ -14,7 +14,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import psutil
 import pytest
 import redis
 from click.testing import CliRunner
+from integration import common
 from unit.daemon.fakes import APP, QUERY, World
 
 from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
@@ -46,20 +47,11 @@ from rechannel.wire.signing import Signer, Verifier, make_keys
 from rechannel.wire.store import Author, Store
 
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
+until = functools.partial(common.until, seconds=60.0)
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(10 * PATIENCE)]
 HOST = "127.0.0.2"
 NAMES = {"node": HOST, "app": APP, "query": QUERY, "request": "r1"}
 MIB = 2**20
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -72,25 +64,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    make_keys(tmp_path / "keys")
-    (tmp_path / "password").write_text("geheim\n")
-    path = tmp_path / "rechannel.toml"
-    path.write_text(
-        f"""
-[redis]
-url = "unix://{server.socket_path}"
-password_file = "{tmp_path}/password"
+    more = """
 timeout = 5
-[signing]
-private_key_file = "{tmp_path}/keys/signing.key"
-public_key_file = "{tmp_path}/keys/signing.pub"
 [controller]
 lease = 25
 observe = 0.2
 [gate]
 move_cost = 0.01
 """
-    )
+    path = common.configured(tmp_path, server, more)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return load(path)
 

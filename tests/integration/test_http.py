@@ -2,63 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
+from integration import common
 from unit.daemon.fakes import World
 
-from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.redis_server import RedisServer, free_port
 from rechannel.conf.settings import load
-from rechannel.wire.signing import make_keys
 from rechannel.wire.store import Store
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-    return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+until = functools.partial(common.until, seconds=60.0)
 
 
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path) -> Path:
-    (tmp_path / "password").write_text("geheim\n")
-    make_keys(tmp_path / "keys")
-    path = tmp_path / "rechannel.toml"
-    path.write_text(
-        f"""
-[redis]
-url = "unix://{server.socket_path}"
-password_file = "{tmp_path}/password"
+    more = f"""
 timeout = 0.9
-[signing]
-private_key_file = "{tmp_path}/keys/signing.key"
-public_key_file = "{tmp_path}/keys/signing.pub"
 [controller]
 lease = 6
 observe = 0.2
 listen = "127.0.0.1:{free_port()}"
 """
-    )
-    return path
+    return common.configured(tmp_path, server, more)
 
 
 def started(config: Path) -> subprocess.Popen[str]:

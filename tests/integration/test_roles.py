@@ -17,6 +17,7 @@ import redis
 import structlog
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from integration.common import until
 from unit.daemon.fakes import APP, World, window
 
 from benchmarks.testbed.redis_server import RedisServer
@@ -38,14 +39,6 @@ PATIENCE = 30.0
 ORDERS = ("rebalance --apply", "stop", "pause", "resume", f"drain {NODE}", f"undrain {NODE}", "rollback")
 
 Users = Callable[[Role], Settings]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture(autouse=True)

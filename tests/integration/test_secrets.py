@@ -14,6 +14,7 @@ import click
 import pytest
 import structlog
 from click.testing import CliRunner
+from integration.common import configured
 from unit.daemon.fakes import APP
 
 from benchmarks.testbed.processes import ProcessGroup
@@ -24,7 +25,7 @@ from rechannel.daemon.cli import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.courier import Courier
 from rechannel.monitors.agent import Pusher, open_store
-from rechannel.wire.signing import KeyFileError, Signer, Verifier, make_keys
+from rechannel.wire.signing import KeyFileError, Signer, Verifier
 from rechannel.wire.store import Author, Store, StoreError
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
@@ -59,25 +60,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "password").write_text(PASSWORD + "\n")
-    (tmp_path / "password").chmod(0o600)
     (tmp_path / "plan.json").write_text("{}")
-    make_keys(tmp_path / "keys")
-    path = tmp_path / "rechannel.toml"
-    path.write_text(
-        f"""
-[redis]
-url = "unix://{server.socket_path}"
-password_file = "{tmp_path}/password"
+    more = f"""
 timeout = 0.5
-[signing]
-private_key_file = "{tmp_path}/keys/signing.key"
-public_key_file = "{tmp_path}/keys/signing.pub"
 [controller]
 lease = 10
 audit_file = "{tmp_path}/audit.jsonl"
 """
-    )
+    path = configured(tmp_path, server, more, password=PASSWORD)
+    (tmp_path / "password").chmod(0o600)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return path
 

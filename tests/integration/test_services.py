@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -14,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
+from integration import common
 
 from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
@@ -24,6 +25,7 @@ from rechannel.wire.signing import make_keys
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
+until = functools.partial(common.until, seconds=60.0)
 WATCHDOG = 8.0  # seconds; the daemons may ask for more
 
 # A controller whose job takes the lock and never lets it go, once a file is there.
@@ -81,13 +83,6 @@ class Manager:
         self._stop.set()
         self._thread.join()
         self._socket.close()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture
