@@ -37,9 +37,12 @@ def _has(capability: int) -> bool:
     return bool(_bounding() >> capability & 1)
 
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not _has(SYS_PTRACE), reason="needs root with CAP_SYS_PTRACE to become other users"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not _has(SYS_PTRACE), reason="needs root with CAP_SYS_PTRACE to become other users"
+    ),
+    pytest.mark.xdist_group("executors of this machine"),  # each sees what another one starts
+]
 
 
 @pytest.fixture
