@@ -39,7 +39,7 @@ test: $(TOOLS) test-unit ## Every test that fits CI's time, on real Redis and re
 	$(BIN)/python -m pytest tests -m 'not slow and (redis or spark)'
 
 test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: a few minutes
-	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark' -n logical --dist loadgroup
+	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark' -n logical --dist worksteal
 
 test-full: $(TOOLS) ## Every test, the long ones too (an hour); writes the matrix in docs/compatibility.md
 	$(BIN)/python -m pytest tests

@@ -78,7 +78,8 @@ def test_an_order_leaves_two_lines(audited: Controller, store: FakeStore, path: 
 
 
 def test_every_argument_of_a_verb_is_written_down() -> None:
-    taken = set(re.findall(r'(?:arguments|given)(?:\.get\(|\[)"(\w+)"', inspect.getsource(requests)))
+    source = inspect.getsource(requests)
+    taken = set(re.findall(r'(?:(?:arguments|given)(?:\.get\(|\[)|_end\(request, )"(\w+)"', source))
     assert {"at", "when", "pending", "plan", "node"} <= taken
     assert set(entry(arguments=dict.fromkeys(taken, "x")).arguments) == taken
 

@@ -27,6 +27,7 @@ from rechannel.conf.settings import RedisSettings
 from rechannel.daemon import cli_history, cli_status, cli_tables, cli_top, collect
 from rechannel.daemon.aftermath import Aftermath
 from rechannel.daemon.collect import Collector, Facts, unsound
+from rechannel.daemon.kept import kept_decisions
 from rechannel.daemon.snapshot import build_snapshot, take_snapshot
 from rechannel.migration.link.courier import Courier
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
@@ -431,7 +432,7 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
     aftermath = Aftermath(CONFIG, store, Author("default", "c", clock), clock, clock)  # type: ignore[arg-type]
     rates = aftermath.rates()
     assert rates.overhead >= 0 and rates.load_rate > 0
-    aftermath.adopt(APP)
+    aftermath.adopt(APP, kept_decisions(store))  # type: ignore[arg-type]
     assume(facts is not None and aftermath.awaits(APP))
     assert facts is not None
     aftermath.look(APP, facts, 1)
