@@ -1,4 +1,4 @@
-"""A real standalone Spark cluster on 127.0.0.x, each node with its own directories and CPU quota."""
+"""A real standalone Spark cluster, each node with its own address (mostly 127.0.0.x), directories and CPU quota."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -68,6 +69,10 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
+def _here(_host: str) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
 def _wait_for_port(host: str, port: int, process: ManagedProcess, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
@@ -99,7 +104,11 @@ def wait_for_executors(spark: SparkSession, count: int, timeout_s: float = 90.0)
 
 
 class StandaloneCluster(Block):
-    """A master and workers, each its own process in ``group``; all of it is gone when the block ends."""
+    """A master and workers, each its own process in ``group``; all of it is gone when the block ends.
+
+    ``inside(host)`` is the block in which the processes of an address are started and its ports are tried: a network
+    namespace, or nothing at all. Drivers are expected at ``driver_host``.
+    """
 
     def __init__(
         self,
@@ -108,6 +117,8 @@ class StandaloneCluster(Block):
         workers: Iterable[WorkerSpec],
         *,
         master_host: str = "127.0.0.1",
+        driver_host: str = "127.0.0.1",
+        inside: Callable[[str], AbstractContextManager[None]] = _here,
         executor_memory_mb: int = 640,
         executor_java_options: str = "-XX:+UseSerialGC",
         log_level: str = "info",
@@ -117,6 +128,8 @@ class StandaloneCluster(Block):
         self.specs = list(workers)
         self.master_host = master_host
         self.master_port = 0
+        self.driver_host = driver_host
+        self._inside = inside
         self.executor_memory_mb = executor_memory_mb
         self.executor_java_options = executor_java_options
         self.log_level = log_level
@@ -156,25 +169,29 @@ class StandaloneCluster(Block):
         conf_dir = self.directory / "conf"
         conf_dir.mkdir(parents=True, exist_ok=True)
         (conf_dir / "log4j2.properties").write_text(_LOG4J.format(level=self.log_level))
-        self.master_port = free_port(self.master_host)
         env = self.environment(
             self.master_host,
             SPARK_DAEMON_MEMORY="192m",
             SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
         )
         command = [str(spark_home() / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"]
-        command += ["--host", self.master_host, "--port", str(self.master_port), "--webui-port", "0"]
-        master = self._group.start("spark-master", command, env=env, cwd=self.directory)
-        _wait_for_port(self.master_host, self.master_port, master, timeout_s)
+        with self._inside(self.master_host):
+            self.master_port = free_port(self.master_host)
+            command += ["--host", self.master_host, "--port", str(self.master_port), "--webui-port", "0"]
+            master = self._group.start("spark-master", command, env=env, cwd=self.directory)
+            _wait_for_port(self.master_host, self.master_port, master, timeout_s)
         ports = {spec.host: self._launch(spec) for spec in self.specs}
         for host, port in ports.items():
-            _wait_for_port(host, port, self._group.processes[f"spark-worker-{host}"], timeout_s)
+            self._await_worker(host, port, timeout_s)
         return self
 
     def add_worker(self, spec: WorkerSpec, timeout_s: float = 60.0) -> None:
         """Start one more worker; a running application gets an executor on it at once."""
-        port = self._launch(spec)
-        _wait_for_port(spec.host, port, self._group.processes[f"spark-worker-{spec.host}"], timeout_s)
+        self._await_worker(spec.host, self._launch(spec), timeout_s)
+
+    def _await_worker(self, host: str, port: int, timeout_s: float) -> None:
+        with self._inside(host):
+            _wait_for_port(host, port, self._group.processes[f"spark-worker-{host}"], timeout_s)
 
     def _launch(self, spec: WorkerSpec) -> int:
         if spec.host in self.workers:
@@ -183,7 +200,6 @@ class StandaloneCluster(Block):
             path.mkdir(parents=True, exist_ok=True)
         if spec.quota is not None and spec.host not in self.quotas:
             self.quotas[spec.host] = CpuQuota.create(spec.host, spec.quota)
-        port = free_port(spec.host)
         env = self.environment(
             spec.host,
             SPARK_LOCAL_DIRS=str(self.local_dir(spec.host)),
@@ -191,17 +207,18 @@ class StandaloneCluster(Block):
             SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         )
         command = [str(spark_home() / "bin" / "spark-class"), "org.apache.spark.deploy.worker.Worker"]
-        command += ["--host", spec.host, "--port", str(port), "--webui-port", "0"]
-        command += ["--cores", str(spec.cores), "--memory", f"{spec.memory_mb}m"]
-        command += ["--work-dir", str(self.work_dir(spec.host)), self.master_url]
+        command += ["--cores", str(spec.cores), "--memory", f"{spec.memory_mb}m", "--host", spec.host]
+        command += ["--work-dir", str(self.work_dir(spec.host)), "--webui-port", "0"]
         quota = self.quotas.get(spec.host)
-        self._group.start(
-            f"spark-worker-{spec.host}",
-            command,
-            env=env,
-            cwd=self.directory,
-            cgroup_procs=[quota.procs] if quota else [],
-        )
+        with self._inside(spec.host):
+            port = free_port(spec.host)
+            self._group.start(
+                f"spark-worker-{spec.host}",
+                [*command, "--port", str(port), self.master_url],
+                env=env,
+                cwd=self.directory,
+                cgroup_procs=[quota.procs] if quota else [],
+            )
         self.workers[spec.host] = spec
         return port
 
@@ -238,22 +255,31 @@ class StandaloneCluster(Block):
                 os.kill(executor.pid, signal.SIGKILL)
         return killed
 
-    def set_quota(self, cores: float | None) -> None:
-        """Hold every node to this many cores from now on; None lifts the limit. Needs quotas in the specs."""
-        for quota in self.quotas.values():
+    def set_quota(self, cores: float | None, host: str | None = None) -> None:
+        """Hold one node, or every node, to this many cores from now on; None lifts the limit.
+
+        Needs quotas in the specs: KeyError for a host that has none.
+        """
+        for quota in self.quotas.values() if host is None else [self.quotas[host]]:
             quota.set(cores)
+
+    def drop_quota(self, host: str) -> None:
+        """Remove the quota of a node whose worker is stopped; nothing to do if it has none."""
+        quota = self.quotas.pop(host, None)
+        if quota is not None:
+            quota.remove()
 
     def driver_environment(self) -> dict[str, str]:
         """Return the environment for a driver: PySpark reads its workers' interpreter from there, not from the conf."""
         extra = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        return self.environment("127.0.0.1", **extra)
+        return self.environment(self.driver_host, **extra)
 
     def conf(self, executor_cores: int = 2) -> dict[str, str]:
         """Return what a driver of this cluster has to set: addresses, executors' size, no UI, nothing tuned."""
         return {
             "spark.master": self.master_url,
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": self.driver_host,
+            "spark.driver.bindAddress": self.driver_host,
             "spark.executor.cores": str(executor_cores),
             "spark.executor.memory": f"{self.executor_memory_mb}m",
             "spark.executor.extraJavaOptions": self.executor_java_options,
@@ -269,8 +295,7 @@ class StandaloneCluster(Block):
         for host in list(self.workers):
             self.stop_worker(host)
         self._group.stop("spark-master")
-        for quota in self.quotas.values():
-            quota.remove()
-        self.quotas.clear()
-        for path in [self.directory / "driver-local", *(self.local_dir(spec.host) for spec in self.specs)]:
+        for host in list(self.quotas):
+            self.drop_quota(host)
+        for path in [self.directory / "driver-local", *self.directory.glob("worker-*/local")]:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from benchmarks.testbed.network import HUB, why_not
+from benchmarks.testbed.node_cluster import NodeCluster
+from benchmarks.testbed.nodes import make_nodes
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.quota import available
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def ping(url: str) -> bool:
+    with redis.Redis.from_url(url, socket_connect_timeout=2) as client:
+        return bool(client.ping())
+
+
+def test_a_job_runs_on_nodes_that_are_real_to_it(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if problem := why_not() or ("" if available() else available().reason):
+        capture = request.config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():  # a reason alone is only shown when asked for
+            print(f"\nNOT TESTED, {problem}")
+        pytest.skip(problem)
+    nodes = make_nodes([1.0, 0.5], quota=0.8, link_mbit=100.0, memory_mb=640)
+    conf, result = tmp_path / "conf.json", tmp_path / "result.json"
+    with ProcessGroup(tmp_path / "logs") as group:
+        spark = {"executor_memory_mb": 512, "executor_java_options": QUICK_JAVA}
+        cluster = NodeCluster(group, tmp_path / "cluster", nodes, held=False, **spark)
+        with cluster:
+            java = {"spark.driver.extraJavaOptions": QUICK_JAVA, "spark.driver.memory": "512m"}
+            conf.write_text(json.dumps(cluster.spark.conf(executor_cores=1) | java))
+            words = [sys.executable, "-m", "tests.testbed.batch_job", str(conf), str(result)]
+            driver = cluster.start_driver("driver", words)
+            cluster.start_redis()
+            before = cluster.counters()
+            places = {}
+            while driver.alive():
+                for found in cluster.spark.executors():
+                    with contextlib.suppress(OSError):  # it has just ended
+                        space = Path(f"/proc/{found.pid}/ns/net").readlink()
+                        places.setdefault(found.host, (space, found.pid in cluster.spark.quotas[found.host].pids()))
+                if len(places) == len(nodes) and not cluster.statement().nodes["node1"]["quota"]:
+                    cluster.hold()
+                time.sleep(0.2)
+            assert result.exists(), driver.log_tail()
+            addresses = [cluster.address(node.name) for node in nodes]
+            assert json.loads(result.read_text()) == {"hosts": addresses, "total": 199_999 * 100_000}
+
+            spaces = {}
+            for part in ("node1", "node2", HUB):
+                with cluster.inside(part):
+                    spaces[part] = Path("/proc/thread-self/ns/net").readlink()
+            assert len(set(spaces.values())) == 3
+            assert places == {cluster.address(name): (spaces[name], True) for name in ("node1", "node2")}
+            after = cluster.counters()
+            for name in ("node1", "node2"):
+                # About half of the rows are shuffled to the other node, and they compress badly.
+                assert after[name].sent - before[name].sent > 100_000
+                assert after[name].received - before[name].received > 100_000
+
+            said = cluster.statement()
+            assert said.network.startswith("namespaces, 100 Mbit/s")
+            assert "quota: node1 0.8, node2 0.4 cores" in said.cpu
+            cluster.set_quota("node1", 0.1)
+            assert cluster.statement().nodes["node1"]["quota"] == 0.1
+            cluster.set_link("node1", 10.0)
+            assert cluster.statement().nodes["node1"]["link_mbit"] == 10.0
+
+            with cluster.inside("node1"):
+                assert ping(cluster.redis_url())
+            assert cluster.redis is not None
+            assert ping(cluster.redis.url)
+
+            held = cluster.spark.quotas[cluster.address("node2")].path
+            cluster.remove("node2", kill=True)
+            assert not held.exists()
+            assert set(cluster.counters()) == set(cluster.statement().nodes) == {"node1"}
+        assert not group.processes
