@@ -1,0 +1,253 @@
+"""How well the simulation tells what was measured: fitted to some batches of live runs, held against the others.
+
+A batch is predicted by the engine itself, alone and without noise: overhead, stages as long as their slowest executor,
+and the loads of the partitions that moved with it. Fitted are the overhead of a batch, what a task takes over what the
+workload says, and what a load costs (overhead and bytes per second). The first two by least absolute deviations over
+batches in which nothing landed, the others over those in which something did; medians, because a live batch is now and
+then disturbed by something that no model knows. Times are seconds here, milliseconds in the file as Spark tells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from benchmarks.simulation.engine import Costs, Simulation
+from rechannel.policies.arrays import FloatArray
+from rechannel.policies.model import UNPLACED, Cluster, Move, Placement, Workload
+from rechannel.policies.scenario import Scenario, from_document
+
+__all__ = ["Fit", "LiveRun", "errors", "fit", "read_runs", "validate"]
+
+_PASSES = 12
+_RATES = np.logspace(5, 10, 11)  # bytes per second
+_OVERHEADS = (0.0, 0.2, 1.0, 4.0)
+_FINER = 3  # times that the best is looked around, each time half as far
+_SPREAD = 0.05  # paths that differ by less say nothing of the scale
+_LEAST = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveRun:
+    """One live run of one query, as JSON: an object with these fields. A file holds a list of them.
+
+    ``name``: for people; runs of one query and machine share what is fitted.
+
+    ``scenario``: cluster, workload and placement before the run's moves, as the controller saw them, in the format of
+    :func:`rechannel.policies.scenario.to_document`: busy seconds of each partition per batch, the executor of each.
+
+    ``query``: which of the workload's queries the batches are of.
+
+    ``batches``: a list of ``{"batch": number, "start": seconds since the epoch, "milliseconds": duration of the whole
+    trigger, "input": its rows over those of a usual batch}``; ``input`` may be left out and is 1 then. Before and after
+    the moves, in order.
+
+    ``moves``: a list of ``{"stage": key in the scenario, "partition": number, "source": executor, "target": executor,
+    "bytes": of state that was loaded, "batch": number of the batch that ran it on its target first}``; executors by
+    their names in the scenario, ``source`` "" where it was on none. Empty for a run without moves.
+    """
+
+    name: str
+    scenario: Mapping[str, Any]
+    query: str
+    batches: Sequence[Mapping[str, Any]]
+    moves: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> LiveRun:
+        """Read one; ValueError names a field that is missing or not known."""
+        known = [field.name for field in fields(cls)]
+        for name in record:
+            if name not in known:
+                raise ValueError(f"live run: no field {name!r}, there are: {', '.join(known)}")
+        for name in known[:-1]:
+            if name not in record:
+                raise ValueError(f"live run: {name} is missing")
+        return cls(**record)
+
+
+def read_runs(records: Sequence[Mapping[str, Any]]) -> list[LiveRun]:
+    """Read what a file holds; ValueError (or its child ``ScenarioError``) for what does not fit the format."""
+    return [LiveRun.from_record(record) for record in records]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was fitted, in seconds and bytes per second.
+
+    ``scale_known``: paths differed enough to tell it, else it is 1; ``loads_known``: some batch had a load.
+    """
+
+    overhead: float
+    scale: float
+    load_overhead: float
+    load_rate: float
+    scale_known: bool
+    loads_known: bool
+
+    @property
+    def costs(self) -> Costs:
+        """The same as the engine takes it."""
+        return Costs(commit=self.overhead, scale=self.scale, load_overhead=self.load_overhead, load_rate=self.load_rate)
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """One measured batch: where the partitions were before it, what landed with it, and how long it lasted."""
+
+    cluster: Cluster
+    workload: Workload
+    before: Placement
+    moves: tuple[Move, ...]
+    sizes: FloatArray
+    input: float
+    seconds: float
+
+    def predicted(self, costs: Costs) -> float:
+        """Seconds by the engine."""
+        loads = {(move.stage, move.partition): size for move, size in zip(self.moves, self.sizes, strict=True)}
+        stages = []
+        for stage in self.workload.stages:
+            state = stage.state_bytes.copy()
+            for (key, partition), size in loads.items():
+                if key == stage.key:
+                    state[partition] = size
+            stages.append(type(stage)(stage.key, stage.query, stage.placeable, 1.0, stage.busy, stage.rows, state))
+        # One batch of a query that runs once a second: volumes of streams are bytes a batch then.
+        simulation = Simulation(self.cluster, Workload(tuple(stages), ()), self.before, costs)
+        for key in simulation.factors:
+            simulation.factors[key] = simulation.factors[key] * self.input
+        simulation.steer([self.moves])
+        end = 1.0
+        while not simulation.batches:
+            simulation.run(end, stagger=False)
+            end *= 2
+        return simulation.batches[0].seconds
+
+
+def fit(runs: Sequence[LiveRun], *, every: int = 2) -> Fit:
+    """Fit to every so-manyth batch of the runs, from the first on (the others are for :func:`validate`).
+
+    Raises ValueError where there is no batch without a move.
+    """
+    return _fitted([point for run in runs for point in _points(run)[::every]])
+
+
+def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
+    """Fit as :func:`fit`, and predict the batches that were held out: relative errors, quiet and with moves."""
+    found = fit(runs, every=every)
+    held = [point for run in runs for number, point in enumerate(_points(run)) if number % every]
+    groups = {
+        "all": held,
+        "quiet": [point for point in held if not point.moves],
+        "moving": [point for point in held if point.moves],
+    }
+    return {
+        "fit": {field.name: getattr(found, field.name) for field in fields(found)},
+        "runs": len(runs),
+        "errors": {
+            name: errors(_predictions(points, found.costs), _measured(points)) for name, points in groups.items()
+        },
+    }
+
+
+def errors(predicted: FloatArray, measured: FloatArray) -> dict[str, float | int | None]:
+    """Median, 90th percentile and median with its sign of (predicted - measured) / measured."""
+    if not len(measured):
+        return {"batches": 0, "median": None, "p90": None, "bias": None}
+    relative = (predicted - measured) / np.maximum(measured, _LEAST)
+    return {
+        "batches": len(measured),
+        "median": float(np.median(np.abs(relative))),
+        "p90": float(np.quantile(np.abs(relative), 0.9)),
+        "bias": float(np.median(relative)),
+    }
+
+
+def _points(run: LiveRun) -> list[_Point]:
+    scenario = from_document(run.scenario)
+    workload = Workload(tuple(stage for stage in scenario.workload.stages if stage.query == run.query))
+    if not workload.stages:
+        raise ValueError(f"live run {run.name}: query: {run.query!r} is none of the scenario's")
+    at = {stage.key: scenario.current[stage.key].copy() for stage in workload.placeable}
+    found = []
+    for row in sorted(run.batches, key=lambda row: int(row["batch"])):
+        landing = [one for one in run.moves if int(one["batch"]) == int(row["batch"]) and one["stage"] in at]
+        before = Placement({key: array.copy() for key, array in at.items()})
+        moves = tuple(_move(one, scenario) for one in landing)
+        for move in moves:
+            at[move.stage][move.partition] = move.target
+        sizes = np.array([float(one["bytes"]) for one in landing])
+        seconds, rows = float(row["milliseconds"]) / 1e3, float(row.get("input", 1.0))
+        found.append(_Point(scenario.cluster, workload, before, moves, sizes, rows, seconds))
+    return found
+
+
+def _move(row: Mapping[str, Any], scenario: Scenario) -> Move:
+    index = scenario.cluster.index_of
+    source, target = (index(row["source"]) if row["source"] else UNPLACED), index(row["target"])
+    if target == UNPLACED:
+        raise ValueError(f"moves: target {row['target']!r} is no executor of the scenario")
+    return Move(row["stage"], int(row["partition"]), source, target)
+
+
+def _fitted(points: Sequence[_Point]) -> Fit:
+    quiet, moving = ([point for point in points if bool(point.moves) is wanted] for wanted in (False, True))
+    if not quiet:
+        raise ValueError("batches: at least one without a move is needed")
+    paths, seconds = _predictions(quiet, Costs()), _measured(quiet)
+    known = bool(paths.max() - paths.min() > _SPREAD * paths.max())
+    overhead, scale = _line(paths, seconds) if known else (max(float(np.median(seconds - paths)), 0.0), 1.0)
+    if not moving:
+        return Fit(overhead, scale, 0.0, float("inf"), known, False)
+    measured = _measured(moving)
+
+    def wrong(fixed: float, rate: float) -> float:
+        costs = Costs(commit=overhead, scale=scale, load_overhead=fixed, load_rate=rate)
+        return float(np.abs(_predictions(moving, costs) / measured - 1.0).mean())
+
+    found = min((wrong(fixed, float(rate)), fixed, float(rate)) for fixed in _OVERHEADS for rate in _RATES)
+    apart, factor = 0.4, float(_RATES[1] / _RATES[0]) ** 0.5
+    for _ in range(_FINER):
+        _, fixed, rate = found
+        around = (
+            (max(fixed + step, 0.0), rate * times) for step in (-apart, 0, apart) for times in (1 / factor, 1, factor)
+        )
+        found = min(found, *((wrong(*pair), *pair) for pair in around))
+        apart, factor = apart / 2, factor**0.5
+    return Fit(overhead, scale, found[1], found[2], known, True)
+
+
+def _line(paths: FloatArray, seconds: FloatArray) -> tuple[float, float]:
+    """Intercept and slope, none below zero, of least absolute deviations: least squares weighted anew in turns."""
+    weights = np.ones(len(paths))
+    intercept, slope = 0.0, 1.0
+    for _ in range(_PASSES):
+        x, y = (float(np.average(values, weights=weights)) for values in (paths, seconds))
+        away = paths - x
+        slope = max(float((weights * away) @ (seconds - y)) / max(float((weights * away) @ away), _LEAST), 0.0)
+        intercept = y - slope * x
+        if intercept < 0:
+            intercept = 0.0
+            slope = float((weights * paths) @ seconds) / max(float((weights * paths) @ paths), _LEAST)
+        weights = 1.0 / np.maximum(np.abs(seconds - intercept - slope * paths), 1e-3)
+    return intercept, slope
+
+
+def _predictions(points: Sequence[_Point], costs: Costs) -> FloatArray:
+    """Of each point; batches that are alike, as most are, are predicted once."""
+    known: dict[tuple[object, ...], float] = {}
+    found = []
+    for point in points:
+        key = (id(point.workload), point.before, point.moves, point.sizes.tobytes(), point.input)
+        if key not in known:
+            known[key] = point.predicted(costs)
+        found.append(known[key])
+    return np.array(found)
+
+
+def _measured(points: Sequence[_Point]) -> FloatArray:
+    return np.array([max(point.seconds, _LEAST) for point in points])

@@ -1,0 +1,349 @@
+"""What Redis and a real controller need when a thousand agents and one link report a hundred thousand partitions.
+
+The messages are synthetic, the server and the controller are not: agents write a window every five seconds, a link its
+report every second and a batch of each query as often as it runs, and ``rechannel controller`` reads, says every five
+seconds whether it could decide, and decides. Taken are processor time and resident memory of both, before and while it
+decides, and what it then says. Agents tell as many map outputs a window as in :mod:`benchmarks.monitors.fleet`; what
+they would tell if every map output of these queries were told is computed, not sent.
+
+Bounds of messages are looked at first: what of such an application fits into them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from rechannel.conf.settings import Settings, load
+from rechannel.wire import keys
+from rechannel.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    AgentWindow,
+    AnyBody,
+    BatchReport,
+    Decision,
+    ExecutorInfo,
+    ExecutorUsage,
+    LinkReport,
+    Operator,
+    QueryState,
+    StageRun,
+    StatefulStage,
+    StreamRow,
+    TaskRow,
+    encode,
+)
+from rechannel.wire.signing import make_keys
+from rechannel.wire.store import Author, Store
+
+__all__ = ["Shape", "bounds", "measure"]
+
+ROOT = Path(__file__).parents[2]
+APPLICATION = "app-20261122000000-0000"
+WINDOW, OUTPUTS, CORES = 5.0, 20, 4
+STARTING = 8.0  # seconds of the controller's life that are not looked at
+_CLUSTER = "default"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much there is: ``agents`` nodes of one executor; queries of so many stages of so many partitions.
+
+    ``period``: seconds from one batch of a query to its next.
+    """
+
+    agents: int = 1000
+    queries: int = 125
+    stages: int = 4
+    partitions: int = 200
+    period: float = 5.0
+
+    @property
+    def total(self) -> int:
+        """All partitions."""
+        return self.queries * self.stages * self.partitions
+
+    def executor(self, query: int, stage: int, partition: int) -> str:
+        """Where a partition is: spread over all executors, in another order for each stage."""
+        return str((partition * 7 + stage * 131 + query * 977) % self.agents)
+
+
+def report(shape: Shape, now: float) -> LinkReport:
+    """What the link says of its application."""
+    infos = [
+        ExecutorInfo(executor=str(i), host=f"node-{i}", cores=CORES, added=now - 3600, memory=2**33)
+        for i in range(shape.agents)
+    ]
+    operators = [Operator(operator=0, name="stateStoreSave", stores=["default"])]
+    queries = [
+        QueryState(
+            query=f"q{query}",
+            run=f"r{query}",
+            name=f"query-{query}",
+            batch=1000,
+            active=True,
+            stages=[
+                StatefulStage(
+                    stage=stage,
+                    partitions=shape.partitions,
+                    operators=operators,
+                    placement=[shape.executor(query, stage, part) for part in range(shape.partitions)],
+                    snapshot_lag=[3] * shape.partitions,
+                )
+                for stage in range(shape.stages)
+            ],
+        )
+        for query in range(shape.queries)
+    ]
+    return LinkReport(
+        name="synthetic", spark_version="4.3.0", attached=now - 3600, executors=infos, queries=queries, moves=[]
+    )
+
+
+def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
+    """A finished batch, some partitions heavier than others."""
+    runs = []
+    for stage in range(shape.stages):
+        first = ((number * shape.queries + query) * shape.stages + stage) * shape.partitions
+        tasks = [
+            TaskRow(
+                task=first + part,
+                partition=part,
+                executor=shape.executor(query, stage, part),
+                launch=now - 2.0,
+                finish=now - 1.0,
+                run=2.0 / (1 + part),
+                cpu=0.1,
+                fetch_wait=0.001,
+                rows_in=1000 + part,
+                rows_out=900,
+                bytes_local=10_000,
+                bytes_remote=1_000_000,
+                bytes_out=900_000,
+                state_rows=50_000,
+                state_bytes=5_000_000,
+                commit=0.05,
+                state_size=4_000_000,
+            )
+            for part in range(shape.partitions)
+        ]
+        parents = [number * shape.stages + stage - 1] if stage else []
+        runs.append(StageRun(spark_stage=number * shape.stages + stage, parents=parents, stateful=stage, tasks=tasks))
+    return BatchReport(
+        query=f"q{query}", batch=number, start=now - 3.0, end=now, input_rows=10**6, stages=runs, duration=3.0
+    )
+
+
+def window(shape: Shape, number: int, now: float, outputs: int = OUTPUTS) -> AgentWindow:
+    """One window of one node."""
+    usage = ExecutorUsage(
+        application=APPLICATION,
+        executor=str(number),
+        host=f"node-{number}",
+        pid=1000,
+        started=now - 3600,
+        cores=CORES,
+        jvm_cpu=3.217,
+        python_cpu=9.871,
+        jvm_rss=1_234_567_890,
+        python_rss=345_678_901,
+        python_workers=4,
+        samples=5,
+    )
+    sizes = [1000 + 7 * part for part in range(shape.partitions)]
+    rows = [StreamRow(APPLICATION, str(number), 17, number * 100_000 + index, sizes) for index in range(outputs)]
+    return AgentWindow(
+        node=f"node-{number}",
+        start=now - WINDOW,
+        end=now,
+        complete=1.0,
+        cores=8,
+        node_cpu=14.5,
+        memory_total=2**36,
+        memory_used=2**35,
+        executors=[usage],
+        streams=rows,
+    )
+
+
+def bounds(shape: Shape) -> dict[str, Any]:
+    """Bytes of the messages, what they may have, and what a node would tell if it told every map output."""
+    now, author = time.time(), Author(_CLUSTER, "bench")
+
+    def size(body: AnyBody) -> int:
+        return len(encode(author.envelope(body, ttl=60.0, application=APPLICATION)))
+
+    one = Shape(shape.agents, 1, 1, shape.total, shape.period)
+    outputs = round(shape.total / shape.period / shape.agents * WINDOW)
+    every = size(window(shape, 0, now, outputs))
+    return {
+        "largest": MAX_MESSAGE_BYTES,
+        "report": size(report(shape, now)),
+        "batch": size(batch(shape, 0, 1, now)),
+        "window": size(window(shape, 0, now)),
+        "one_query_report": size(report(one, now)),
+        "one_query_batch": size(batch(one, 0, 1, now)),
+        "every_output": {"outputs": outputs, "window": every, "bytes_per_second": every * shape.agents / WINDOW},
+    }
+
+
+def measure(directory: Path, shape: Shape, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run a controller for so long before it decides, and until it has decided (four minutes at most)."""
+    directory.mkdir(parents=True)
+    private, public = make_keys(directory / "keys")
+    with ProcessGroup(directory / "logs") as group:
+        server = RedisServer(group, options={"maxmemory": "0"}).start()
+        config = directory / "rechannel.toml"
+        config.write_text(
+            f'[redis]\nurl = "{server.url}"\ntimeout = 10.0\n[controller]\nlease = 60.0\n'
+            f'[signing]\nprivate_key_file = "{private}"\npublic_key_file = "{public}"\n'
+            f"[reschedule]\ntimeout = {STARTING + seconds}\n"
+        )
+        pushing = _Pushing(load(config, {}), shape)
+        say(f"fleet: {shape.agents:,} agents and {shape.total:,} partitions: filling")
+        pushing.fill()
+        command = [sys.executable, "-m", "rechannel.daemon.cli", "controller"]
+        path = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
+        environment = {**os.environ, "RECHANNEL_CONFIG": str(config), "PYTHONPATH": path}
+        process = psutil.Process(group.start("controller", command, env=environment).pid)
+        try:
+            found = _watched(group, pushing, process, server, seconds, say)
+        finally:
+            pushing.close()
+            server.close()
+    return {"shape": {**shape.__dict__, "total": shape.total}, "bounds": bounds(shape), **found}
+
+
+class _Pushing:
+    """All agents and the link, each at its pace, in one thread."""
+
+    def __init__(self, settings: Settings, shape: Shape) -> None:
+        self.shape = shape
+        self.store = Store(settings.redis, _CLUSTER)
+        self.authors = [Author(_CLUSTER, f"agent:{number}") for number in range(shape.agents)]
+        self.link = Author(_CLUSTER, "link:synthetic")
+        self.number = 0  # of the batches
+        self.late = 0.0
+        self._due: list[list[float]] = []  # when next, how often, which
+
+    def close(self) -> None:
+        self.store.close()
+
+    def fill(self) -> None:
+        """Enough of the past for a decision: three batches of each query, a window of each agent."""
+        self._report()
+        for age in (3, 2, 1):
+            self.number += 1
+            for query in range(self.shape.queries):
+                self._batch(query, time.time() - age * self.shape.period)
+        for number in range(self.shape.agents):
+            self._window(number)
+
+    def run(self, until: float) -> None:
+        """Push what is due until then, by the steady clock."""
+        shape, began = self.shape, time.monotonic()
+        if not self._due:
+            self._due = [[began, 1.0, -1.0]]
+            self._due += [[began + i * WINDOW / shape.agents, WINDOW, float(i)] for i in range(shape.agents)]
+            self._due += [
+                [began + i * shape.period / shape.queries, shape.period, float(shape.agents + i)]
+                for i in range(shape.queries)
+            ]
+        while (now := time.monotonic()) < until:
+            for item in self._due:
+                if item[0] <= now:
+                    self.late = max(self.late, now - item[0])
+                    item[0] += item[1]
+                    self._push(int(item[2]))
+            rest = min(item[0] for item in self._due) - time.monotonic()
+            time.sleep(max(0.0, min(rest, until - time.monotonic())))
+
+    def _push(self, which: int) -> None:
+        if which < 0:
+            self.number += 1
+            self._report()
+        elif which < self.shape.agents:
+            self._window(which)
+        else:
+            self._batch(which - self.shape.agents, time.time())
+
+    def _report(self) -> None:
+        body = report(self.shape, time.time())
+        self.store.put(keys.REPORT, APPLICATION, self.link.envelope(body, ttl=keys.REPORT.ttl, application=APPLICATION))
+        self.store.seen_application(APPLICATION, time.time())
+
+    def _batch(self, query: int, end: float) -> None:
+        body = batch(self.shape, query, self.number, end)
+        envelope = self.link.envelope(body, ttl=keys.BATCHES.ttl, application=APPLICATION, run=f"r{query}")
+        self.store.append(keys.BATCHES, APPLICATION, envelope)
+
+    def _window(self, number: int) -> None:
+        body = window(self.shape, number, time.time())
+        self.store.append(keys.WINDOWS, body.node, self.authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
+
+
+def _watched(
+    group: ProcessGroup,
+    pushing: _Pushing,
+    process: psutil.Process,
+    server: RedisServer,
+    seconds: float,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    client = redis.Redis(unix_socket_path=str(server.socket_path))
+    pushing.run(time.monotonic() + STARTING)
+    say(f"fleet: the controller runs, {seconds:g} s before it decides")
+    before, cpu, began = client.info("all"), _cpu(process), time.monotonic()
+    rss: list[int] = []
+    while time.monotonic() < began + seconds - 3.0:
+        pushing.run(time.monotonic() + 1.0)
+        group.check()
+        rss.append(process.memory_info().rss)
+    took, quiet, after = time.monotonic() - began, _cpu(process) - cpu, client.info("all")
+    say("fleet: it decides")
+    cpu, deciding, peak = _cpu(process), time.monotonic(), 0
+    decision: Decision | None = None
+    while decision is None and time.monotonic() < deciding + 240.0:
+        pushing.run(time.monotonic() + 1.0)
+        group.check()
+        peak = max(peak, process.memory_info().rss)
+        told = [item.body for item in pushing.store.last(keys.DECISIONS, "", 1)]
+        decision = next((body for body in told if isinstance(body, Decision)), None)
+    memory = client.info("memory")["used_memory"]
+    client.close()
+    return {
+        "seconds": took,
+        "controller": {
+            "cores": quiet / took,
+            "rss_mib": max(rss) / 2**20,
+            "deciding_cpu": _cpu(process) - cpu,
+            "deciding_seconds": time.monotonic() - deciding,
+            "deciding_rss_mib": max(peak, *rss) / 2**20,
+        },
+        "decision": None
+        if decision is None
+        else {"outcome": decision.outcome, "reason": decision.reason, "sentence": decision.sentence},
+        "redis": {
+            "cores": sum(after[name] - before[name] for name in ("used_cpu_user", "used_cpu_sys")) / took,
+            "bytes_in_per_second": (after["total_net_input_bytes"] - before["total_net_input_bytes"]) / took,
+            "bytes_out_per_second": (after["total_net_output_bytes"] - before["total_net_output_bytes"]) / took,
+            "commands_per_second": (after["total_commands_processed"] - before["total_commands_processed"]) / took,
+            "memory_mib": memory / 2**20,
+        },
+        "worst_lateness_seconds": pushing.late,
+    }
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

@@ -1,0 +1,117 @@
+"""The calibration finds what made the batches, and a wrong model shows."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.simulation.calibration import LiveRun, errors, fit, read_runs, validate
+from benchmarks.simulation.engine import Costs, Simulation
+from rechannel.policies.model import Cluster, Move, Placement, Stage, Workload
+from rechannel.policies.scenario import Scenario, to_document
+
+TRUTH = Costs(commit=0.8, scale=1.3, load_overhead=0.5, load_rate=1e7)
+EXECUTORS, PARTITIONS = 4, 12
+
+
+def record(seed: int, noise: float, wrong: bool = False) -> dict[str, Any]:
+    return deepcopy(made(seed, noise, wrong))
+
+
+@cache
+def made(seed: int, noise: float, wrong: bool) -> dict[str, Any]:
+    """Batches of a run with two steps of moves, made by the engine with known costs; or by something else."""
+    random = np.random.default_rng(seed)
+    ones = np.ones(EXECUTORS)
+    names = tuple(f"e{i}" for i in range(EXECUTORS))
+    cluster = Cluster(names, names, ones, ones * np.inf, ones, ones > 0)
+    busy, state = random.uniform(0.1, 1.0, PARTITIONS), random.uniform(1e6, 3e7, PARTITIONS)
+    stage = Stage("q/0", "q", True, 0.05, busy, np.ones(PARTITIONS), state)
+    current = Placement({"q/0": random.choice(2, PARTITIONS)})
+    simulation = Simulation(cluster, Workload((stage,)), current, TRUTH)
+    moved = random.permutation(PARTITIONS)[:8].tolist()
+    moves = [Move("q/0", part, int(current["q/0"][part]), 2 + i % 2) for i, part in enumerate(moved)]
+    simulation.run(10 * 20.0 - 1, stagger=False)
+    simulation.steer([(move,) for move in moves])
+    simulation.run(30 * 20.0 - 1)
+    batches = []
+    for number, batch in enumerate(simulation.batches):
+        seconds = random.uniform(0.5, 8.0) if wrong else batch.seconds * random.lognormal(0.0, noise)
+        batches.append({"batch": number, "start": batch.start, "milliseconds": 1e3 * seconds})
+    landed = [number for number, batch in enumerate(simulation.batches) if batch.landed]
+    return {
+        "name": f"run {seed}",
+        "scenario": to_document(Scenario("live", cluster, Workload((stage,)), current)),
+        "query": "q",
+        "batches": batches,
+        "moves": [
+            {
+                "stage": "q/0",
+                "partition": move.partition,
+                "source": names[move.source],
+                "target": names[move.target],
+                "bytes": float(state[move.partition]),
+                "batch": number,
+            }
+            for move, number in zip(moves, landed, strict=True)
+        ],
+    }
+
+
+def test_it_finds_what_the_batches_were_made_with() -> None:
+    found = fit(read_runs([record(seed, 0.0) for seed in range(3)]))
+    assert found.overhead == pytest.approx(TRUTH.commit, abs=0.02)
+    assert found.scale == pytest.approx(TRUTH.scale, rel=0.02)
+    assert found.load_rate == pytest.approx(TRUTH.load_rate, rel=0.3)
+    assert found.scale_known
+    assert found.loads_known
+
+
+def test_with_five_percent_of_noise_held_out_batches_are_told_within_as_much() -> None:
+    told = validate(read_runs([record(seed, 0.05) for seed in range(3)]))
+    for group in ("quiet", "moving"):
+        assert told["errors"][group]["batches"] > 5
+        assert told["errors"][group]["median"] < 0.06
+    assert told["errors"]["all"]["p90"] < 0.2
+
+
+def test_batches_that_the_model_does_not_explain_show_a_large_error() -> None:
+    told = validate(read_runs([record(seed, 0.0, wrong=True) for seed in range(3)]))
+    assert told["errors"]["all"]["median"] > 0.2
+    assert told["errors"]["all"]["p90"] > 0.5
+
+
+def test_a_placement_that_is_told_wrong_shows_an_error() -> None:
+    rows = [record(seed, 0.0) for seed in range(3)]
+    for row in rows:
+        row["scenario"]["current"]["q/0"] = ["e0"] * PARTITIONS
+    right = validate(read_runs([record(seed, 0.0) for seed in range(3)]))["errors"]["all"]["p90"]
+    assert validate(read_runs(rows))["errors"]["all"]["p90"] > max(5 * right, 0.1)
+
+
+def test_without_moves_and_with_one_path_only_the_overhead_is_fitted() -> None:
+    row = record(0, 0.0)
+    row["batches"], row["moves"] = row["batches"][:8], []
+    found = fit(read_runs([row]))
+    assert (found.scale, found.scale_known, found.loads_known) == (1.0, False, False)
+
+
+def test_a_record_that_is_not_one_is_named() -> None:
+    row = record(0, 0.0)
+    with pytest.raises(ValueError, match="query is missing"):
+        LiveRun.from_record({key: value for key, value in row.items() if key != "query"})
+    with pytest.raises(ValueError, match="no field 'guess'"):
+        LiveRun.from_record({**row, "guess": 1})
+    with pytest.raises(ValueError, match="none of the scenario's"):
+        fit(read_runs([{**row, "query": "other"}]))
+
+
+def test_errors_are_relative() -> None:
+    told = errors(np.array([1.1, 1.8, 3.0]), np.array([1.0, 2.0, 3.0]))
+    assert told["median"] == pytest.approx(0.1)
+    assert told["bias"] == pytest.approx(0.0)
+    assert errors(np.array([]), np.array([]))["median"] is None

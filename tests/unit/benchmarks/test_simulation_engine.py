@@ -1,0 +1,168 @@
+"""Laws of the simulated batches: queues, cores, links, migrations."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.simulation.control import Controller, decide
+from benchmarks.simulation.drift import Drift
+from benchmarks.simulation.engine import Costs, Simulation, steps_of
+from rechannel.conf.settings import Settings
+from rechannel.migration.plan.pipeline import finish_times, makespan, sequential
+from rechannel.policies.metrics import critical_path
+from rechannel.policies.model import Cluster, Move, Placement, Stage, Stream, Topology, Workload
+from rechannel.policies.queueing import fair_shares
+
+
+def cluster(executors: int, cores: float = 1.0, bandwidth: float = np.inf, group: list[int] | None = None) -> Cluster:
+    ones = np.ones(executors)
+    names = tuple(f"e{i}" for i in range(executors))
+    groups = np.array(group or [0] * executors)
+    topology = Topology(groups, ones * bandwidth, np.ones((groups.max() + 1,) * 2))
+    return Cluster(names, names, ones * cores, ones * np.inf, ones, ones > 0, topology)
+
+
+def stage(key: str, busy: list[float], rate: float = 0.01, state: float = 0.0) -> Stage:
+    return Stage(key, key.partition("/")[0], True, rate, np.array(busy), np.ones(len(busy)), np.full(len(busy), state))
+
+
+def one_batch(simulation: Simulation) -> float:
+    simulation.run(99.0, stagger=False)
+    assert len(simulation.batches) == 1
+    return simulation.batches[0].seconds
+
+
+def by_hand(busy: list[float], at: list[int], executors: int, cores: int) -> float:
+    free = [[0.0] * cores for _ in range(executors)]
+    for work, executor in zip(busy, at, strict=True):
+        heapq.heappush(free[executor], heapq.heappop(free[executor]) + work)
+    return max(max(one) for one in free)
+
+
+@st.composite
+def layouts(draw: Any) -> tuple[int, int, list[list[float]], list[list[int]]]:
+    executors, cores, count = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 8))
+    stages = draw(st.integers(1, 3))
+    work = st.lists(st.floats(0.01, 2.0), min_size=count, max_size=count)
+    places = st.lists(st.integers(0, executors - 1), min_size=count, max_size=count)
+    return executors, cores, [draw(work) for _ in range(stages)], [draw(places) for _ in range(stages)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(layouts())
+def test_with_infinite_links_and_equal_executors_a_batch_is_what_list_scheduling_by_hand_says(layout: Any) -> None:
+    executors, cores, busy, at = layout
+    stages = tuple(stage(f"q/{i}", one) for i, one in enumerate(busy))
+    placement = Placement({one.key: np.array(where) for one, where in zip(stages, at, strict=True)})
+    simulation = Simulation(cluster(executors, cores), Workload(stages), placement, Costs(planning=0.5, commit=0.25))
+    wanted = sum(by_hand(one, where, executors, cores) for one, where in zip(busy, at, strict=True))
+    assert one_batch(simulation) == pytest.approx(0.75 + wanted)
+    assert simulation.worked.sum() == pytest.approx(sum(map(sum, busy)))
+
+
+@settings(deadline=None, max_examples=40)
+@given(layouts(), st.floats(0.0, 0.5), st.integers(0, 5))
+def test_no_batch_is_shorter_than_its_critical_path_undisturbed_and_no_work_is_lost(
+    layout: Any, noise: float, seed: int
+) -> None:
+    executors, cores, busy, at = layout
+    stages = tuple(stage(f"q{i}/0", one, 0.5) for i, one in enumerate(busy))  # queries that disturb each other
+    placement = Placement({one.key: np.array(where) for one, where in zip(stages, at, strict=True)})
+    there, workload = cluster(executors, cores), Workload(stages)
+    simulation = Simulation(there, workload, placement, Costs(task=0.01), seed=seed)
+    simulation.run(30.0)
+    for batch in simulation.batches:
+        own = Workload(tuple(one for one in stages if one.query == batch.query))
+        alone = Placement({one.key: placement[one.key] for one in own.stages})
+        assert batch.seconds >= critical_path(there, own, alone)[batch.query] - 1e-9
+    done = {one.query: 0 for one in stages}
+    for batch in simulation.batches:
+        done[batch.query] += 1
+    least = sum(done[one.query] * (one.busy.sum() + 0.01 * one.n) for one in stages)
+    most = sum((done[one.query] + 1) * (one.busy.sum() + 0.01 * one.n) for one in stages)
+    assert least - 1e-6 <= simulation.worked.sum() <= most + 1e-6
+
+
+def test_what_is_fetched_comes_over_the_executors_link_one_after_the_other() -> None:
+    up, down = stage("q/0", [0.0, 0.0], rate=1e-3), stage("q/1", [1.0, 1.0], rate=1e-3)
+    volume = np.array([[5e3, 5e3], [5e3, 5e3]]) * 1e-3  # bytes per second: 5 kB a pair and batch
+    workload = Workload((up, down), (Stream("q/0", "q/1", volume),))
+    apart = Placement({"q/0": np.array([0, 0]), "q/1": np.array([1, 1])})
+    # Ten kilobytes a task at 10 kB/s: the second task's come a second later.
+    simulation = Simulation(cluster(2, 2, 1e4), workload, apart, Costs())
+    assert one_batch(simulation) == pytest.approx(3.0)
+    near = Placement({"q/0": np.array([1, 1]), "q/1": np.array([1, 1])})
+    assert one_batch(Simulation(cluster(2, 2, 1e4), workload, near, Costs())) == pytest.approx(1.0)
+    slow = Costs(uplink=2e3)
+    assert one_batch(Simulation(cluster(2, 2, 1e4, [0, 1]), workload, apart, slow)) == pytest.approx(10.0)
+
+
+def test_a_step_is_taken_over_by_one_batch_and_the_next_one_waits_for_it() -> None:
+    one = stage("q/0", [1.0, 1.0], rate=0.1, state=2e6)
+    placement = Placement({"q/0": np.array([0, 0])})
+    costs = Costs(load_overhead=0.5, load_rate=1e6, checkpoint=0.25)
+    simulation = Simulation(cluster(3), Workload((one,)), placement, costs)
+    moves = (Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 2))
+    simulation.run(5.0, stagger=False)
+    simulation.steer(steps_of(moves, np.array([0, 1])))
+    simulation.run(39.0)
+    # Two tasks one after the other; then a load of 2.75 s beside the other task; then another one; then none.
+    assert [batch.seconds for batch in simulation.batches] == pytest.approx([2.0, 3.75, 3.75, 1.0])
+    assert [batch.landed for batch in simulation.batches] == [0, 1, 1, 0]
+    assert not simulation.migrating
+    assert simulation.placement == Placement({"q/0": np.array([1, 2])})
+
+
+def test_the_same_seed_makes_the_same_batches() -> None:
+    def run(seed: int) -> list[float]:
+        stages = tuple(stage(f"q{i}/0", [0.5, 1.0, 0.2, 0.4], 0.2) for i in range(3))
+        placement = Placement({one.key: np.array([0, 0, 1, 1]) for one in stages})
+        simulation = Simulation(cluster(2), Workload(stages), placement, Costs(noise=0.3, backlog=2.0), seed=seed)
+        Drift(every=20.0, hot=0.1, seed=seed).begin(simulation)
+        Controller(simulation, "adaptive", Settings(), every=60.0, seed=seed).begin()
+        simulation.run(200.0)
+        return [batch.end for batch in simulation.batches]
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_a_decision_moves_what_relieves_and_gives_and_takes_one_partition_a_step() -> None:
+    one = stage("q/0", [4.0] * 6, rate=0.03, state=1e6)
+    placement = Placement({"q/0": np.zeros(6, dtype=np.int64)})
+    made, steps = decide("adaptive", Settings(), cluster(3), Workload((one,)), placement)
+    assert made.code == "ok"
+    assert made.moves == 4
+    for step in steps:
+        assert len({move.source for move in step}) == len({move.target for move in step}) == len(step)
+    assert decide("even", Settings(), cluster(1), Workload((one,)), placement)[1] == []
+
+
+def test_a_drifting_load_stays_the_same_in_all() -> None:
+    one = stage("q/0", [1.0, 2.0, 3.0, 4.0] * 50)
+    simulation = Simulation(cluster(1), Workload((one,)), Placement({"q/0": np.zeros(200, np.int64)}), Costs())
+    Drift(every=1.0, hot=0.05).begin(simulation)
+    simulation.run(20.0)
+    factors = simulation.factors["q/0"]
+    assert one.busy @ factors == pytest.approx(one.busy.sum())
+    assert factors.std() > 0.05
+
+
+def test_the_planner_has_the_papers_numbers() -> None:
+    steps = np.array([10.0, 10.0, 8.0, 8.0, 3.0, 3.0])
+    assert makespan(steps, 6.0, 2.0) == 56.0
+    assert finish_times(steps, 6.0, 2.0).processed.tolist() == [16.0, 26.0, 34.0, 42.0, 48.0, 54.0]
+    assert sequential(steps, 6.0, 2.0) == 90.0
+    assert fair_shares(50, np.array([0.6, 0.8, 0.5])).tolist() == [18, 9, 23]
+
+
+def test_a_partition_on_no_executor_is_refused() -> None:
+    one = stage("q/0", [1.0])
+    with pytest.raises(ValueError, match="every partition"):
+        Simulation(cluster(1), Workload((one,)), Placement({"q/0": np.array([-1])}), Costs())

@@ -1,0 +1,150 @@
+"""The fluid loses nothing, each way ends with all in service, and what is told is told from figures alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.simulation import fleet, large, plots
+from benchmarks.simulation.document import section
+from benchmarks.simulation.paper import claims, expansion, one_migration
+from benchmarks.simulation.storm import COMPONENTS, Fluid, make_jobs, nodes, view
+from benchmarks.simulation.ways import WAYS, migrate, target
+from rechannel.daemon.collect import unsound
+from rechannel.wire.messages import MAX_MESSAGE_BYTES
+
+MACHINE = {"cores": 2, "load_average": 0.5}
+
+
+def run(fluid: Fluid, seconds: float) -> None:
+    for _ in range(round(seconds / fluid.tick)):
+        fluid.step()
+
+
+def held(fluid: Fluid) -> np.ndarray[Any, Any]:
+    """Tuples of each job that are somewhere, each counted as what it makes at the end: three words a sentence."""
+    jobs = fluid.jobs
+    words = np.array([3.0, 3.0, 1.0, 1.0, 1.0])[jobs.component % COMPONENTS]
+    return np.asarray(((fluid.queue + fluid.transit) * words).sum())
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 99), st.integers(3, 12))
+def test_what_came_in_is_waiting_or_has_left(seed: int, size: int) -> None:
+    jobs = make_jobs(6 * size, size, seed)
+    fluid = Fluid(jobs, np.arange(jobs.size) % size, size)
+    run(fluid, 20.0)
+    fluid.down[::3] = True
+    run(fluid, 20.0)
+    fluid.down[:] = False
+    run(fluid, 300.0)
+    fluid.paused = True
+    run(fluid, 5.0)
+    waiting = held(fluid)
+    assert 3.0 * fluid.entered == pytest.approx(fluid.left + waiting, rel=1e-6)
+
+
+def test_a_restart_plays_what_was_in_flight_again() -> None:
+    jobs = make_jobs(30, 5, 0)
+    fluid = Fluid(jobs, np.arange(jobs.size) % 5, 5)
+    fluid.down[jobs.component >= 2] = True
+    run(fluid, 10.0)
+    before = held(fluid)
+    made = fluid._sent * np.array([3.0, 1.0, 1.0, 1.0, 0.0])
+    fluid.lose()
+    assert fluid.in_flight == 0.0
+    assert held(fluid) == pytest.approx(before + made.sum(), rel=0.01)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_a_migration_ends_where_it_is_to_go_with_all_in_service(way: Any) -> None:
+    jobs = make_jobs(60, 10, 1)
+    fluid = Fluid(jobs, np.zeros(jobs.size, dtype=np.int64), 10)
+    goal = fluid.node.copy() if way.means == "none" else target(way, nodes(10), jobs, fluid.node)
+    assert way.means == "none" or (goal != fluid.node).any()
+    total = 0.0
+    for wait in migrate(way, fluid, goal):
+        total += wait
+        run(fluid, wait)
+        if way.means == "steps":
+            assert np.bincount(goal[fluid.down], minlength=10).max() <= 3  # those set up beside the one transferred
+    assert (fluid.node == goal).all()
+    assert not fluid.down.any()
+    assert not fluid.paused
+    assert not fluid.frozen.any()
+    assert (total > 0) == (way.means != "none")
+
+
+def test_policies_see_the_load_that_the_nodes_have() -> None:
+    jobs = make_jobs(60, 10, 2)
+    node = np.arange(jobs.size) % 10
+    for whole in (False, True):
+        workload, placement = view(jobs, node, whole=whole)
+        placement.validate(nodes(10), workload)
+        assert sum(stage.busy.sum() for stage in workload.stages) == pytest.approx(jobs.load(node, 10).sum())
+
+
+def test_the_same_seed_makes_the_same_experiment() -> None:
+    one, two = (one_migration(5, 3, WAYS[:3]) for _ in range(2))
+    for first, second in zip(one, two, strict=True):
+        assert first["windows"] == second["windows"]
+
+
+def test_claims_are_tested_by_pairs() -> None:
+    rows = [
+        {
+            "way": way,
+            "size": 5,
+            "seed": seed,
+            **{name: {"during": value} for name in ("tuples_std", "load_std", "latency")},
+        }
+        for seed in range(4)
+        for way, value in (("proposed", 1.0), ("DCR-like", 2.0 if seed else 0.5), ("MT-like", 4.0))
+    ]
+    found = claims(rows, "during")
+    first = next(one for one in found if (one["less"], one["more"]) == ("proposed", "DCR-like"))
+    assert (first["holds"], first["pairs"], first["medians"]) == (3, 4, [1.0, 2.0])
+    assert not any(one["less"] == "adaptive" for one in found)
+
+
+def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> None:
+    known = {"quick": True, "machine": MACHINE}
+    quiet = lambda _: None  # noqa: E731
+    figures: dict[str, Any] = {
+        "paper": known
+        | {"rows": (rows := one_migration(5, 0, WAYS[:4])), "seeds": 1, "claims": claims(rows, "during")},
+        "large": known | large.hour(1000, 420.0, [("even", None)], quiet),
+    }
+    text = section(figures)
+    assert "### The pipelined-migration paper's experiment" in text
+    assert "10 executors, 800 partitions" in text
+    assert "Redis" not in text
+    assert max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 120
+    assert section(figures) == text
+    plots.draw(figures, tmp_path)
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(first) == {"simulation-migration.svg", "simulation-large.svg"}
+    plots.draw(figures, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+
+
+def test_the_hour_lets_nodes_join() -> None:
+    found = expansion(0, 60.0, lambda _: None)
+    assert found["rows"] == []
+    cluster = nodes(100, 85)
+    assert cluster.available.sum() == 85
+    assert cluster.subcluster.max() == 19
+
+
+def test_synthetic_messages_are_such_as_a_controller_takes() -> None:
+    shape = fleet.Shape(20, 2, 2, 50)
+    assert unsound(fleet.report(shape, 1e9)) == ""
+    known = fleet.bounds(shape)
+    assert known["report"] < known["largest"] == MAX_MESSAGE_BYTES
+    assert known["one_query_batch"] > known["batch"] / 2
+    assert len(fleet.batch(shape, 1, 7, 1e9).stages) == 2
