@@ -45,8 +45,9 @@ def test_what_came_in_is_waiting_or_has_left(seed: int, size: int) -> None:
     run(fluid, 300.0)
     fluid.paused = True
     run(fluid, 5.0)
-    waiting = held(fluid)
-    assert 3.0 * fluid.entered == pytest.approx(fluid.left + waiting, rel=1e-6)
+    # What an overloaded node makes in the last tick is on its way: a word behind the second component, else three.
+    under_way = float((fluid._sent * np.resize([3.0, 1.0, 1.0, 1.0, 0.0], jobs.count)).sum())
+    assert 3.0 * fluid.entered == pytest.approx(fluid.left + held(fluid) + under_way, rel=1e-9)
 
 
 def test_a_restart_plays_what_was_in_flight_again() -> None:

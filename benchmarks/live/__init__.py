@@ -1,0 +1,1 @@
+"""The live comparison: Spark as it is, every policy, on one real cluster, through the same events."""

@@ -1,0 +1,98 @@
+"""One session: a cluster of its own, a workload that runs through all ways by turns, and the audit at its end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.live.catalog import workloads
+from benchmarks.live.figures import batches, phase_figures
+from benchmarks.live.phase import begin, run_phase
+from benchmarks.live.session import Session, Shape, open_session
+from benchmarks.live.situations import Lengths, Situation
+from benchmarks.live.ways import Way
+from benchmarks.migration.bench import BenchError
+from benchmarks.policies.machine import say
+from benchmarks.workloads.base import Input
+
+__all__ = ["LENGTHS", "QUICK_LENGTHS", "input_of", "measure"]
+
+LENGTHS = Lengths(before=12, waiting=18, after=40, cycle=160, event=80)
+QUICK_LENGTHS = Lengths(before=8, waiting=15, after=20, cycle=110, event=60)
+SPIKE = 1.5  # times the rows
+WARM_UP = 40  # batches before quotas hold: the Java machines compile what they run most
+
+
+def input_of(
+    workload: str, situation: Situation, lengths: Lengths, rows: int | None = None, skew: float | None = None
+) -> Input:
+    """Return the input that a workload gets in a situation; ``rows`` and ``skew`` None: the workload's own."""
+    chosen = workloads()[workload]
+    given = Input(chosen.rows if rows is None else rows, chosen.keys, chosen.skew if skew is None else skew)
+    if situation.event == "drift":
+        return replace(given, cycle=lengths.cycle, drift_at=(lengths.event,))
+    if situation.event == "spike":
+        return replace(given, cycle=lengths.cycle, spike_at=lengths.event, spike=SPIKE)
+    return given
+
+
+def measure(
+    directory: Path,
+    situation: Situation,
+    given: Input,
+    order: Sequence[Way],
+    lengths: Lengths,
+    shape: Shape,
+    keep: dict[str, Any],
+) -> None:
+    """Measure a session of ``keep``'s workload; what there is is in ``keep`` at any time, also when this raises."""
+    keep |= {"input": asdict(given), "phases": [], "figures": [], "exact": False}
+    directory.mkdir(parents=True)
+    try:
+        with open_session(directory, shape, situation.nodes) as session:
+            session.start_workload(keep["workload"], given)
+            session.wait_batches(WARM_UP)
+            session.hold()
+            keep["testbed"] = session.nodes.statement().as_dict()
+            with session.sampling():
+                try:
+                    _phases(session, situation, order, lengths, keep)
+                finally:
+                    _figures(session, given, keep)
+            report = session.report()
+            keep["link"] = {"failed": report.failed_tasks, "missed": report.missed} if report else {}
+            say("audit")
+            keep["end"] = session.finish()
+            keep["exact"] = all(found["ok"] for found in keep["end"]["audit"].values())
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _phases(
+    session: Session,
+    situation: Situation,
+    order: Sequence[Way],
+    lengths: Lengths,
+    keep: dict[str, Any],
+) -> None:
+    begin(session, situation, keep["seed"])  # the first way is not to be the only one without loads before it
+    for number, way in enumerate(order):
+        say(f"{situation.name}: {way.name}, {number + 1} of {len(order)}")
+        try:
+            keep["phases"].append(run_phase(session, situation, lengths, way, keep["seed"]))
+        except BenchError as error:
+            keep["phases"].append({"way": way.name, "error": str(error)})
+            say(f"{way.name}: {error}")
+        session.group.check()
+
+
+def _figures(session: Session, given: Input, keep: dict[str, Any]) -> None:
+    keep["batches"] = session.poll()
+    known = batches(keep["batches"])
+    rows = {batch.number: given.size(batch.number) for batch in known}
+    for phase in keep["phases"]:
+        if "end" in phase:
+            keep["figures"].append(phase_figures(phase, known, session.samples, rows))

@@ -1,0 +1,121 @@
+"""From a session's raw record to the figures of each phase: plain arithmetic. Pure.
+
+Seconds throughout. A batch's duration is Spark's own ``triggerExecution``; its commit is its begin plus that. With
+several queries a batch is one query's; durations of all of them count alike.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+__all__ = ["Batch", "batches", "percentile", "phase_figures"]
+
+
+_LEAST = 3  # batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One committed batch; seconds since the epoch."""
+
+    query: str
+    number: int
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """Its duration."""
+        return self.end - self.begin
+
+
+def batches(lines: Sequence[Mapping[str, Any]]) -> list[Batch]:
+    """Read progress lines."""
+    found = []
+    for line in lines:
+        begin = datetime.fromisoformat(line["timestamp"]).timestamp()
+        end = begin + line["milliseconds"]["triggerExecution"] / 1000
+        found.append(Batch(line["query"], int(line["batch"]), begin, end))
+    return found
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that so large a share of all are not above."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def phase_figures(
+    phase: Mapping[str, Any], known: Sequence[Batch], samples: Sequence[Mapping[str, Any]], rows: Mapping[int, int]
+) -> dict[str, Any]:
+    """Return the figures of one phase; ``rows`` by batch. ValueError where there are too few batches or samples.
+
+    ``mean`` and ``p99`` batch duration, ``throughput`` in rows per second, ``bytes_per_row`` that left the nodes, and
+    the population standard deviation over nodes of their CPU seconds and of their memory, each as a share of the mean,
+    are those after the event and the decision; ``start``: the median batch on the placement that every way begins with;
+    ``before``: the same right before the event; ``between``: median from
+    the event to the decision; ``longest``: the longest batch while it was carried out; ``all``: mean batch duration
+    from the event to the end, what the event cost altogether.
+    """
+    after = [batch for batch in known if batch.begin >= phase["after_from"] and batch.end <= phase["end"]]
+    before = [batch for batch in known if batch.begin >= phase["before_from"] and batch.end <= phase["event_at"]]
+    start = [batch for batch in known if batch.begin >= phase["start_from"] and batch.end <= phase["start_until"]]
+    if min(len(start), len(before), len(after)) < _LEAST:
+        raise ValueError(f"only {len(start)} batches at the start, {len(before)} before and {len(after)} after")
+    seconds = [batch.seconds for batch in after]
+    order = phase["orders"][-1]
+    act = [batch for batch in known if batch.end > order["asked"] and batch.begin < phase["after_from"]]
+    between = [batch for batch in known if batch.begin >= phase["event_at"] and batch.end <= order["asked"]]
+    every = [batch for batch in known if batch.begin >= phase["event_at"] and batch.end <= phase["end"]]
+    begin, end = min(batch.begin for batch in after), max(batch.end for batch in after)
+    brought = sum(rows[batch.number] for batch in after)
+    return {
+        "way": phase["way"],
+        "situation": phase["situation"],
+        "seed": phase["seed"],
+        "start": statistics.median(batch.seconds for batch in start),
+        "before": statistics.median(batch.seconds for batch in before),
+        "between": statistics.median([batch.seconds for batch in between] or [math.nan]),
+        "mean": statistics.fmean(seconds),
+        "median": statistics.median(seconds),
+        "p99": percentile(seconds, 0.99),
+        "batches": len(after),
+        "throughput": brought / (end - begin),
+        "longest": max((batch.seconds for batch in act), default=math.nan),
+        "all": statistics.fmean(batch.seconds for batch in every),
+        **_nodes(samples, begin, end, brought),
+        "moves": sum(each["moves"] for each in phase["orders"]),
+        "landed": sum(each.get("landed", 0) for each in phase["orders"]),
+        "given_up": sum(each.get("given_up", 0) for each in phase["orders"]),
+        "refused": [each["sentence"] for each in phase["orders"] if each.get("code")],
+        "placed": phase["after_placed"],
+    }
+
+
+def _nodes(samples: Sequence[Mapping[str, Any]], begin: float, end: float, rows: int) -> dict[str, float]:
+    """What the nodes did between two samples that enclose the batches as closely as they can."""
+    times = [sample["at"] for sample in samples]
+    first, last = max(0, bisect_right(times, begin) - 1), min(len(times) - 1, bisect_left(times, end))
+    if last <= first:
+        raise ValueError("no samples of the nodes")
+    one, two = samples[first], samples[last]
+    stretch = (end - begin) / (two["at"] - one["at"])  # the samples enclose a little more than the batches
+    names = sorted(set(one["cpu"]) & set(two["cpu"]))
+    cpu = [two["cpu"][name] - one["cpu"][name] for name in names if two["cpu"][name] is not None]
+    memory = [float(two["memory"][name]) for name in sorted(two["memory"]) if two["memory"][name]]
+    sent = sum(two["sent"][name] - one["sent"].get(name, 0) for name in two["sent"])
+    return {
+        "bytes_per_row": sent * stretch / rows if two["sent"] else math.nan,
+        "cpu_spread": _spread(cpu),
+        "memory_spread": _spread(memory),
+        "cpu_per_row": sum(cpu) * stretch / rows if cpu else math.nan,
+    }
+
+
+def _spread(values: Sequence[float]) -> float:
+    return statistics.pstdev(values) / statistics.fmean(values) if values and sum(values) else math.nan

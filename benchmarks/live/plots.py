@@ -1,0 +1,87 @@
+"""The plots of the live comparison; the same figures make the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.live.figures import batches
+from benchmarks.live.summary import group, table
+from benchmarks.live.ways import ADAPTIVE, SPARK
+
+__all__ = ["draw"]
+
+_COLORS = {SPARK.name: "#666666", ADAPTIVE.name: "#1b7837"}
+_OTHERS = "#92c5de"
+
+
+def draw(figures: dict[str, Any], directory: Path) -> list[str]:
+    """Draw what there are figures for; returns the names of the files."""
+    import matplotlib as mpl  # the benchmark's own dependency
+
+    mpl.use("Agg")
+    mpl.rcParams.update({"font.size": 9, "font.family": "sans-serif", "svg.hashsalt": "rechannel"})
+    groups = group(figures)
+    if not groups:
+        return []
+    directory.mkdir(parents=True, exist_ok=True)
+    _ratios(groups, directory / "live-latency.svg")
+    _timeline(groups, directory / "live-timeline.svg")
+    return ["live-latency.svg", "live-timeline.svg"]
+
+
+def _ratios(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
+    """Bars: mean batch duration over Spark's, by situation and way; the band is the noise."""
+    from matplotlib import pyplot as plt
+
+    figure, every = plt.subplots(1, len(groups), figsize=(2.6 * len(groups) + 1, 4), sharey=True, squeeze=False)
+    for axes, ((workload, situation), sessions) in zip(every[0], groups.items(), strict=True):
+        cells = {way: found["mean"] for way, found in table(sessions).items() if "mean" in found and way != SPARK.name}
+        order = sorted(cells, key=lambda way: cells[way].middle)
+        for at, way in enumerate(order):
+            cell = cells[way]
+            axes.bar(at, cell.middle, color=_COLORS.get(way, _OTHERS))
+            axes.plot([at, at], [cell.least, cell.most], color="black", linewidth=1)
+        noise = next(iter(cells.values())).noise if cells else 1.0
+        axes.axhspan(1 / noise, noise, color="black", alpha=0.12, linewidth=0)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(order)), order, rotation=90)
+        axes.set_title(f"{situation}\n{workload}", fontsize=9)
+    every[0][0].set_ylabel("mean batch duration over Spark's")
+    _save(figure, path)
+
+
+def _timeline(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
+    """Batch durations from the event on, Spark as it is and the default policy, first session of each situation."""
+    from matplotlib import pyplot as plt
+
+    figure, every = plt.subplots(len(groups), 1, figsize=(9, 1.9 * len(groups)), squeeze=False, layout="constrained")
+    for (axes,), ((workload, situation), sessions) in zip(every, groups.items(), strict=True):
+        known = batches(sessions[0]["batches"])
+        drawn: set[str] = set()
+        for phase in sessions[0]["phases"]:
+            way = phase["way"]
+            if way not in _COLORS or way in drawn or "end" not in phase:
+                continue
+            drawn.add(way)
+            shown = [batch for batch in known if batch.begin >= phase["before_from"] and batch.end <= phase["end"]]
+            times = [batch.end - phase["event_at"] for batch in shown]
+            axes.plot(times, [batch.seconds for batch in shown], color=_COLORS[way], linewidth=1.2, label=way)
+            order = phase["orders"][-1]
+            if "settled" in order:
+                begin, end = (order[name] - phase["event_at"] for name in ("asked", "settled"))
+                axes.axvspan(begin, end, color=_COLORS[way], alpha=0.2, linewidth=0)
+        axes.axvline(0, color="black", linewidth=0.8, linestyle=":")
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("batch (s)")
+        axes.set_title(f"{situation}, {workload}", loc="right", fontsize=9)
+        axes.legend(fontsize=8, frameon=False, loc="upper left")
+    every[-1][0].set_xlabel("seconds since the event; shaded: the moves")
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    plt.close(figure)

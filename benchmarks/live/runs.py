@@ -1,0 +1,85 @@
+"""Live phases in the form that the simulation is calibrated and validated with (`LiveRun`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.live.figures import batches
+from rechannel.conf.settings import Settings
+from rechannel.daemon.collect import Collector
+from rechannel.daemon.snapshot import NotReady, take_snapshot
+from rechannel.policies.scenario import Scenario, to_document
+from rechannel.wire.store import Store
+
+__all__ = ["model", "runs"]
+
+
+def model(store: Store, settings: Settings, application: str) -> dict[str, Any] | None:
+    """Return the model that a controller would decide by just now, and which of its stages are whose; None: not yet."""
+    collector = Collector(store, settings, time.time)
+    collector.refresh()
+    facts = collector.gather(application)
+    if facts is None:
+        return None
+    found = take_snapshot(application, facts.report, facts.batches, facts.windows, settings, time.time())
+    if isinstance(found, NotReady):
+        return None
+    scenario = Scenario(application, found.cluster, found.workload, found.placement)
+    return {
+        "scenario": to_document(scenario),
+        "stages": {f"{query} {number}": key for key, (query, number) in found.stages.items()},
+        "names": {state.query: state.name for state in found.queries.values()},
+        "loads": {key: [float(size) for size in sizes] for key, sizes in found.loads.items()},
+    }
+
+
+def runs(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return records of `LiveRun`: each phase from its last model on, whose batches it knows."""
+    found = []
+    for session in figures["sessions"]:
+        known = batches(session.get("batches", []))
+        for phase in session.get("phases", []):
+            if "end" in phase and phase.get("model"):
+                found += _runs(session, phase, known)
+    return found
+
+
+def _runs(session: Mapping[str, Any], phase: Mapping[str, Any], known: Sequence[Any]) -> list[dict[str, Any]]:
+    told, order = phase["model"], phase["orders"][-1]
+    begin = phase["modeled_at"] - 10.0  # batches that the model was made of
+    made = []
+    for query, name in told["names"].items():
+        shown = [batch for batch in known if batch.query == name and begin <= batch.begin and batch.end <= phase["end"]]
+        moves = [
+            {
+                "stage": told["stages"][f"{line['query']} {line['stage']}"],
+                "partition": line["partition"],
+                "source": line["source"],
+                "target": line["target"],
+                "bytes": told["loads"][told["stages"][f"{line['query']} {line['stage']}"]][line["partition"]],
+                "batch": line["batch"],
+            }
+            for line in order.get("journal", ())
+            if line["query"] == query and line["after"] == "drained"
+        ]
+        made.append(
+            {
+                "name": f"{session['workload']} {session['situation']} {session['repeat']} {phase['way']}",
+                "scenario": told["scenario"],
+                "query": _query_of(told, query),
+                "batches": [
+                    {"batch": batch.number, "start": batch.begin, "milliseconds": batch.seconds * 1000}
+                    for batch in shown
+                ],
+                "moves": moves,
+            }
+        )
+    return made
+
+
+def _query_of(told: Mapping[str, Any], query: str) -> str:
+    """Return what the scenario calls the query of these stages."""
+    keys = {key for stage, key in told["stages"].items() if stage.rpartition(" ")[0] == query}
+    return next(str(stage["query"]) for stage in told["scenario"]["stages"] if stage["key"] in keys)

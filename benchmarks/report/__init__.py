@@ -1,0 +1,1 @@
+"""``docs/benchmarks.md``: one page from what the benchmarks measured."""

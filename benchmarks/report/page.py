@@ -1,0 +1,81 @@
+"""The page: each part from its own benchmark, in one order, with how to make it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import live, nexmark
+from benchmarks.simulation import document as simulation
+
+__all__ = ["draw", "render"]
+
+_HEAD = """\
+# Benchmarks: what it is worth, and where it is not
+
+This page is written from measured figures by `python -m benchmarks.report`; do not edit it by hand. Every part names
+the command that makes its figures. All of it was measured on one machine: figures are ratios of what ran side by side,
+in an order that chance decided, and what two equal runs differ by is given beside them.
+"""
+
+_LIMITS = """\
+## Limits
+
+* One machine: nodes are namespaces with shaped links and CPU quotas where the system allows it (each result says what
+  was real), and they share memory bandwidth, caches and the disk.
+* The load comes from a source that is a function of the batch's number, so that outputs can be audited exactly; there
+  is no Kafka, and batches follow each other without a pause: throughput is what the query can do at most.
+* Starting placements are drawn, not Spark's own of that day; they are as uneven as those that were read off Spark.
+* The papers' figures come from other engines (Storm, Heron) on clusters of eight or more machines; they stand here to
+  be compared in direction, not in size.
+"""
+
+_AGAIN = """\
+## Run it yourself
+
+```console
+$ make bench
+```
+
+makes all of it; `make bench ARGS=--quick` a shorter form of all. One part alone:
+
+```console
+$ python -m benchmarks.live --quick --json out/live.json
+$ python -m benchmarks.simulation --quick --json out/simulation.json
+$ python -m benchmarks.nexmark --json out/nexmark.json
+$ python -m benchmarks.report --live out/live.json --simulation out/simulation.json --nexmark out/nexmark.json
+```
+
+[Policies](policies.md) has what every policy makes of generated situations and how long it thinks,
+[migration](migration.md) what moving costs beside a restart, [forecast](forecast.md) how well load is foretold.
+"""
+
+
+def render(found: Mapping[str, Any]) -> str:
+    """Return the page of the parts that there are."""
+    parts = [_HEAD]
+    if "live" in found:
+        parts += ["## In short\n", _short(found["live"]), live.section(found["live"])]
+    if "simulation" in found:
+        parts.append(simulation.section(found["simulation"]))
+    if "nexmark" in found:
+        parts.append(nexmark.section(found["nexmark"]))
+    parts += [_LIMITS, _AGAIN]
+    return "\n".join(part.strip("\n") + "\n" for part in parts)
+
+
+def _short(figures: Mapping[str, Any]) -> str:
+    quick = " These are figures of the quick form: few batches, one session each." if figures["quick"] else ""
+    return f"Mean batch duration after the event, `adaptive` over Spark as it is: {live.headline(figures)}.{quick}\n"
+
+
+def draw(found: Mapping[str, Any], directory: Path) -> None:
+    """Draw the plots of the parts that there are."""
+    from benchmarks.live import plots  # these need matplotlib, which the figures do not
+    from benchmarks.simulation import plots as simulation_plots
+
+    if "live" in found:
+        plots.draw(found["live"], directory)
+    if "simulation" in found:
+        simulation_plots.draw(found["simulation"], directory)

@@ -1,0 +1,60 @@
+"""``python -m benchmarks.workloads [--only NAME]``: run the workloads for some batches each, and audit them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.workloads.base import Input
+from benchmarks.workloads.registry import WORKLOADS
+from benchmarks.workloads.trial import Ran, costs, session, try_out
+
+BATCHES = 12
+PARTITIONS = 8
+HEAD = f"{'workload':<20} {'batches':>7} {'rows/s':>9} {'batch s':>8} {'CPU s':>6} {'in state':>8} {'state rows':>10}"
+
+
+def main() -> None:
+    """Run and audit them one after the other, each in a session of its own; 1 if an audit found anything."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads", description=__doc__)
+    parser.add_argument("--only", metavar="NAME", action="append", choices=WORKLOADS, help="may be given again")
+    parser.add_argument("--batches", type=int, metavar="N", default=BATCHES, help=f"of each query: {BATCHES}")
+    parser.add_argument("--rows", type=int, metavar="N", help="in a batch; else what the workload says")
+    parser.add_argument("--partitions", type=int, metavar="N", default=PARTITIONS, help=f"of a stage: {PARTITIONS}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
+    arguments = parser.parse_args()
+    print(f"{HEAD} {'stages':>6}  audit")
+    rows = []
+    for name in arguments.only or WORKLOADS:
+        ran = _try(name, arguments.batches, arguments.rows, arguments.partitions)
+        rows.append(ran)
+        print(_line(ran), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([ran.row() for ran in rows], indent=1) + "\n")
+    sys.exit(not all(ran.ok for ran in rows))
+
+
+def _try(name: str, batches: int, rows: int | None, partitions: int) -> Ran:
+    workload = WORKLOADS[name]
+    given = Input(rows or workload.rows, workload.keys, workload.skew)
+    with tempfile.TemporaryDirectory(prefix="rechannel-workloads-") as directory:
+        events = Path(directory) / "events"
+        events.mkdir()
+        with session(partitions, events) as spark:
+            ran = try_out(spark, workload, given, partitions, Path(directory) / "checkpoint", batches)
+        return replace(ran, costs=costs(next(events.iterdir())))
+
+
+def _line(ran: Ran) -> str:
+    spent = f"{ran.costs.cpu:>6.2f} {ran.costs.stateful / ran.costs.cpu:>8.0%}" if ran.costs else f"{'-':>6} {'-':>8}"
+    figures = f"{ran.batches:>7} {ran.rows_per_s:>9,.0f} {ran.batch_s:>8.2f} {spent} {ran.state_rows:>10,}"
+    wrong = {query: found for query, found in ran.audit.items() if not found["ok"]}
+    return f"{ran.workload:<20} {figures} {ran.stages:>6}  {'ok' if ran.ok else wrong}"
+
+
+if __name__ == "__main__":
+    main()

