@@ -109,13 +109,18 @@ def fetch_seconds(
     return seconds
 
 
-def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) -> FloatArray:
+def stage_seconds(
+    cluster: Cluster, workload: Workload, placement: Placement, once: Mapping[str, FloatArray] | None = None
+) -> FloatArray:
     """Seconds per batch of each stage of the workload, shape (S,): as long as its slowest executor.
 
     An executor's time for a placeable stage is that of its tasks on its cores, longer by what other queries take of it
     (what is left to this query is what the utilization by the others leaves, but never less than 5 %), and the time to
     fetch what is not on the executor already, where its bandwidth is known. A floating stage is taken as it was
     observed, evenly divisible over the cores of the executor that ran it.
+
+    ``once``: key of a placeable stage -> core seconds that its tasks take more in this one batch, shape (n,). They make
+    their own query's batch longer, and take nothing of an executor from the others, as what comes once is no load.
     """
     placement.validate(cluster, workload)
     capacity = cluster.cores * cluster.speed
@@ -132,17 +137,20 @@ def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) ->
             seconds[index] = (stage.busy / capacity).max()
             continue
         left = np.maximum(1.0 - (load - own[stage.query]) / capacity, 1.0 - SATURATED)
-        times = scheduled(cluster, stage.busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
+        busy = stage.busy if once is None or stage.key not in once else stage.busy + once[stage.key]
+        times = scheduled(cluster, busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
         if fetching:
             times = times + fetch_seconds(cluster, workload, stage, placement.assignments)
         seconds[index] = times.max()
     return seconds
 
 
-def critical_path(cluster: Cluster, workload: Workload, placement: Placement) -> dict[str, float]:
+def critical_path(
+    cluster: Cluster, workload: Workload, placement: Placement, once: Mapping[str, FloatArray] | None = None
+) -> dict[str, float]:
     """Seconds per batch of each query: its stages run one after the other, each as :func:`stage_seconds` says."""
     seconds = dict.fromkeys(workload.queries, 0.0)
-    for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement), strict=True):
+    for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once), strict=True):
         seconds[stage.query] += float(time)
     return seconds
 

@@ -17,7 +17,6 @@ moves by least squares, the settings counting as some moves more. Pure.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -142,17 +141,8 @@ def _batches(
             load = rates.overhead + loads[index] / rates.load_rate
             added[move.stage][move.partition] += load * cluster.speed[move.target]
     at = Placement(placement)
-    without = critical_path(cluster, workload, at)
-    loading = dict(without)
-    for query in {workload.stage(key).query for key, more in added.items() if more.any()}:
-        stages = (
-            dataclasses.replace(stage, busy=stage.busy + added[stage.key])
-            if stage.query == query and stage.placeable
-            else stage
-            for stage in workload.stages
-        )
-        loading[query] = critical_path(cluster, Workload(tuple(stages), workload.streams), at)[query]
-    return without, loading
+    once = {key: more for key, more in added.items() if more.any()}
+    return critical_path(cluster, workload, at), critical_path(cluster, workload, at, once)
 
 
 def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:

@@ -19,7 +19,7 @@ from rechannel.policies.metrics import (
 )
 from rechannel.policies.model import Cluster, ModelError, Stage, Stream, Topology, Workload
 from rechannel.policies.pairs import finish
-from unit.policies.random_clusters import cluster_of, placement_of, workload_of
+from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
 
 CLUSTER = Cluster(
     ("e0", "e1"), ("n0", "n0"), np.array([1.0, 2.0]), np.full(2, np.inf), np.array([1.0, 2.0]), np.array([True, True])
@@ -55,6 +55,28 @@ def test_what_other_queries_need_makes_a_stage_longer() -> None:
     path = critical_path(cluster_of(2), workload, placement_of(a=[0], b=[0]))
     assert path == {"q": pytest.approx(2.0 / 0.5), "p": pytest.approx(1.0 / 0.8)}
     assert critical_path(cluster_of(2), workload, placement_of(a=[0], b=[1])) == {"q": 2.0, "p": 1.0}
+
+
+def test_what_comes_once_makes_its_own_query_longer_and_no_other() -> None:
+    mine = Stage("a", "q", True, 0.1, [2.0], [1], [0])
+    other = Stage("b", "p", True, 0.5, [1.0], [1], [0])
+    path = critical_path(cluster_of(2), Workload((mine, other)), placement_of(a=[0], b=[0]), {"a": np.array([1.0])})
+    assert path == {"q": pytest.approx(3.0 / 0.5), "p": pytest.approx(1.0 / 0.8)}
+
+
+@given(situations(), st.integers(0, 2**32 - 1))
+def test_what_comes_once_is_as_if_the_query_alone_had_it_for_good(situation: Situation, seed: int) -> None:
+    cluster, workload, placement = situation
+    random = np.random.default_rng(seed)
+    once = {stage.key: random.uniform(0, 2, stage.n) for stage in workload.placeable}
+    found = critical_path(cluster, workload, placement, once)
+    for query in workload.queries:
+        stages = tuple(
+            replace(stage, busy=stage.busy + once[stage.key]) if stage.query == query and stage.placeable else stage
+            for stage in workload.stages
+        )
+        alone = critical_path(cluster, Workload(stages, workload.streams), placement)
+        assert found[query] == pytest.approx(alone[query], rel=1e-9, abs=1e-12)
 
 
 def test_fetching_takes_time_where_the_bandwidth_is_known() -> None:
