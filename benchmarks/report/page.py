@@ -55,6 +55,8 @@ $ python -m benchmarks.report --live out/live.json --simulation out/simulation.j
 def render(found: Mapping[str, Any]) -> str:
     """Return the page of the parts that there are."""
     parts = [_HEAD]
+    if missing := [name for name in ("live", "simulation", "nexmark") if name not in found]:
+        parts.append(f"Not measured for this page yet: {', '.join(f'`benchmarks.{name}`' for name in missing)}.\n")
     if "live" in found:
         parts += ["## In short\n", _short(found["live"]), live.section(found["live"])]
     if "simulation" in found:

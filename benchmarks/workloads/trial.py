@@ -159,7 +159,9 @@ def costs(log: Path) -> Costs | None:
                 if any(rdd["Name"].startswith("StateStore") for rdd in stage["RDD Info"]):
                     stateful.add(stage["Stage ID"])
         elif event["Event"] == "SparkListenerTaskEnd" and event["Stage ID"] in batch_of:
-            seconds = event["Task Metrics"]["Executor CPU Time"] / 1e9
+            if (metrics := event.get("Task Metrics")) is None:  # killed, as the query was stopped
+                continue
+            seconds = metrics["Executor CPU Time"] / 1e9
             total = spent.setdefault(batch_of[event["Stage ID"]], [0.0, 0.0])
             total[0] += seconds
             total[1] += seconds * (event["Stage ID"] in stateful)

@@ -219,3 +219,8 @@ def test_what_slowly_changes_over_a_session_is_not_taken_for_a_way() -> None:
     assert found["adaptive"]["mean"].noise == pytest.approx(1.0)
     assert found["adaptive"]["mean"].middle == pytest.approx(0.7)
     assert found["adaptive"]["throughput"].middle == pytest.approx(1 / 0.7)
+
+
+def test_the_page_names_the_parts_that_were_not_measured() -> None:
+    text = page.render({"live": {"quick": True, "sessions": [session({"spark": [1.0, 1.0]})]}})
+    assert "Not measured for this page yet: `benchmarks.simulation`, `benchmarks.nexmark`." in text
