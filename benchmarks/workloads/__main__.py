@@ -22,7 +22,13 @@ def main() -> None:
     """Run and audit them one after the other, each in a session of its own; 1 if an audit found anything."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", choices=WORKLOADS, help="may be given again")
-    parser.add_argument("--batches", type=int, metavar="N", default=BATCHES, help=f"of each query: {BATCHES}")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        metavar="N",
+        default=BATCHES,
+        help=f"of each query: {BATCHES}; below 10 some put out nothing yet",
+    )
     parser.add_argument("--rows", type=int, metavar="N", help="in a batch; else what the workload says")
     parser.add_argument("--partitions", type=int, metavar="N", default=PARTITIONS, help=f"of a stage: {PARTITIONS}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
