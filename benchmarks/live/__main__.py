@@ -17,7 +17,7 @@ from benchmarks.live.runs import runs
 from benchmarks.live.session import Shape
 from benchmarks.live.situations import SITUATIONS
 from benchmarks.live.ways import QUICK, SPARK, ways
-from benchmarks.policies.machine import machine, say
+from benchmarks.policies.machine import keeping, machine, say
 
 REPEATS = 3
 QUICK_REPEATS = 1
@@ -82,18 +82,11 @@ def main() -> None:
                 "lengths": asdict(lengths),
             }
             figures["sessions"].append(keep)
-            try:
-                directory, chosen_situation = root / str(number), SITUATIONS[situation]
-                given = comparison.input_of(workload, chosen_situation, lengths, arguments.rows, arguments.skew)
-                comparison.measure(directory, chosen_situation, given, order, lengths, shape, keep)
-            except Exception as error:  # noqa: BLE001  the others are worth having; this one is told as failed
-                keep["error"] = f"{type(error).__name__}: {error}"
-                say(f"failed: {keep['error']}")
-            except BaseException as end:
-                keep["error"] = f"broken off: {type(end).__name__}"
-                raise
-            finally:
-                arguments.json.write_text(json.dumps(figures, indent=1))
+            with keeping(
+                f"{situation}, {workload}", keep, lambda: arguments.json.write_text(json.dumps(figures, indent=1))
+            ):
+                given = comparison.input_of(workload, SITUATIONS[situation], lengths, arguments.rows, arguments.skew)
+                comparison.measure(root / str(number), SITUATIONS[situation], given, order, lengths, shape, keep)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     if arguments.runs:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import (
 
 import rechannel
 from benchmarks.live.catalog import workloads
+from benchmarks.testbed.progress import progress_line
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.run import OBSERVED, Digest, audit, start
 from rechannel.conf.settings import load
@@ -43,18 +44,10 @@ class Progress(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Write the batch down."""
         progress = event.progress
-        if "addBatch" not in progress.durationMs:
-            return  # a report without a batch
-        name, states = str(progress.name), progress.stateOperators
-        line: dict[str, Any] = {
-            "query": name,
-            "batch": progress.batchId,
-            "timestamp": progress.timestamp,
-            "milliseconds": dict(progress.durationMs),
-            "state_rows": sum(state.numRowsTotal for state in states),
-            "state_bytes": sum(state.memoryUsedBytes for state in states),
-            "input_rows": progress.numInputRows,
-        }
+        line = progress_line(progress)
+        if line is None:
+            return
+        name = line["query"]
         if OBSERVED in progress.observedMetrics:
             row = progress.observedMetrics[OBSERVED]
             digest = Digest(int(row["rows"]), int(row["digest"]))

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live.catalog import workloads
-from benchmarks.live.figures import batches, phase_figures
+from benchmarks.live.figures import phase_figures
 from benchmarks.live.phase import begin, run_phase
 from benchmarks.live.session import Session, Shape, open_session
 from benchmarks.live.situations import Lengths, Situation
 from benchmarks.live.ways import Way
 from benchmarks.migration.bench import BenchError
 from benchmarks.policies.machine import say
+from benchmarks.testbed.progress import batches
 from benchmarks.workloads.base import Input
 
 __all__ = ["LENGTHS", "QUICK_LENGTHS", "input_of", "measure"]

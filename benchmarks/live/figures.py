@@ -10,39 +10,14 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-__all__ = ["Batch", "batches", "percentile", "phase_figures"]
+from benchmarks.testbed.progress import Batch
+
+__all__ = ["percentile", "phase_figures"]
 
 
 _LEAST = 3  # batches
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One committed batch; seconds since the epoch."""
-
-    query: str
-    number: int
-    begin: float
-    end: float
-
-    @property
-    def seconds(self) -> float:
-        """Its duration."""
-        return self.end - self.begin
-
-
-def batches(lines: Sequence[Mapping[str, Any]]) -> list[Batch]:
-    """Read progress lines."""
-    found = []
-    for line in lines:
-        begin = datetime.fromisoformat(line["timestamp"]).timestamp()
-        end = begin + line["milliseconds"]["triggerExecution"] / 1000
-        found.append(Batch(line["query"], int(line["batch"]), begin, end))
-    return found
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.live.figures import batches
 from benchmarks.live.summary import group, table
 from benchmarks.live.ways import ADAPTIVE, SPARK
+from benchmarks.testbed.progress import batches
 
 __all__ = ["draw"]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.live.figures import batches
+from benchmarks.testbed.progress import Batch, batches
 from rechannel.conf.settings import Settings
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.snapshot import NotReady, take_snapshot
@@ -46,7 +46,7 @@ def runs(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _runs(session: Mapping[str, Any], phase: Mapping[str, Any], known: Sequence[Any]) -> list[dict[str, Any]]:
+def _runs(session: Mapping[str, Any], phase: Mapping[str, Any], known: Sequence[Batch]) -> list[dict[str, Any]]:
     told, order = phase["model"], phase["orders"][-1]
     begin = phase["modeled_at"] - 10.0  # batches that the model was made of
     made = []

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.live.situations import NODES
-from benchmarks.migration.bench import Bench, BenchError
+from benchmarks.migration.bench import Bench, BenchError, Place
 from benchmarks.testbed.node_cluster import NodeCluster
 from benchmarks.testbed.nodes import NodeSpec
 from benchmarks.testbed.processes import ProcessGroup
@@ -122,7 +122,7 @@ class Session(Bench):
 
     # -- placement --
 
-    def placement(self) -> dict[tuple[str, int, int], str]:
+    def placement(self) -> dict[Place, str]:
         """Return executor by (query, stage, partition)."""
         return {
             (query.query, stage.stage, partition): executor
@@ -131,50 +131,21 @@ class Session(Bench):
             for partition, executor in enumerate(stage.placement)
         }
 
-    def place(self, wanted: Mapping[tuple[str, int, int], str], reason: str) -> None:
+    def place(self, wanted: Mapping[Place, str], reason: str) -> None:
         """Have every partition where it is wanted, by force; BenchError when that does not come about."""
         for _ in range(3):
             self.wait("the link knows the queries", lambda: bool(self.queries()))
             self.await_ready()
-            now, report = self.placement(), self.report()
-            moves = {key: executor for key, executor in wanted.items() if now.get(key) != executor}
-            if not moves or report is None:
+            now = self.placement()
+            moves = {place: executor for place, executor in wanted.items() if now.get(place) != executor}
+            if not moves:
                 return
-            plan = {
-                "format": 1,
-                "cluster": self.settings.cluster.name,
-                "application": self.application,
-                "decision": "benchmark",
-                "at": time.time(),
-                "executors": {item.executor: item.host for item in report.executors},
-                "runs": {item.query: item.run for item in report.queries},
-                "moves": [
-                    {"query": key[0], "stage": key[1], "partition": key[2], "source": now[key], "target": executor}
-                    for key, executor in moves.items()
-                ],
-            }
-            path = self.directory / "moves.json"
-            path.write_text(json.dumps(plan))
-            code, answer = self.ask("apply", str(path), "--force", "--reason", reason)
-            if not code:
-                self.await_landed(answer["decision"])
+            with contextlib.suppress(BenchError):  # refused: it is tried again
+                self.await_landed(self.order_moves(moves, reason))
         now = self.placement()
         left = sum(now.get(key) != executor for key, executor in wanted.items())
         if left:
             raise BenchError(f"{left} of {len(wanted)} partitions do not go where they are wanted")
-
-    def await_ready(self, patience: float = 180.0) -> None:
-        """Wait until a decision is possible."""
-        problem = [""]
-
-        def ready() -> bool:
-            problem[0] = self.ready()
-            return not problem[0]
-
-        try:
-            self.wait("a decision is possible", ready, patience, every=1.0)
-        except BenchError as error:
-            raise BenchError(f"{error}: {problem[0]}") from error
 
     def await_landed(self, decision: Mapping[str, Any], patience: float = 180.0) -> dict[str, int]:
         """Wait until every move of a decision has landed or is given up; returns how many did which."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.policies.machine import machine, say
+from benchmarks.policies.machine import keeping, machine, say
 
 REPEATS = 2
 QUICK_REPEATS = 1
@@ -73,16 +73,8 @@ def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
             say(f"row {number + 1} of {len(wanted)} after {minutes:.1f} minutes: {row.name}")
             keep: dict[str, Any] = {}
             figures["rows"].append(keep)
-            try:
+            with keeping(row.name, keep, lambda: arguments.json.write_text(json.dumps(figures, indent=1))):
                 measure.measure(root, row, repeats, say, keep)
-            except Exception as error:  # noqa: BLE001  the other rows are worth having; this one is told as failed
-                keep["error"] = f"{type(error).__name__}: {error}"
-                say(f"{row.name} failed: {keep['error']}")
-            except BaseException as end:
-                keep["error"] = f"broken off: {type(end).__name__}"
-                raise
-            finally:
-                arguments.json.write_text(json.dumps(figures, indent=1))
     finally:
         shutil.rmtree(root, ignore_errors=True)
     say(f"all rows: {(time.monotonic() - began) / 60:.1f} minutes")

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import rechannel
 from benchmarks.migration.workload import Input, audit, stream
+from benchmarks.testbed.progress import progress_line
 from rechannel.conf.settings import load
 
 PATIENCE = 300.0  # seconds for one batch
@@ -45,19 +46,9 @@ class Progress(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Write the batch down."""
-        progress = event.progress
-        if "addBatch" not in progress.durationMs:
-            return  # a report without a batch
-        states = progress.stateOperators
-        line = {
-            "batch": progress.batchId,
-            "run": str(progress.runId),
-            "timestamp": progress.timestamp,
-            "milliseconds": dict(progress.durationMs),
-            "state_rows": sum(state.numRowsTotal for state in states),
-            "state_bytes": sum(state.memoryUsedBytes for state in states),
-            "state_updated": sum(state.numRowsUpdated for state in states),
-        }
+        line = progress_line(event.progress)
+        if line is None:
+            return
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         self._news.set()

@@ -25,7 +25,9 @@ from rechannel.wire.messages import ControllerState, LinkReport, MoveTransition,
 from rechannel.wire.signing import make_keys
 from rechannel.wire.store import Store
 
-__all__ = ["NODES", "Bench", "BenchError", "open_bench"]
+__all__ = ["NODES", "Bench", "BenchError", "Place", "open_bench"]
+
+Place = tuple[str, int, int]  # query, stage, partition
 
 ROOT = Path(__file__).parents[2]
 NODES = ("127.0.0.81", "127.0.0.82", "127.0.0.83", "127.0.0.84")
@@ -157,6 +159,19 @@ class Bench:
         found = answer["applications"][0]["readiness"]
         return "" if found["ready"] else str(found["sentence"])
 
+    def await_ready(self, patience: float = 180.0) -> None:
+        """Wait until a decision is possible; BenchError with what is missing when it does not come."""
+        problem = [""]
+
+        def ready() -> bool:
+            problem[0] = self.ready()
+            return not problem[0]
+
+        try:
+            self.wait("a decision is possible", ready, patience, every=1.0)
+        except BenchError as error:
+            raise BenchError(f"{error}: {problem[0]}") from error
+
     def ask(self, *words: str) -> tuple[int, dict[str, Any]]:
         """Run a command of Rechannel's, in this process: starting Python would take CPU from what is measured."""
         from rechannel.daemon import cli
@@ -180,10 +195,23 @@ class Bench:
 
     def apply(self, moves: Mapping[int, str], reason: str) -> dict[str, Any]:
         """Order that partitions go to executors; returns the decision, or raises BenchError with the refusal."""
-        report, query = self.report(), self.query()
-        if report is None or query is None:
+        query = self.query()
+        if query is None:
             raise BenchError("the link reports no query")
-        stage = query.stages[0]
+        stage = query.stages[0].stage
+        return self.order_moves({(query.query, stage, at): target for at, target in moves.items()}, reason)
+
+    def order_moves(self, moves: Mapping[Place, str], reason: str) -> dict[str, Any]:
+        """Order that partitions go to executors, as :meth:`apply`, of any query and stage."""
+        report = self.report()
+        if report is None:
+            raise BenchError("the link reports nothing")
+        holders = {
+            (query.query, stage.stage, partition): executor
+            for query in report.queries
+            for stage in query.stages
+            for partition, executor in enumerate(stage.placement)
+        }
         plan = {
             "format": 1,
             "cluster": self.settings.cluster.name,
@@ -194,13 +222,13 @@ class Bench:
             "runs": {item.query: item.run for item in report.queries},
             "moves": [
                 {
-                    "query": query.query,
-                    "stage": stage.stage,
-                    "partition": partition,
-                    "source": stage.placement[partition],
+                    "query": place[0],
+                    "stage": place[1],
+                    "partition": place[2],
+                    "source": holders[place],
                     "target": target,
                 }
-                for partition, target in moves.items()
+                for place, target in moves.items()
             ],
         }
         path = self.directory / "moves.json"

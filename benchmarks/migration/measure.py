@@ -172,16 +172,7 @@ def _get_ready(bench: Bench, way: Way, begin: Placement, say: Callable[[str], No
         bench.order("attach", environment=dict(way.link))
         bench.wait("the new link reports", lambda: (found := bench.report()) is not None and found.attached >= since)
     bench.wait("the link knows the query", lambda: bench.query() is not None)
-    problem = [""]
-
-    def ready() -> bool:
-        problem[0] = bench.ready()
-        return not problem[0]
-
-    try:
-        bench.wait("a decision is possible", ready, 120, every=1.0)
-    except BenchError as error:
-        raise BenchError(f"{error}: {problem[0]}") from error
+    bench.await_ready(120)
     strayed = differences(placement(bench), begin)
     if strayed:
         say(f"{len(strayed)} partitions are put where the phase begins")

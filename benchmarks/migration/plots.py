@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.migration.summary import GOAL, batches, row_figures
+from benchmarks.migration.summary import GOAL, row_figures
 from benchmarks.migration.ways import RESTART, WAYS
+from benchmarks.testbed.progress import batches
 
 __all__ = ["draw"]
 

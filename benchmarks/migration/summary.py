@@ -9,42 +9,18 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from benchmarks.migration.overlap import overlap, spans
 from benchmarks.migration.ways import ONE_BY_ONE, RESTART, WAYS
+from benchmarks.testbed.progress import Batch, batches
 
-__all__ = ["AFTERMATH", "GOAL", "Batch", "batches", "middle", "phase_figures", "row_figures"]
+__all__ = ["AFTERMATH", "GOAL", "middle", "phase_figures", "row_figures"]
 
 GOAL = 1.25  # times the steady median
 AFTERMATH = 2  # batches after the last landing that count as part of the migration
 _TICK = 0.002  # Spark's times are whole milliseconds
 CALM = 3  # batches in a row that are not slow: it has settled
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One committed batch; seconds since the epoch."""
-
-    number: int
-    begin: float
-    end: float
-
-    @property
-    def seconds(self) -> float:
-        """Its duration."""
-        return self.end - self.begin
-
-
-def batches(lines: Sequence[Mapping[str, Any]]) -> list[Batch]:
-    """Read the progress lines of a row."""
-    found = []
-    for line in lines:
-        begin = datetime.fromisoformat(line["timestamp"]).timestamp()
-        found.append(Batch(int(line["batch"]), begin, begin + line["milliseconds"]["triggerExecution"] / 1000))
-    return found
 
 
 def phase_figures(phase: Mapping[str, Any], known: Sequence[Batch], query: str) -> dict[str, Any]:

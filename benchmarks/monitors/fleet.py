@@ -33,7 +33,7 @@ def measure(directory: Path, agents: int, seconds: float, say: Callable[[str], N
         client = redis.Redis(unix_socket_path=str(server.socket_path))
 
         def push(number: int, count: int = 1) -> None:
-            bodies = [_window(number) for _ in range(count)]
+            bodies = [window(number, time.time()) for _ in range(count)]
             envelopes = [authors[number].envelope(body, ttl=WINDOWS.ttl) for body in bodies]
             stores[number].append(WINDOWS, f"node-{number}", *envelopes)
 
@@ -67,7 +67,7 @@ def measure(directory: Path, agents: int, seconds: float, say: Callable[[str], N
     return {
         "agents": agents,
         "connections": connections,
-        "window_bytes": len(encode(authors[0].envelope(_window(0), ttl=1.0))),
+        "window_bytes": len(encode(authors[0].envelope(window(0, time.time()), ttl=1.0))),
         "bytes_per_second": (after["total_net_input_bytes"] - before["total_net_input_bytes"]) / took,
         "commands_per_second": (after["total_commands_processed"] - before["total_commands_processed"]) / took,
         "redis_cores": cpu / took,
@@ -77,16 +77,25 @@ def measure(directory: Path, agents: int, seconds: float, say: Callable[[str], N
     }
 
 
-def _window(number: int) -> AgentWindow:
-    now = time.time()
+def window(
+    node: int,
+    now: float,
+    *,
+    application: str = "app-20261122000000-0000",
+    executors: int = EXECUTORS,
+    cores: int = 4,
+    partitions: int = PARTITIONS,
+    outputs: int = OUTPUTS,
+) -> AgentWindow:
+    """Return what a node's agent tells of one window: so many executors, map outputs of the first one."""
     usages = [
         ExecutorUsage(
-            application="app-20261122000000-0000",
-            executor=str(EXECUTORS * number + index),
-            host=f"node-{number}",
+            application=application,
+            executor=str(executors * node + index),
+            host=f"node-{node}",
             pid=1000 + index,
             started=now - 3600,
-            cores=4,
+            cores=cores,
             jvm_cpu=3.217,
             python_cpu=9.871,
             jvm_rss=1_234_567_890,
@@ -94,20 +103,12 @@ def _window(number: int) -> AgentWindow:
             python_workers=4,
             samples=5,
         )
-        for index in range(EXECUTORS)
+        for index in range(executors)
     ]
-    rows = [
-        StreamRow(
-            usages[0].application,
-            usages[0].executor,
-            17,
-            100_000 + index,
-            [1000 + 7 * part for part in range(PARTITIONS)],
-        )
-        for index in range(OUTPUTS)
-    ]
+    sizes = [1000 + 7 * part for part in range(partitions)]
+    rows = [StreamRow(application, usages[0].executor, 17, node * 100_000 + index, sizes) for index in range(outputs)]
     return AgentWindow(
-        node=f"node-{number}",
+        node=f"node-{node}",
         start=now - WINDOW,
         end=now,
         complete=1.0,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-__all__ = ["machine", "say"]
+__all__ = ["keeping", "machine", "say"]
 
 
 def say(text: str) -> None:
@@ -31,3 +33,18 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             found[name] = None
     return found
+
+
+@contextlib.contextmanager
+def keeping(name: str, keep: dict[str, Any], save: Callable[[], object]) -> Iterator[None]:
+    """Save what a block measured however it ends; one that fails says so in ``keep``, and the next are measured."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  the others are worth having; this one is told as failed
+        keep["error"] = f"{type(error).__name__}: {error}"
+        say(f"{name} failed: {keep['error']}")
+    except BaseException as end:
+        keep["error"] = f"broken off: {type(end).__name__}"
+        raise
+    finally:
+        save()

@@ -147,7 +147,8 @@ def _verdict(cells: Mapping[str, Mapping[str, Cell]]) -> str:
     own = cells.get(ADAPTIVE.name)
     if own is None:
         return "The default policy was not measured here."
-    ahead, behind = [], []
+    ahead: list[str] = []
+    behind: list[str] = []
     for metric, cell in own.items():
         if cell.in_noise:
             continue

@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 import redis
 
+from benchmarks.monitors import fleet as agents
 from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
@@ -33,13 +34,11 @@ from rechannel.wire.messages import (
     BatchReport,
     Decision,
     ExecutorInfo,
-    ExecutorUsage,
     LinkReport,
     Operator,
     QueryState,
     StageRun,
     StatefulStage,
-    StreamRow,
     TaskRow,
     encode,
 )
@@ -146,33 +145,9 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
 
 def window(shape: Shape, number: int, now: float, outputs: int = OUTPUTS) -> AgentWindow:
     """One window of one node."""
-    usage = ExecutorUsage(
-        application=APPLICATION,
-        executor=str(number),
-        host=f"node-{number}",
-        pid=1000,
-        started=now - 3600,
-        cores=CORES,
-        jvm_cpu=3.217,
-        python_cpu=9.871,
-        jvm_rss=1_234_567_890,
-        python_rss=345_678_901,
-        python_workers=4,
-        samples=5,
-    )
-    sizes = [1000 + 7 * part for part in range(shape.partitions)]
-    rows = [StreamRow(APPLICATION, str(number), 17, number * 100_000 + index, sizes) for index in range(outputs)]
-    return AgentWindow(
-        node=f"node-{number}",
-        start=now - WINDOW,
-        end=now,
-        complete=1.0,
-        cores=8,
-        node_cpu=14.5,
-        memory_total=2**36,
-        memory_used=2**35,
-        executors=[usage],
-        streams=rows,
+    partitions = shape.partitions
+    return agents.window(
+        number, now, application=APPLICATION, executors=1, cores=CORES, partitions=partitions, outputs=outputs
     )
 
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.live.figures import batches, percentile, phase_figures
+from benchmarks.live.figures import percentile, phase_figures
 from benchmarks.live.situations import SITUATIONS, as_spark_would
 from benchmarks.live.summary import Cell, group, table
 from benchmarks.live.ways import QUICK, ways
 from benchmarks.report import live, page
+from benchmarks.testbed.progress import batches
 from rechannel.policies.registry import POLICIES
 
 EXECUTORS = ["0", "1", "2", "3"]

@@ -12,8 +12,9 @@ import pytest
 from benchmarks.migration import plots
 from benchmarks.migration.document import render
 from benchmarks.migration.matrix import Row, rows
-from benchmarks.migration.summary import batches, phase_figures, row_figures
+from benchmarks.migration.summary import phase_figures, row_figures
 from benchmarks.migration.ways import LIVE, WAYS
+from benchmarks.testbed.progress import batches
 
 START = 1_700_000_000.0
 QUIET = 8

@@ -1,0 +1,56 @@
+"""What a benchmark keeps of Spark's progress events: one line for each batch, and what is read from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+__all__ = ["Batch", "batches", "progress_line"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One committed batch; seconds since the epoch. ``query``: its name, where the line tells it."""
+
+    number: int
+    begin: float
+    end: float
+    query: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Its duration."""
+        return self.end - self.begin
+
+
+def progress_line(progress: StreamingQueryProgress) -> dict[str, Any] | None:
+    """Return the line of a batch; None for a report that is of none."""
+    if "addBatch" not in progress.durationMs:
+        return None
+    states = progress.stateOperators
+    return {
+        "query": str(progress.name),
+        "batch": progress.batchId,
+        "run": str(progress.runId),
+        "timestamp": progress.timestamp,
+        "milliseconds": dict(progress.durationMs),
+        "state_rows": sum(state.numRowsTotal for state in states),
+        "state_bytes": sum(state.memoryUsedBytes for state in states),
+        "state_updated": sum(state.numRowsUpdated for state in states),
+        "input_rows": progress.numInputRows,
+    }
+
+
+def batches(lines: Sequence[Mapping[str, Any]]) -> list[Batch]:
+    """Read lines: a batch's duration is Spark's ``triggerExecution``, its commit is its begin plus that."""
+    found = []
+    for line in lines:
+        begin = datetime.fromisoformat(line["timestamp"]).timestamp()
+        end = begin + line["milliseconds"]["triggerExecution"] / 1000
+        found.append(Batch(int(line["batch"]), begin, end, line.get("query", "")))
+    return found
