@@ -57,10 +57,10 @@ class Output:
     """One query of a workload.
 
     ``mode`` is ``append`` where a row is final, ``update`` where later rows of the same ``keys`` replace it; then the
-    other columns are a plain count, sum, minimum and maximum of longs and texts, one of each at most, so that the state
-    of operator 0 *is* the output, and can be read by name. ``closes``: event-time column (a timestamp) of an ``append``
-    row that is out once the watermark has reached it; "" where rows come out at once. Columns are longs,
-    texts and timestamps: sums of doubles depend on their order.
+    other columns are plain counts, sums, minima and maxima of longs and texts, so that the state of operator 0 *is* the
+    output, field by field. ``closes``: event-time column (a timestamp) of an ``append`` row that is out once the
+    watermark has reached it; "" where rows come out at once. Columns are longs, texts and timestamps: sums of doubles
+    depend on their order.
     """
 
     name: str

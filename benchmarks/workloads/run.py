@@ -95,14 +95,21 @@ def _append(wanted: Output, found: Digest, watermark: str) -> dict[str, Any]:
 def _update(spark: SparkSession, wanted: Output, checkpoint: Path, batches: int) -> dict[str, Any]:
     """Compare key by key: Spark's own reader of a checkpoint has the state after a batch."""
     from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StructField, StructType
 
     names = wanted.frame.columns
     values = [name for name in names if name not in wanted.keys]
     state = spark.read.format("statestore").option("batchId", batches - 1).load(str(checkpoint))
-    held = [field.name for field in state.schema["value"].dataType]  # type: ignore[attr-defined]
-    if len(set(held)) < len(values):
-        raise ValueError(f"{wanted.name} keeps {held}: Spark's reader confuses two aggregates of one kind")
-    found = state.select("key.*", "value.*").toDF(*wanted.keys, *(f"found_{name}" for name in values))
+    held = list(state.schema["value"].dataType)  # type: ignore[call-overload]
+    if len(held) != len(values):
+        names_held = [field.name for field in held]
+        raise ValueError(f"{wanted.name} keeps {names_held} and puts out {values}: they cannot be compared")
+    # By place: two counts are two fields of one name, which would be taken for one.
+    by_place = StructType(
+        [StructField(f"found_{name}", each.dataType) for name, each in zip(values, held, strict=True)]
+    )
+    found = state.select("key.*", F.col("value").cast(by_place).alias("_value"))
+    found = found.toDF(*wanted.keys, "_value").select(*wanted.keys, "_value.*")
     both = wanted.frame.withColumn("_wanted", F.lit(1)).join(
         found.withColumn("_found", F.lit(1)), [*wanted.keys], "full"
     )
