@@ -246,6 +246,14 @@ class RescheduleSettings:
         high=100,
         live=True,
     )
+    warm_up: float = _setting(
+        120.0,
+        "An executor added this recently, beside older ones, is not slow yet: its code is still being compiled.",
+        unit="seconds",
+        low=0,
+        high=3600,
+        live=True,
+    )
     forecast: bool = _setting(
         True,
         "Decide on the load that is expected, where that was told better than by the last value. False: only shown.",

@@ -246,7 +246,7 @@ def _executors(
             row["utilization"] = float(queue.utilization[index])
             row["arrival_rate"] = float(queue.arrival_rate[index])
             row["speed"] = float(model.cluster.speed[index])
-            row["slow"] = slow_sentence(model.rates, index)
+            row["slow"] = slow_sentence(model.cluster, model.rates, index)
             rate = float(queue.service_rate[index])
             row["service_rate"] = rate if math.isfinite(rate) else None
     return rows

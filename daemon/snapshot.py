@@ -6,7 +6,8 @@ count as floating, as they were observed.
 
 An executor that the link lists but no agent reports freshly stays in the model, since its tasks are measured by the
 driver's event stream; it counts against ``reschedule.coverage``. An executor's speed is 1 unless it is known to be
-slower or faster than the others (`rechannel.policies.service_rate`).
+slower or faster than the others (`rechannel.policies.service_rate`); that it is slower while it is new is not held
+against it (``reschedule.warm_up``), or an executor that joins would get next to nothing until the next decision.
 Executors of drained nodes, and those about to be released, are in the model but not available.
 """
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import forecasting, observed
-from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Placement, Stage, Stream, Workload
+from rechannel.policies.model import UNPLACED, BoolArray, Cluster, FloatArray, Placement, Stage, Stream, Workload
 from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
 
@@ -127,12 +128,13 @@ def build_snapshot(
     since = {name: last[0].batch for name, last in last_of.items() if last}
     observed_tasks = observed.observations((batch for batch in batches if batch.query in since), since, executors)
     rates = service_rates(observed_tasks, len(infos), settings.reschedule.slow_ratio)
+    cold = _cold(infos, rates, settings.reschedule.warm_up, now)
     cluster = Cluster(
         executors=tuple(info.executor for info in infos),
         nodes=tuple(info.host for info in infos),
         cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
         memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
-        speed=rates.speed,
+        speed=np.where(cold, 1.0, rates.speed),
         available=np.array([info.host not in drained and info.executor not in report.releasing for info in infos]),
     )
     rows = [
@@ -232,8 +234,15 @@ def _spans(application: str, windows: Windows, settings: Settings) -> dict[str, 
     return {name: (since, until - settings.agent.sample) for name, (since, until) in found.items()}
 
 
+def _cold(infos: Sequence[ExecutorInfo], rates: ServiceRates, warm_up: float, now: float) -> BoolArray:
+    """Executors that are slower than others only for as long as they are new, where older ones compare, (E,)."""
+    ages = now - np.array([info.added for info in infos])
+    new = (ages < warm_up) & bool((ages >= warm_up).any())
+    return np.asarray(new & rates.by_peers & ~rates.by_history)
+
+
 def _slow(cluster: Cluster, rates: ServiceRates) -> tuple[str, ...]:
-    words = [slow_sentence(rates, index) for index in range(cluster.size)]
+    words = [slow_sentence(cluster, rates, index) for index in range(cluster.size)]
     return tuple(
         f"executor {name} on {node} is slow: {text}"
         for name, node, text in zip(cluster.executors, cluster.nodes, words, strict=True)
@@ -241,13 +250,15 @@ def _slow(cluster: Cluster, rates: ServiceRates) -> tuple[str, ...]:
     )
 
 
-def slow_sentence(rates: ServiceRates, index: int) -> str:
-    """Say how an executor is known to be slow; "" where it is not."""
+def slow_sentence(cluster: Cluster, rates: ServiceRates, index: int) -> str:
+    """Say how an executor is known to be slow, and whether that counts yet; "" where it is not."""
     said = []
     if rates.by_peers[index]:
         said.append(f"its tasks take {rates.times[index]:.1f} times what others' take")
     if rates.by_history[index]:
         said.append(f"{rates.grown[index]:.1f} times what they took there before")
+    if said and cluster.speed[index] == 1.0:
+        said.append("which does not count as long as it is new")
     return ", ".join(said)
 
 

@@ -214,6 +214,9 @@ class _Search:
             else:
                 self._load[self._query[stage.query]] += stage.batches_per_second * stage.busy
         self._all = self._load.sum(axis=0)
+        # Counted once and kept up with each stage that is taken: counting anew for every stage is quadratic.
+        self._moved = {stage.key: self._count(stage.key) for stage in self._stages}
+        self._own_moves = sum(self._moved.values())
 
     def climbed(self) -> _Search:
         """The best of this and of looking at its stages again and again, until that gains little."""
@@ -289,9 +292,9 @@ class _Search:
 
     def own_moves(self) -> int:
         """Partitions that moved though nothing forced them."""
-        return sum(self._moved(stage.key) for stage in self._stages)
+        return self._own_moves
 
-    def _moved(self, key: str) -> int:
+    def _count(self, key: str) -> int:
         home = self._home[key]
         return int(((home >= 0) & (self._at[key] != home)).sum())
 
@@ -300,12 +303,14 @@ class _Search:
         excess = [self._excess(stage) for stage in self._stages]
         for index in np.argsort(-np.array(excess), kind="stable").tolist():
             stage, home = self._stages[index], self._home[self._stages[index].key]
-            if excess[index] <= 0 and (self._at[stage.key] >= 0).all() and not self._crowded(stage):
+            free = thorough and (self._parameters.max_moves is None or self._relief(stage) > 0)
+            idle = excess[index] <= 0 or (not free and not self._moved[stage.key])
+            if idle and (self._at[stage.key] >= 0).all() and not self._crowded(stage):
                 continue
             problem = self._problem(stage)
             bound = lower_bound(problem.busy, problem.speed, problem.slots, problem.available)
-            options = solve(problem, bound, levels=self._levels(thorough), thorough=thorough)
-            chosen = self._chosen(stage, problem, options, thorough=thorough)
+            options = solve(problem, bound, levels=self._levels(free), thorough=free)
+            chosen = self._chosen(stage, problem, options, thorough=free)
             if (home >= 0).any():
                 chosen = pruned(problem, chosen)
             self._take(stage, chosen.assignment)
@@ -323,7 +328,7 @@ class _Search:
         parameters, rate = self._parameters, stage.batches_per_second
         spare = None
         if parameters.max_moves is not None:
-            others = self.own_moves() - self._moved(stage.key)
+            others = self.own_moves() - self._moved[stage.key]
             spare = max(parameters.max_moves - others, first.moves)
 
         def price(option: Option) -> float:
@@ -385,9 +390,9 @@ class _Search:
         )
 
     def _relief(self, stage: Stage) -> int:
-        """Partitions of a stage that may leave executors that have no room."""
+        """Partitions that may still move in a stage."""
         most = self._parameters.max_moves
-        return 1 << 60 if most is None else max(most - self.own_moves() + self._moved(stage.key), 0)
+        return 1 << 60 if most is None else max(most - self.own_moves() + self._moved[stage.key], 0)
 
     def _left(self, stage: Stage) -> FloatArray:
         """What the other queries leave of each executor, (E,)."""
@@ -421,6 +426,9 @@ class _Search:
         self._add(stage, assignment, 1.0)
         self._all += self._load[self._query[stage.query]] - before
         self._at[stage.key] = assignment
+        moved = self._count(stage.key)
+        self._own_moves += moved - self._moved[stage.key]
+        self._moved[stage.key] = moved
 
     def _add(self, stage: Stage, assignment: IntArray, sign: float) -> None:
         placed = assignment >= 0

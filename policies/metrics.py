@@ -7,7 +7,7 @@ cluster do not fit together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -110,7 +110,11 @@ def fetch_seconds(
 
 
 def stage_seconds(
-    cluster: Cluster, workload: Workload, placement: Placement, once: Mapping[str, FloatArray] | None = None
+    cluster: Cluster,
+    workload: Workload,
+    placement: Placement,
+    once: Mapping[str, FloatArray] | None = None,
+    queries: Collection[str] | None = None,
 ) -> FloatArray:
     """Seconds per batch of each stage of the workload, shape (S,): as long as its slowest executor.
 
@@ -121,18 +125,23 @@ def stage_seconds(
 
     ``once``: key of a placeable stage -> core seconds that its tasks take more in this one batch, shape (n,). They make
     their own query's batch longer, and take nothing of an executor from the others, as what comes once is no load.
+
+    ``queries``: those whose stages are wanted, None for all; the stages of others take NaN seconds.
     """
     placement.validate(cluster, workload)
     capacity = cluster.cores * cluster.speed
     work = [_sums(cluster, stage.busy, unit_executors(cluster, stage, placement)) for stage in workload.stages]
     load = np.zeros(cluster.size)
-    own = {query: np.zeros(cluster.size) for query in workload.queries}
+    own = {query: np.zeros(cluster.size) for query in (workload.queries if queries is None else queries)}
     for stage, busy in zip(workload.stages, work, strict=True):
         load += stage.batches_per_second * busy
-        own[stage.query] += stage.batches_per_second * busy
+        if stage.query in own:
+            own[stage.query] += stage.batches_per_second * busy
     fetching = bool(np.isfinite(cluster.bandwidth).any())
-    seconds = np.zeros(len(workload.stages))
+    seconds = np.full(len(workload.stages), np.nan)
     for index, stage in enumerate(workload.stages):
+        if stage.query not in own:
+            continue
         if not stage.placeable:
             seconds[index] = (stage.busy / capacity).max()
             continue
@@ -146,12 +155,20 @@ def stage_seconds(
 
 
 def critical_path(
-    cluster: Cluster, workload: Workload, placement: Placement, once: Mapping[str, FloatArray] | None = None
+    cluster: Cluster,
+    workload: Workload,
+    placement: Placement,
+    once: Mapping[str, FloatArray] | None = None,
+    queries: Collection[str] | None = None,
 ) -> dict[str, float]:
-    """Seconds per batch of each query: its stages run one after the other, each as :func:`stage_seconds` says."""
-    seconds = dict.fromkeys(workload.queries, 0.0)
-    for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once), strict=True):
-        seconds[stage.query] += float(time)
+    """Seconds per batch of each query: its stages run one after the other, each as :func:`stage_seconds` says.
+
+    ``queries``: those that are wanted, None for all.
+    """
+    seconds = dict.fromkeys(workload.queries if queries is None else queries, 0.0)
+    for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once, queries), strict=True):
+        if stage.query in seconds:
+            seconds[stage.query] += float(time)
     return seconds
 
 
@@ -202,8 +219,10 @@ def spread(values: FloatArray) -> float:
 
 
 def _sums(cluster: Cluster, values: FloatArray, executors: IntArray) -> FloatArray:
-    placed = executors >= 0
-    return np.bincount(executors[placed], weights=values[placed], minlength=cluster.size).astype(np.float64)
+    if executors.min(initial=0) < 0:
+        placed = executors >= 0
+        executors, values = executors[placed], values[placed]
+    return np.asarray(np.bincount(executors, weights=values, minlength=cluster.size), dtype=np.float64)
 
 
 def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group: IntArray) -> float:

@@ -317,10 +317,16 @@ class Placement:
         if self.assignments.keys() != expected.keys():
             differing = sorted(self.assignments.keys() ^ expected.keys())
             raise ModelError(f"assignments: stages differ from the placeable ones of the workload: {differing}")
+        if not expected:
+            return
+        # All at once: this is asked for again and again, and there are hundreds of stages.
+        every, size = np.concatenate(list(self.assignments.values())), cluster.size
+        outside = bool(every.size) and (every.min() < UNPLACED or every.max() >= size)
         for key, array in self.assignments.items():
-            same_length("assignments: ", expected[key], **{key: array})
-            if array.size and (array.min() < UNPLACED or array.max() >= cluster.size):
-                raise ModelError(f"assignments[{key!r}]: executor index outside {UNPLACED}..{cluster.size - 1}")
+            if len(array) != expected[key]:
+                same_length("assignments: ", expected[key], **{key: array})
+            if outside and ((array < UNPLACED) | (array >= size)).any():
+                raise ModelError(f"assignments[{key!r}]: executor index outside {UNPLACED}..{size - 1}")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ __all__ = ["LENGTHS", "QUICK_LENGTHS", "input_of", "measure"]
 LENGTHS = Lengths(before=12, waiting=18, after=40, cycle=160, event=80)
 QUICK_LENGTHS = Lengths(before=8, waiting=15, after=20, cycle=110, event=60)
 SPIKE = 1.5  # times the rows
-WARM_UP = 40  # batches before quotas hold: the Java machines compile what they run most
+WARM_UP = 150  # batches before quotas hold: the Java machines compile what they run most
 
 
 def input_of(

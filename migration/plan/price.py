@@ -17,7 +17,7 @@ moves by least squares, the settings counting as some moves more. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,15 +95,25 @@ def price(
     ``period`` from one's start to the next one's.
     """
     count = int(steps.max(initial=-1)) + 1
-    queries = {move.stage: workload.stage(move.stage).query for move in moves}
+    query_of = {move.stage: workload.stage(move.stage).query for move in moves}
+    queries = [
+        {query_of[moves[index].stage] for index in np.flatnonzero(steps == step).tolist()} for step in range(count)
+    ]
     looked_at = np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).round().astype(np.int64)).tolist()
-    found = {step: _batches(cluster, workload, current, moves, steps, step, loads, rates) for step in looked_at}
+    nearest = [min(looked_at, key=lambda near: abs(near - step)) for step in range(count)]
+    wanted: dict[int, set[str]] = {}
+    for near, asked in zip(nearest, queries, strict=True):
+        wanted.setdefault(near, set()).update(asked)
+    found = {
+        step: _batches(cluster, workload, current, moves, steps, step, loads, rates, asked)
+        for step, asked in wanted.items()
+    }
     added, lasts = np.zeros(count), np.zeros(count)
     peak: dict[str, float] = {}
     seconds = 0.0
     for step in range(count):
-        without, loading = found[min(looked_at, key=lambda near: abs(near - step))]
-        for query in {queries[moves[index].stage] for index in np.flatnonzero(steps == step).tolist()}:
+        without, loading = found[nearest[step]]
+        for query in queries[step]:
             more = max(0.0, loading[query] - without[query])
             long = max(0.0, batch.get(query, before[query]) + loading[query] - before[query])
             added[step] = max(added[step], more)
@@ -126,8 +136,9 @@ def _batches(
     step: int,
     loads: FloatArray,
     rates: Rates,
+    queries: Collection[str],
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Critical paths with the moves of all steps up to this one made: without and with what this step loads.
+    """Critical paths of queries with the moves of all steps up to this one made: without and with what this one loads.
 
     Each query is looked at with its own loads alone. Those of others come once, and are no load that lasts, which is
     what the model would take them for.
@@ -142,7 +153,7 @@ def _batches(
             added[move.stage][move.partition] += load * cluster.speed[move.target]
     at = Placement(placement)
     once = {key: more for key, more in added.items() if more.any()}
-    return critical_path(cluster, workload, at), critical_path(cluster, workload, at, once)
+    return critical_path(cluster, workload, at, None, queries), critical_path(cluster, workload, at, once, queries)
 
 
 def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:

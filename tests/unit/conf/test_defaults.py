@@ -58,6 +58,7 @@ DEFAULTS = {
     "reschedule.batches": 3,
     "reschedule.coverage": 0.95,
     "reschedule.slow_ratio": 1.25,
+    "reschedule.warm_up": 120.0,
     "reschedule.forecast": True,
     "gate.min_gain": 0.1,
     "gate.min_step": 0.03,

@@ -305,6 +305,32 @@ def test_a_slow_executor_is_slow_and_its_partitions_are_not_heavy() -> None:
     assert note.startswith("executor 2 on 127.0.0.4 is slow: its tasks take 2.0 times what others' take")
 
 
+def joined(age: float) -> LinkReport:
+    """Executor 2 was added so many seconds ago, the others an hour ago."""
+    made = report([query([str(p % 4) for p in range(12)])])
+    added = [
+        msgspec.structs.replace(info, added=NOW - (age if info.executor == "2" else 3600.0)) for info in made.executors
+    ]
+    return msgspec.structs.replace(made, executors=added)
+
+
+def test_an_executor_that_is_new_is_not_slow_yet() -> None:
+    batches = [slowed(number, 2.0) for number in range(10)]
+    found = taken(seen=joined(30.0), batches=batches)
+    assert found.cluster.speed.tolist() == [1, 1, 1, 1]
+    assert found.workload.stage(f"{QUERY}/0").busy.tolist() == pytest.approx([0.1] * 12, rel=0.05), "as elsewhere"
+    (note,) = found.notes
+    assert note.endswith("its tasks take 2.0 times what others' take, which does not count as long as it is new")
+    assert taken(seen=joined(130.0), batches=batches).cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
+
+
+def test_a_new_executor_that_becomes_slower_or_is_faster_is_believed() -> None:
+    became = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
+    assert taken(seen=joined(30.0), batches=became).cluster.speed[2] < 0.65
+    faster = [slowed(number, 0.5) for number in range(10)]
+    assert taken(seen=joined(30.0), batches=faster).cluster.speed[2] == pytest.approx(2.0, rel=0.1)
+
+
 def test_an_executor_that_just_became_slow_is_told_by_its_own_past() -> None:
     where = [str(p % 4) for p in range(12)]
     batches = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
