@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--way", action="append", metavar="NAME", help="only these ways; spark is always among them")
     parser.add_argument("--link", type=float, default=Shape.link, metavar="MBIT", help="rate of each node's link")
     parser.add_argument("--quota", type=float, default=Shape.quota, metavar="CORES", help="CPU of each node")
+    parser.add_argument("--rootless", action="store_true", help="loopback addresses, quotas by stopping processes")
     parser.add_argument("--rows", type=int, metavar="N", help="of a batch [default: the workload's]")
     parser.add_argument("--skew", type=float, metavar="S", help="exponent of Zipf's law over the keys")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of placements and of the order of ways")
@@ -48,7 +49,7 @@ def main() -> None:
         chosen = ways(tuple(dict.fromkeys((SPARK.name, *names))) if names else ())
     except ValueError as error:
         parser.error(str(error))
-    shape = Shape(quota=arguments.quota, link=arguments.link)
+    shape = Shape(quota=arguments.quota, link=arguments.link, rootless=arguments.rootless)
     lengths = comparison.QUICK_LENGTHS if arguments.quick else comparison.LENGTHS
     repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
     figures: dict[str, Any] = {"machine": machine(), "quick": arguments.quick, "sessions": []}

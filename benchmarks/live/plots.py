@@ -57,9 +57,10 @@ def _timeline(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -
 
     figure, every = plt.subplots(len(groups), 1, figsize=(9, 1.9 * len(groups)), squeeze=False, layout="constrained")
     for (axes,), ((workload, situation), sessions) in zip(every, groups.items(), strict=True):
-        known = batches(sessions[0]["batches"])
+        first = next((session for session in sessions if session["batches"]), sessions[0])
+        known = batches(first["batches"])
         drawn: set[str] = set()
-        for phase in sessions[0]["phases"]:
+        for phase in first["phases"]:
             way = phase["way"]
             if way not in _COLORS or way in drawn or "end" not in phase:
                 continue

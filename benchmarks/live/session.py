@@ -39,13 +39,15 @@ _MEMORY_MB = 900
 class Shape:
     """The cluster: ``quota`` in cores of the machine for each node, ``link`` in Mbit/s, ``partitions`` of each stage.
 
-    ``provider``: of the state stores, as Spark names it; "" for Spark's default.
+    ``provider``: of the state stores, as Spark names it; "" for Spark's default. ``rootless``: as for who is not root,
+    on loopback addresses and with quotas that are held by stopping processes.
     """
 
     quota: float = 0.4
     link: float = 100.0
     partitions: int = 12
     provider: str = ""
+    rootless: bool = False
 
 
 @dataclass
@@ -242,7 +244,14 @@ def open_session(directory: Path, shape: Shape, nodes: int) -> Iterator[Session]
     with (
         ProcessGroup(directory / "logs") as group,
         NodeCluster(
-            group, directory / "cluster", specs, held=False, executor_memory_mb=_MEMORY_MB, log_level="warn"
+            group,
+            directory / "cluster",
+            specs,
+            held=False,
+            namespaces=not shape.rootless,
+            cgroups=not shape.rootless,
+            executor_memory_mb=_MEMORY_MB,
+            log_level="warn",
         ) as cluster,
         contextlib.ExitStack() as stack,
     ):

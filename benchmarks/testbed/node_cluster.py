@@ -31,7 +31,8 @@ _REDIS_PORT = 6379
 class NodeCluster(Block):
     """Nodes with a worker each, and a hub with the master; all of it is gone when the block ends.
 
-    ``namespaces``, ``quotas``: False does without, even where they can be had. ``held``: whether the quotas hold from
+    ``namespaces``, ``quotas``, ``cgroups``: False does without, even where they can be had; without control groups,
+    quotas are held by stopping processes. ``held``: whether the quotas hold from
     the start; if not, `hold` makes them, e.g. once executors are up: to boot a Java machine on a fraction of a core
     takes minutes, and is seldom what is measured. ``delay_ms``: one way through each link; where there are namespaces
     but the kernel makes no delays, the start raises `UnavailableError`. ``loopback``: last byte of the first node's
@@ -50,6 +51,7 @@ class NodeCluster(Block):
         *,
         namespaces: bool = True,
         quotas: bool = True,
+        cgroups: bool = True,
         held: bool = True,
         delay_ms: float = 0.0,
         subnet: str = "10.77.0",
@@ -69,9 +71,16 @@ class NodeCluster(Block):
         self._quotas: dict[str, float] = {}  # what holds just now
         self._addresses: dict[str, str] = {}
         self._started: dict[str, str] = {}  # process -> the part that it lives in
-        self._enforcer = available()
+        groups = available()
+        self._cgroups = cgroups and bool(groups)
+        why = groups.reason if cgroups else "control groups were not asked for"
+        self._enforcer = (
+            f"{groups.reason.removesuffix(' cpu controller')} quota"
+            if self._cgroups
+            else f"quota by stopping processes and letting them go on ({why})"
+        )
         self._no_links = networks.why_not() if namespaces else "namespaces were not asked for"
-        self._no_quotas = ("" if self._enforcer else self._enforcer.reason) if quotas else "quotas were not asked for"
+        self._no_quotas = "" if quotas else "quotas were not asked for"
 
     def start(self) -> Self:
         """Lay the network, then start master and workers; executors come when a driver connects."""
@@ -90,6 +99,7 @@ class NodeCluster(Block):
             master_host=self.address(HUB),
             driver_host=self.address(HUB),
             inside=self._inside_address,
+            cgroups=self._cgroups,
             **self._spark_options,
         ).start()
         self._apply(self.nodes if self._held else [])
@@ -125,7 +135,7 @@ class NodeCluster(Block):
             {name: self.address(name) for name in self.nodes},
             links=self._no_links if self.network is None else self.network.rates,
             quotas=self._no_quotas or self._quotas,
-            enforcer=f"{self._enforcer.reason.removesuffix(' cpu controller')} quota",
+            enforcer=self._enforcer,
             delay_ms=self._delay_ms,
         )
 

@@ -103,9 +103,9 @@ class CpuQuota:
         return quota
 
     @property
-    def procs(self) -> Path:
-        """The file to which a process id is written to join."""
-        return self.path / "cgroup.procs"
+    def procs(self) -> tuple[Path, ...]:
+        """The files to which a process id is written to join."""
+        return (self.path / "cgroup.procs",)
 
     def set(self, cores: float | None) -> None:
         """Change the limit while processes run; None lifts it."""
@@ -113,11 +113,12 @@ class CpuQuota:
 
     def add(self, pid: int) -> None:
         """Move a process into the group; what it starts from now on is in it as well."""
-        self.procs.write_text(str(pid))
+        for path in self.procs:
+            path.write_text(str(pid))
 
     def pids(self) -> list[int]:
         """Return the members."""
-        return [int(line) for line in self.procs.read_text().split()]
+        return [int(line) for line in (self.path / "cgroup.procs").read_text().split()]
 
     def throttled_s(self) -> float:
         """Return for how many seconds members were held back so far."""

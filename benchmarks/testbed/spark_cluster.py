@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import psutil
 
 from benchmarks.testbed.processes import Block, ManagedProcess, ProcessGroup
-from benchmarks.testbed.quota import CpuQuota
+from benchmarks.testbed.quota import CpuQuota, available
 from benchmarks.testbed.redis_server import free_port
+from benchmarks.testbed.throttle import Throttle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +108,8 @@ class StandaloneCluster(Block):
     """A master and workers, each its own process in ``group``; all of it is gone when the block ends.
 
     ``inside(host)`` is the block in which the processes of an address are started and its ports are tried: a network
-    namespace, or nothing at all. Drivers are expected at ``driver_host``.
+    namespace, or nothing at all. Drivers are expected at ``driver_host``. ``cgroups``: False holds quotas by stopping
+    processes (`Throttle`), as it is done without being asked where control groups cannot be had.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class StandaloneCluster(Block):
         master_host: str = "127.0.0.1",
         driver_host: str = "127.0.0.1",
         inside: Callable[[str], AbstractContextManager[None]] = _here,
+        cgroups: bool = True,
         executor_memory_mb: int = 640,
         executor_java_options: str = "-XX:+UseSerialGC",
         log_level: str = "info",
@@ -130,11 +133,12 @@ class StandaloneCluster(Block):
         self.master_port = 0
         self.driver_host = driver_host
         self._inside = inside
+        self._cgroups = cgroups and bool(available())
         self.executor_memory_mb = executor_memory_mb
         self.executor_java_options = executor_java_options
         self.log_level = log_level
         self.workers: dict[str, WorkerSpec] = {}
-        self.quotas: dict[str, CpuQuota] = {}
+        self.quotas: dict[str, CpuQuota | Throttle] = {}
 
     @property
     def master_url(self) -> str:
@@ -199,7 +203,7 @@ class StandaloneCluster(Block):
         for path in (self.work_dir(spec.host), self.local_dir(spec.host)):
             path.mkdir(parents=True, exist_ok=True)
         if spec.quota is not None and spec.host not in self.quotas:
-            self.quotas[spec.host] = CpuQuota.create(spec.host, spec.quota)
+            self.quotas[spec.host] = CpuQuota.create(spec.host, spec.quota) if self._cgroups else Throttle(spec.quota)
         env = self.environment(
             spec.host,
             SPARK_LOCAL_DIRS=str(self.local_dir(spec.host)),
@@ -212,13 +216,15 @@ class StandaloneCluster(Block):
         quota = self.quotas.get(spec.host)
         with self._inside(spec.host):
             port = free_port(spec.host)
-            self._group.start(
+            worker = self._group.start(
                 f"spark-worker-{spec.host}",
                 [*command, "--port", str(port), self.master_url],
                 env=env,
                 cwd=self.directory,
-                cgroup_procs=[quota.procs] if quota else [],
+                cgroup_procs=quota.procs if quota else (),
             )
+        if isinstance(quota, Throttle):
+            quota.add(worker.pid)
         self.workers[spec.host] = spec
         return port
 

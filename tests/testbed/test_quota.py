@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from benchmarks.testbed.quota import CpuQuota, available
+from benchmarks.testbed.throttle import Throttle
 
 needs_quota = pytest.mark.skipif(not available(), reason=available().reason)
 
@@ -31,21 +32,51 @@ def test_v2_writes_cpu_max(tmp_path: Path) -> None:
     assert (quota.path / "cpu.max").read_text() == "max 50000"
 
 
-@needs_quota
-def test_holds_a_process_and_its_children() -> None:
-    burn = "import time; end = time.monotonic() + 2\nwhile time.monotonic() < end: pass"
-    with CpuQuota.create("test", 0.2) as quota:
+def _quota(kind: type[CpuQuota | Throttle]) -> CpuQuota | Throttle:
+    return CpuQuota.create("test", 0.2) if kind is CpuQuota else Throttle(0.2)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(CpuQuota, marks=needs_quota), Throttle])
+def test_holds_a_process_and_its_children(kind: type[CpuQuota | Throttle]) -> None:
+    burn = "import time; end = time.monotonic() + 4\nwhile time.monotonic() < end: pass"
+    quota = _quota(kind)
+    try:
         code = f"import subprocess, sys; sys.stdin.read(1); subprocess.run([sys.executable, '-c', {burn!r}])"
         with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as parent:
             quota.add(parent.pid)
             assert parent.stdin is not None
             parent.stdin.write(b"x")
             parent.stdin.flush()
-            time.sleep(1.5)
+            time.sleep(2.5)
             assert len(quota.pids()) == 2
             child = psutil.Process(parent.pid).children()[0]
             used = sum(child.cpu_times()[:2])
-            assert used < 0.75
+            assert used < 1.25, "0.2 of 2.5 seconds, and half a second in which nobody knew of it"
             assert quota.throttled_s() > 0
+            quota.set(None)
+            before = sum(child.cpu_times()[:2])
+            time.sleep(0.6)
+            assert child.status() != psutil.STATUS_STOPPED
+            assert sum(child.cpu_times()[:2]) > before
+    finally:
+        quota.remove()
+
+
+@needs_quota
+def test_its_group_is_gone_afterwards() -> None:
+    with CpuQuota.create("test", 0.2) as quota:
         path = quota.path
     assert not path.exists()
+
+
+def test_what_is_stopped_goes_on_when_nobody_holds_it_any_more() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        throttle = Throttle(0.01)
+        throttle.add(process.pid)
+        found, deadline = psutil.Process(process.pid), time.monotonic() + 10
+        while found.status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline, "never stopped"
+            time.sleep(0.01)
+        throttle.remove()
+        assert found.status() != psutil.STATUS_STOPPED
+        process.kill()

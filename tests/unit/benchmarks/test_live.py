@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.live.figures import percentile, phase_figures
+from benchmarks.live.kept import compact, merged
 from benchmarks.live.situations import SITUATIONS, as_spark_would
 from benchmarks.live.summary import Cell, group, table
 from benchmarks.live.ways import QUICK, ways
@@ -209,6 +210,21 @@ def test_sessions_are_grouped_and_those_without_figures_left_out() -> None:
     found = group({"sessions": [session({"spark": [1.0]}), {"situation": "lost", "workload": "w", "error": "x"}]})
     assert list(found) == [("word-count", "steady")]
     assert set(SITUATIONS) == {"steady", "drift", "joined", "lost", "slowed", "spike"}
+
+
+def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
+    one = session({"spark": [1.0, 1.02], "adaptive": [0.7]})
+    one |= {"phases": [phase("spark"), phase("adaptive", model={"much": [1.0] * 1000})]}
+    one |= {"batches": [progress(n, n, 1.0) for n in range(60)]}
+    run = {"machine": {}, "quick": True, "sessions": [one, {"situation": "lost", "workload": "w", "error": "x"}]}
+    kept = compact(run)
+    assert live.section(kept) == live.section({**run, "sessions": [one]})
+    assert "model" not in kept["sessions"][0]["phases"][1]
+    assert [batch["batch"] for batch in kept["sessions"][0]["batches"]] == list(range(30))
+    both = merged([kept, {**kept, "quick": False}])
+    assert both["quick"]
+    assert len(both["sessions"]) == 2
+    assert compact(both)["sessions"][1]["batches"] == [], "those of the first are drawn"
 
 
 def test_what_slowly_changes_over_a_session_is_not_taken_for_a_way() -> None:

@@ -1,0 +1,64 @@
+"""What of the live figures is worth keeping beside the page, and several runs taken together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.live.ways import ADAPTIVE, SPARK
+from benchmarks.testbed.progress import batches
+
+__all__ = ["compact", "merged"]
+
+_SESSION = ("situation", "workload", "repeat", "seed", "shape", "lengths", "input", "testbed", "link", "end", "exact")
+_PHASE = ("way", "situation", "before_from", "event_at", "end")
+_ORDER = ("asked", "settled", "moves", "landed", "given_up", "sentence")
+
+
+def merged(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sessions of several runs as those of one; quick if one of them is."""
+    sessions = [session for each in found for session in each["sessions"]]
+    return {**found[0], "quick": any(each["quick"] for each in found), "sessions": sessions}
+
+
+def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same with what the page needs, and the batches of the first session of each kind for its plot."""
+    seen: set[tuple[str, str]] = set()
+    sessions = []
+    for session in figures["sessions"]:
+        if not session.get("figures"):
+            continue
+        kind = session["workload"], session["situation"]
+        kept = {name: session[name] for name in _SESSION if name in session}
+        kept["figures"] = _rounded(session["figures"])
+        phases = [phase for phase in session.get("phases", ()) if "end" in phase]
+        kept["phases"] = [_phase(phase) for phase in phases]
+        drawn = [phase for phase in phases if phase["way"] in (SPARK.name, ADAPTIVE.name)]
+        kept["batches"] = [] if kind in seen else [_batch(line) for line in session["batches"] if _within(line, drawn)]
+        seen.add(kind)
+        sessions.append(kept)
+    return {**figures, "sessions": sessions}
+
+
+def _phase(phase: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: phase[name] for name in _PHASE if name in phase}
+    orders = [{name: order[name] for name in _ORDER if name in order} for order in phase["orders"]]
+    return {**_rounded(kept), "orders": _rounded(orders)}
+
+
+def _batch(line: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = {"triggerExecution": line["milliseconds"]["triggerExecution"]}
+    return {**{name: line[name] for name in ("query", "batch", "timestamp")}, "milliseconds": seconds}
+
+
+def _within(line: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> bool:
+    (batch,) = batches([line])
+    return any(phase["before_from"] <= batch.begin and batch.end <= phase["end"] for phase in phases)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
