@@ -27,14 +27,14 @@ $(TOOLS): $(STAMP)
 demo: $(STAMP) ## Rebalance a skewed query while it runs; JSON=FILE writes the figures, ARGS=... adds options
 	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
 
-bench: $(STAMP) ## Every benchmark (a night; ARGS=--quick: two hours); writes docs/benchmarks.md, policies.md, migration.md
+bench: $(STAMP) ## Every benchmark (a night; ARGS=--quick: three hours); writes docs/benchmarks.md, policies.md, migration.md
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
 	$(BIN)/python -m benchmarks.migration --json out/migration.json --document docs/migration.md $(ARGS)
 	$(BIN)/python -m benchmarks.live --json out/live.json --runs out/runs.json $(ARGS)
 	$(BIN)/python -m benchmarks.nexmark --json out/nexmark.json
 	$(BIN)/python -m benchmarks.simulation --json out/simulation.json --live out/runs.json $(ARGS)
-	$(BIN)/python -m benchmarks.report --live out/live.json --nexmark out/nexmark.json --simulation out/simulation.json
+	$(BIN)/python -m benchmarks.report --live out/live.json --nexmark out/nexmark.json --simulation out/simulation.json --keep docs/figures/live.json
 
 # What tests call beside Python and no package of the system brings: promtool.
 test test-unit test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)

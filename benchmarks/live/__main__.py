@@ -27,7 +27,9 @@ WORKLOAD = "word-count"
 def main() -> None:
     """Measure session after session, and keep what there is in a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="some ways, once each, in shorter parts: half an hour")
+    parser.add_argument(
+        "--quick", action="store_true", help="some ways, once each, in shorter parts: an hour and a half"
+    )
     parser.add_argument("--repeats", type=int, metavar="N", help="how often each way goes through each situation")
     parser.add_argument("--situation", action="append", metavar="NAME", help=f"only this one: {', '.join(SITUATIONS)}")
     parser.add_argument("--workload", action="append", metavar="NAME", help=f"which to run [default: {WORKLOAD}]")

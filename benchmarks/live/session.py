@@ -259,7 +259,8 @@ def open_session(directory: Path, shape: Shape, nodes: int) -> Iterator[Session]
         config.write_text(
             f'[redis]\nurl = "{cluster.start_redis().url}"\ntimeout = 10.0\n[controller]\nlease = 45.0\n'
             f'[signing]\nprivate_key_file = "{private}"\npublic_key_file = "{public}"\n'
-            f'[link]\ndirectory = "{directory / "link"}"\n'
+            # Spark as it is has nobody who spreads what a lost executor held.
+            f'[link]\ndirectory = "{directory / "link"}"\nspread = false\n'
             # Ways are asked when it is their turn, and one after the other: no rest follows a migration, and where
             # nodes are held to a fraction of a core all of them are busy by intention.
             "[reschedule]\ntimeout = 3600.0\noverload_windows = 0\n[gate]\ncooldown = 0.0\nmax_utilization = 10.0\n"

@@ -22,8 +22,9 @@ in an order that chance decided, and what two equal runs differ by is given besi
 _LIMITS = """\
 ## Limits
 
-* One machine: nodes are namespaces with shaped links and CPU quotas where the system allows it (each result says what
-  was real), and they share memory bandwidth, caches and the disk.
+* One machine: nodes are namespaces with shaped links and CPU quotas of control groups where the system allows it, else
+  loopback addresses with quotas that are held by stopping processes (each result says which; `--rootless` asks for the
+  second), and they share memory bandwidth, caches and the disk.
 * The load comes from a source that is a function of the batch's number, so that outputs can be audited exactly; there
   is no Kafka, and batches follow each other without a pause: throughput is what the query can do at most.
 * Starting placements are drawn, not Spark's own of that day; they are as uneven as those that were read off Spark.
@@ -46,6 +47,8 @@ $ python -m benchmarks.simulation --quick --json out/simulation.json
 $ python -m benchmarks.nexmark --json out/nexmark.json
 $ python -m benchmarks.report --live out/live.json --simulation out/simulation.json --nexmark out/nexmark.json
 ```
+
+The figures behind the live part are in `docs/figures/live.json`; `--live` given twice puts your run beside ours.
 
 [Policies](policies.md) has what every policy makes of generated situations and how long it thinks,
 [migration](migration.md) what moving costs beside a restart, [forecast](forecast.md) how well load is foretold.
