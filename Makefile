@@ -40,7 +40,8 @@ bench: $(STAMP) ## Every benchmark (a night; ARGS=--quick: three hours); writes 
 test test-unit test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)
 
 test: $(TOOLS) test-unit ## Every test that fits CI's time, on real Redis and real Spark
-	$(BIN)/python -m pytest tests -m 'not slow and (redis or spark)'
+	$(BIN)/python -m pytest tests -m 'not slow and redis and not spark' -n logical --dist worksteal
+	$(BIN)/python -m pytest tests -m 'not slow and spark' --durations 15
 
 test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: a few minutes
 	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark' -n logical --dist worksteal

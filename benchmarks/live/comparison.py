@@ -22,17 +22,18 @@ from benchmarks.workloads.base import Input
 __all__ = ["LENGTHS", "QUICK_LENGTHS", "input_of", "measure"]
 
 LENGTHS = Lengths(before=12, waiting=18, after=40, cycle=160, event=80)
-QUICK_LENGTHS = Lengths(before=8, waiting=15, after=20, cycle=110, event=60)
+QUICK_LENGTHS = Lengths(before=6, waiting=10, after=18, cycle=84, event=38)
 SPIKE = 1.5  # times the rows
-WARM_UP = 150  # batches before quotas hold: the Java machines compile what they run most
+ROWS = 0.6  # of the workload's own, which are for the whole machine: the nodes have about so much of it
+WARM_UP = 80  # batches before quotas hold: the Java machines compile what they run most
 
 
 def input_of(
     workload: str, situation: Situation, lengths: Lengths, rows: int | None = None, skew: float | None = None
 ) -> Input:
-    """Return the input that a workload gets in a situation; ``rows`` and ``skew`` None: the workload's own."""
+    """Return the input that a workload gets in a situation; ``rows`` and ``skew`` None: by the workload's own."""
     chosen = workloads()[workload]
-    given = Input(chosen.rows if rows is None else rows, chosen.keys, chosen.skew if skew is None else skew)
+    given = Input(int(chosen.rows * ROWS) if rows is None else rows, chosen.keys, chosen.skew if skew is None else skew)
     if situation.event == "drift":
         return replace(given, cycle=lengths.cycle, drift_at=(lengths.event,))
     if situation.event == "spike":

@@ -39,11 +39,14 @@ _MEMORY_MB = 900
 class Shape:
     """The cluster: ``quota`` in cores of the machine for each node, ``link`` in Mbit/s, ``partitions`` of each stage.
 
+    All nodes together leave a good part of two cores to driver, Redis and the rest: else nodes would wait for those,
+    and what is measured would be chance.
+
     ``provider``: of the state stores, as Spark names it; "" for Spark's default. ``rootless``: as for who is not root,
     on loopback addresses and with quotas that are held by stopping processes.
     """
 
-    quota: float = 0.4
+    quota: float = 0.3
     link: float = 100.0
     partitions: int = 12
     provider: str = ""
