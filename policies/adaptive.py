@@ -303,7 +303,8 @@ class _Search:
         excess = [self._excess(stage) for stage in self._stages]
         for index in np.argsort(-np.array(excess), kind="stable").tolist():
             stage, home = self._stages[index], self._home[self._stages[index].key]
-            free = thorough and (self._parameters.max_moves is None or self._relief(stage) > 0)
+            # What has to be placed anyway is no move, and may be placed well when no move is left.
+            free = thorough and (self._relief(stage) > 0 or bool((home < 0).any()))
             idle = excess[index] <= 0 or (not free and not self._moved[stage.key])
             if idle and (self._at[stage.key] >= 0).all() and not self._crowded(stage):
                 continue

@@ -26,16 +26,17 @@ def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
     seen: set[tuple[str, str]] = set()
     sessions = []
     for session in figures["sessions"]:
-        if not session.get("figures"):
+        if "end" not in session and not session.get("figures"):
             continue
         kind = session["workload"], session["situation"]
         kept = {name: session[name] for name in _SESSION if name in session}
-        kept["figures"] = _rounded(session["figures"])
+        kept["figures"] = _rounded(session.get("figures", []))
         phases = [phase for phase in session.get("phases", ()) if "end" in phase]
         kept["phases"] = [_phase(phase) for phase in phases]
         drawn = [phase for phase in phases if phase["way"] in (SPARK.name, ADAPTIVE.name)]
-        kept["batches"] = [] if kind in seen else [_batch(line) for line in session["batches"] if _within(line, drawn)]
-        seen.add(kind)
+        lines = [] if kind in seen or not kept["figures"] else session["batches"]
+        kept["batches"] = [_batch(line) for line in lines if _within(line, drawn)]
+        seen |= {kind} if kept["figures"] else set()
         sessions.append(kept)
     return {**figures, "sessions": sessions}
 

@@ -87,9 +87,14 @@ def _testbed(sessions: Sequence[Mapping[str, Any]]) -> str:
     loads = [each["machine"]["load_average"] for each in known]
     return (
         f"{max(len(each['nodes']) for each in known)} nodes on one machine of {box['cores']} cores "
-        f"({box['processor']}, {box['memory_mb'] // 1024} GB), Spark {box['spark']}. Network: {one['network']}. CPU: "
-        f"{one['cpu']}. Memory: {one['memory']}. Load average when a session began: {min(loads):g} to {max(loads):g}."
+        f"({box['processor']}, {box['memory_mb'] // 1024} GB), Spark {box['spark']}. "
+        f"Network: {_each(known, 'network')}. CPU: {_each(known, 'cpu')}. Memory: {one['memory']}. "
+        f"Load average when a session began: {min(loads):g} to {max(loads):g}."
     )
+
+
+def _each(testbeds: Sequence[Mapping[str, Any]], name: str) -> str:
+    return "; in other sessions: ".join(dict.fromkeys(each[name] for each in testbeds))
 
 
 def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:

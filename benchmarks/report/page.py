@@ -48,7 +48,8 @@ $ python -m benchmarks.nexmark --json out/nexmark.json
 $ python -m benchmarks.report --live out/live.json --simulation out/simulation.json --nexmark out/nexmark.json
 ```
 
-The figures behind the live part are in `docs/figures/live.json`; `--live` given twice puts your run beside ours.
+The figures behind the live part are in `docs/figures/live.json`; given as a second `--live`, your sessions are
+taken together with ours.
 
 [Policies](policies.md) has what every policy makes of generated situations and how long it thinks,
 [migration](migration.md) what moving costs beside a restart, [forecast](forecast.md) how well load is foretold.
@@ -71,7 +72,7 @@ def render(found: Mapping[str, Any]) -> str:
 
 
 def _short(figures: Mapping[str, Any]) -> str:
-    quick = " These are figures of the quick form: few batches, one session each." if figures["quick"] else ""
+    quick = " These are figures of the quick form: few batches, few sessions." if figures["quick"] else ""
     return f"Mean batch duration after the event, `adaptive` over Spark as it is: {live.headline(figures)}.{quick}\n"
 
 

@@ -105,7 +105,10 @@ def _paper(part: Mapping[str, Any]) -> list[str]:
 def _why(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say why the default policy is behind the paper's in the seconds after the order, where it moves more."""
     moves, lasts = (
-        {way: median([row[name] for row in rows if row["way"] == way] or [0]) for way in ("proposed", "adaptive")}
+        {
+            way: median([row[name] for row in rows if row["way"] == way and row["moves"]] or [0])
+            for way in ("proposed", "adaptive")
+        }
         for name in ("moves", "seconds")
     )
     if moves["adaptive"] <= moves["proposed"]:

@@ -101,7 +101,8 @@ class NodeCluster(Block):
             inside=self._inside_address,
             cgroups=self._cgroups,
             **self._spark_options,
-        ).start()
+        )
+        self.spark.start()  # if that fails, `close` has what there is of it
         self._apply(self.nodes if self._held else [])
         return self
 

@@ -21,6 +21,7 @@ __all__ = ["Throttle"]
 
 _PERIOD = 0.05  # seconds between two looks
 _SAVED = 0.1  # seconds' worth of the quota that may be saved up: no more, or a node would run free after a pause
+_OWED = 0.5  # seconds' worth of it that are made up for at most: who looked late does not stop a node for long
 _KNOWN = 0.5  # seconds for which the list of processes holds
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -34,7 +35,7 @@ class Throttle:
     procs: tuple[Path, ...] = ()  # a control group would have a file to write one's process id to
 
     def __init__(self, cores: float | None) -> None:
-        self._cores = cores
+        self._cores = _checked(cores)
         self._roots: list[psutil.Process] = []
         self._members: list[int] = []
         self._listed = -_KNOWN
@@ -45,19 +46,19 @@ class Throttle:
 
     def add(self, pid: int) -> None:
         """Hold a process, and what it starts from now on or did start."""
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error):
             self._roots = [*self._roots, psutil.Process(pid)]
             self._listed = -_KNOWN
 
     def set(self, cores: float | None) -> None:
         """Change the limit while processes run; None lifts it."""
-        self._cores = cores
+        self._cores = _checked(cores)
 
     def pids(self) -> list[int]:
         """Return the processes that are held."""
         found = []
         for root in self._roots:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.Error):  # it is gone, or the system tells nobody of others' processes
                 found += [root.pid, *(child.pid for child in root.children(recursive=True))]
         return found
 
@@ -81,15 +82,19 @@ class Throttle:
             if cores is None:
                 balance = 0.0
             elif balance < 0:
-                self._pause(-balance / cores)
+                balance = max(balance, -cores * _OWED)
+                self._pause(-balance / cores, cores)
 
-    def _pause(self, seconds: float) -> None:
-        stopped = list(self._members)
+    def _pause(self, seconds: float, cores: float) -> None:
+        stopped, began = list(self._members), time.monotonic()
         _send(stopped, signal.SIGSTOP)
-        began = time.monotonic()
-        self._over.wait(seconds)
-        _send(stopped, signal.SIGCONT)
-        self._throttled += time.monotonic() - began
+        try:
+            while (left := began + seconds - time.monotonic()) > 0 and self._cores == cores:
+                if self._over.wait(min(left, _PERIOD)):
+                    break
+        finally:
+            _send(stopped, signal.SIGCONT)
+            self._throttled += time.monotonic() - began
 
     def _spent(self) -> dict[int, float]:
         """CPU seconds of each process so far."""
@@ -101,6 +106,12 @@ class Throttle:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 found[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
         return found
+
+
+def _checked(cores: float | None) -> float | None:
+    if cores is not None and not cores > 0:
+        raise ValueError(f"cores: expected more than 0, or None for no limit, got {cores!r}")
+    return cores
 
 
 def _send(pids: Iterable[int], number: signal.Signals) -> None:

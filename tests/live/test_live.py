@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.live.summary import table
 from benchmarks.simulation.calibration import read_runs
+from benchmarks.testbed.quota import available
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow]
 
@@ -43,6 +44,6 @@ def test_a_node_becomes_slow(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert set(table([session])) == {"even", "spark"}
     said = session["testbed"]
     assert isinstance(said, dict)
-    assert ("by stopping processes" in said["cpu"]) is bool(options) or "not writable" in said["cpu"]
+    assert ("by stopping processes" in said["cpu"]) is (bool(options) or not available())
     assert not options or said["network"].startswith("loopback")
     assert read_runs(json.loads((tmp_path / "runs.json").read_text()))

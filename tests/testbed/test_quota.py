@@ -72,11 +72,20 @@ def test_its_group_is_gone_afterwards() -> None:
 def test_what_is_stopped_goes_on_when_nobody_holds_it_any_more() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         throttle = Throttle(0.01)
-        throttle.add(process.pid)
-        found, deadline = psutil.Process(process.pid), time.monotonic() + 10
-        while found.status() != psutil.STATUS_STOPPED:
-            assert time.monotonic() < deadline, "never stopped"
-            time.sleep(0.01)
-        throttle.remove()
-        assert found.status() != psutil.STATUS_STOPPED
-        process.kill()
+        try:
+            throttle.add(process.pid)
+            found, deadline = psutil.Process(process.pid), time.monotonic() + 10
+            while found.status() != psutil.STATUS_STOPPED:
+                assert time.monotonic() < deadline, "never stopped"
+                time.sleep(0.01)
+            throttle.remove()
+            assert found.status() != psutil.STATUS_STOPPED
+        finally:
+            throttle.remove()
+            process.kill()
+
+
+@pytest.mark.parametrize("cores", [0.0, -1.0])
+def test_a_limit_of_nothing_is_refused(cores: float) -> None:
+    with pytest.raises(ValueError, match="cores: expected more than 0"):
+        Throttle(cores)

@@ -216,15 +216,24 @@ def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
     one = session({"spark": [1.0, 1.02], "adaptive": [0.7]})
     one |= {"phases": [phase("spark"), phase("adaptive", model={"much": [1.0] * 1000})]}
     one |= {"batches": [progress(n, n, 1.0) for n in range(60)]}
-    run = {"machine": {}, "quick": True, "sessions": [one, {"situation": "lost", "workload": "w", "error": "x"}]}
+    audit = {"ok": False, "lost": 2, "doubled": 0, "rows": 5, "different": 0}
+    broken = session({}, situation="lost", phases=[], end={"audit": {"q": audit}, "failed_attempts": 1})
+    run = {"machine": {}, "quick": True, "sessions": [one, broken, {"situation": "lost", "error": "x"}]}
     kept = compact(run)
-    assert live.section(kept) == live.section({**run, "sessions": [one]})
+    assert live.section(kept) == live.section(run)
     assert "model" not in kept["sessions"][0]["phases"][1]
     assert [batch["batch"] for batch in kept["sessions"][0]["batches"]] == list(range(30))
     both = merged([kept, {**kept, "quick": False}])
     assert both["quick"]
-    assert len(both["sessions"]) == 2
-    assert compact(both)["sessions"][1]["batches"] == [], "those of the first are drawn"
+    assert len(both["sessions"]) == 4
+    assert compact(both)["sessions"][2]["batches"] == [], "those of the first are drawn"
+
+
+def test_every_test_bed_that_figures_come_from_is_stated() -> None:
+    one, other = session({"spark": [1.0]}), session({"spark": [1.0]})
+    other["testbed"] = {**other["testbed"], "network": "loopback"}
+    text = live.section({"sessions": [one, other, one]})
+    assert "Network: n; in other sessions: loopback. CPU: c." in text
 
 
 def test_what_slowly_changes_over_a_session_is_not_taken_for_a_way() -> None:

@@ -134,6 +134,16 @@ def test_max_moves_bounds_what_nothing_forces(situation: Situation, most: int) -
     assert len(own) <= most
 
 
+def test_what_has_to_be_placed_is_placed_well_though_no_move_is_left() -> None:
+    cluster = cluster_of(2)
+    workload = workload_of({"a": [10.0, 10.0, 0.1], "b": [3.0, 3.0, 2.0, 2.0, 2.0]}, rate=0.01)
+    current = Placement({"a": np.array([0, 0, 1]), "b": np.full(5, -1)})
+    found = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=1)).placement
+    assert len([move for move in found.moves_from(current) if move.source >= 0]) == 1
+    work = np.bincount(found["b"], workload.stage("b").busy, 2)
+    assert work.tolist() == [6.0, 6.0], "largest first alone would leave 7 and 5"
+
+
 @settings(max_examples=40, deadline=None)
 @given(situation=situations())
 def test_moves_that_never_pay_are_made_for_a_broken_limit_alone(situation: Situation) -> None:

@@ -79,6 +79,14 @@ def test_what_comes_once_is_as_if_the_query_alone_had_it_for_good(situation: Sit
         assert found[query] == pytest.approx(alone[query], rel=1e-9, abs=1e-12)
 
 
+@given(situations(), st.data())
+def test_paths_of_some_queries_are_those_of_all(situation: Situation, data: st.DataObject) -> None:
+    cluster, workload, placement = situation
+    every = critical_path(cluster, workload, placement)
+    wanted = data.draw(st.sets(st.sampled_from(workload.queries))) if workload.queries else set()
+    assert critical_path(cluster, workload, placement, None, wanted) == {query: every[query] for query in wanted}
+
+
 def test_fetching_takes_time_where_the_bandwidth_is_known() -> None:
     stream = Stream("a", "b", np.array([[10.0, 30.0]]))
     workload = workload_of({"a": [1.0], "b": [1.0, 1.0]}, [stream], rate=0.1)
