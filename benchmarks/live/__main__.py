@@ -28,7 +28,7 @@ def main() -> None:
     """Measure session after session, and keep what there is in a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="some ways, once each, in shorter parts: an hour and a half"
+        "--quick", action="store_true", help="Spark, even and adaptive, once each, in shorter parts: 70 minutes"
     )
     parser.add_argument("--repeats", type=int, metavar="N", help="how often each way goes through each situation")
     parser.add_argument("--situation", action="append", metavar="NAME", help=f"only this one: {', '.join(SITUATIONS)}")

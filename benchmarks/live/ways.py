@@ -24,7 +24,7 @@ class Way:
 
 SPARK = Way("spark", "", force=False)
 ADAPTIVE = Way("adaptive", "adaptive", force=False)
-QUICK = ("spark", "even", "locality-fairness", "stream-classification", "fair-redistribution", "adaptive")
+QUICK = ("spark", "even", "adaptive")
 
 
 def ways(names: tuple[str, ...] = ()) -> list[Way]:

@@ -26,10 +26,10 @@ _HOW = f"""\
 In a session one query runs through all ways by turns, in an order that chance decides. Every way begins on the same
 placement, drawn as unevenly as Spark's first batches place partitions, goes through the event, and is asked once (twice
 where it may adapt before the event). Durations and throughput are first taken over those that the way itself began
-with: what slowly changes over a session is then not taken for a way's. `{SPARK.name}` is nobody asked, twice in each
-session: what those two differ by is **noise**, and no figure within it is called a difference. The default policy
-(`{ADAPTIVE.name}`) goes through the gate, as it does for whoever runs Rechannel; the policies of the literature are
-done as they propose (`--force`), as their own systems would."""
+with: what slowly changes over a session is then not taken for a way's. `{SPARK.name}` is nobody asked and nothing
+spread, twice in each session: what those two differ by is **noise**, and no figure within it is called a difference.
+The default policy (`{ADAPTIVE.name}`) goes through the gate, as it does for whoever runs Rechannel; the policies of the
+literature are done as they propose (`--force`), as their own systems would."""
 _READ = """\
 Every cell is the way over Spark as it is in the same session: the median over sessions, in brackets the least and the
 most. Less is better but for throughput. *Italic: within the noise.* The p99 of so few batches is nearly the longest
