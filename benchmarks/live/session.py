@@ -119,6 +119,8 @@ class Session(Bench):
 
     def finish(self) -> dict[str, Any]:
         """Stop the queries; returns what the audit found."""
+        for name in self.nodes.nodes:  # the audit is not measured
+            self.nodes.set_quota(name, None)
         (self.directory / "finish").touch()
         path = self.directory / "end.json"
         self.wait("the audit", path.exists)
@@ -179,8 +181,12 @@ class Session(Bench):
         self._boot(name, "")
 
     def leave(self, name: str) -> None:
-        """Have a node go; Spark runs its partitions elsewhere."""
-        self.nodes.remove(name)
+        """Have a node go outright; Spark runs its partitions elsewhere.
+
+        Not in good order: an executor that ends by SIGTERM in the middle of a batch deletes its files while its tasks go
+        on, and Spark's `BypassMergeSortShuffleWriter` takes a file that is gone for one without rows (SPARK-37473).
+        """
+        self.nodes.remove(name, kill=True)
         self.wait(f"{name} is gone", lambda: len(self.executors()) == len(self.nodes.nodes))
         self.wait_batches(2)
 
