@@ -18,6 +18,7 @@ __all__ = ["percentile", "phase_figures"]
 
 
 _LEAST = 3  # batches
+_FAR = 3.0  # seconds by which samples may lie outside of what they are to tell of
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -78,10 +79,14 @@ def _nodes(samples: Sequence[Mapping[str, Any]], begin: float, end: float, rows:
     first, last = max(0, bisect_right(times, begin) - 1), min(len(times) - 1, bisect_left(times, end))
     if last <= first:
         raise ValueError("no samples of the nodes")
+    if begin - times[first] > _FAR or times[last] - end > _FAR:  # nobody could look, e.g. while a node came up
+        return dict.fromkeys(("bytes_per_row", "cpu_spread", "memory_spread", "cpu_per_row"), math.nan)
     one, two = samples[first], samples[last]
     stretch = (end - begin) / (two["at"] - one["at"])  # the samples enclose a little more than the batches
     names = sorted(set(one["cpu"]) & set(two["cpu"]))
     cpu = [two["cpu"][name] - one["cpu"][name] for name in names if two["cpu"][name] is not None]
+    if min(cpu, default=0.0) < 0:  # an executor ended, and what it had used is not known any more
+        cpu = []
     memory = [float(two["memory"][name]) for name in sorted(two["memory"]) if two["memory"][name]]
     sent = sum(two["sent"][name] - one["sent"].get(name, 0) for name in two["sent"])
     return {

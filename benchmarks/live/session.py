@@ -183,8 +183,8 @@ class Session(Bench):
     def leave(self, name: str) -> None:
         """Have a node go outright; Spark runs its partitions elsewhere.
 
-        Not in good order: an executor that ends by SIGTERM in the middle of a batch deletes its files while its tasks go
-        on, and Spark's `BypassMergeSortShuffleWriter` takes a file that is gone for one without rows (SPARK-37473).
+        Not in good order: an executor that ends by SIGTERM in the middle of a batch deletes its files while its tasks
+        go on, and Spark's `BypassMergeSortShuffleWriter` takes a file that is gone for one without rows (SPARK-37473).
         """
         self.nodes.remove(name, kill=True)
         self.wait(f"{name} is gone", lambda: len(self.executors()) == len(self.nodes.nodes))
@@ -228,7 +228,7 @@ class Session(Bench):
 
         def look() -> None:
             while not over.wait(_SAMPLE):
-                with contextlib.suppress(OSError, KeyError, psutil.Error):  # a node comes or goes
+                with contextlib.suppress(OSError, KeyError, RuntimeError, psutil.Error):  # a node comes or goes
                     self.samples.append(self.sample())
 
         thread = threading.Thread(target=look, name="sampling", daemon=True)
