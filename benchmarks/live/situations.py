@@ -49,7 +49,12 @@ SITUATIONS: dict[str, Situation] = {
             "steady", "Skewed keys that stay as they are, on a placement as Spark's first batch makes it.", "none"
         ),
         Situation("drift", "Other keys become popular after every way has adapted to the first ones.", "drift", True),
-        Situation("joined", "A fourth node joins three.", "join", nodes=NODES - 1),
+        Situation(
+            "joined",
+            "A fourth node joins three; what is measured begins right after the moves, while its code is compiled.",
+            "join",
+            nodes=NODES - 1,
+        ),
         Situation("lost", "An executor is killed with SIGKILL; its worker starts another one.", "kill", True),
         Situation("slowed", "One node gets half the CPU that it had.", "slow", True),
         Situation("spike", "Half as many rows again come with every batch from then on.", "spike"),
