@@ -214,9 +214,8 @@ class _Search:
             else:
                 self._load[self._query[stage.query]] += stage.batches_per_second * stage.busy
         self._all = self._load.sum(axis=0)
-        # Counted once and kept up with each stage that is taken: counting anew for every stage is quadratic.
+        # Kept up with each stage that is taken: to look at all partitions anew for every stage is quadratic.
         self._moved = {stage.key: self._count(stage.key) for stage in self._stages}
-        self._own_moves = sum(self._moved.values())
 
     def climbed(self) -> _Search:
         """The best of this and of looking at its stages again and again, until that gains little."""
@@ -292,7 +291,7 @@ class _Search:
 
     def own_moves(self) -> int:
         """Partitions that moved though nothing forced them."""
-        return self._own_moves
+        return sum(self._moved.values())
 
     def _count(self, key: str) -> int:
         home = self._home[key]
@@ -427,9 +426,7 @@ class _Search:
         self._add(stage, assignment, 1.0)
         self._all += self._load[self._query[stage.query]] - before
         self._at[stage.key] = assignment
-        moved = self._count(stage.key)
-        self._own_moves += moved - self._moved[stage.key]
-        self._moved[stage.key] = moved
+        self._moved[stage.key] = self._count(stage.key)
 
     def _add(self, stage: Stage, assignment: IntArray, sign: float) -> None:
         placed = assignment >= 0

@@ -113,8 +113,7 @@ class CpuQuota:
 
     def add(self, pid: int) -> None:
         """Move a process into the group; what it starts from now on is in it as well."""
-        for path in self.procs:
-            path.write_text(str(pid))
+        (self.path / "cgroup.procs").write_text(str(pid))
 
     def pids(self) -> list[int]:
         """Return the members."""

@@ -133,7 +133,7 @@ class StandaloneCluster(Block):
         self.master_port = 0
         self.driver_host = driver_host
         self._inside = inside
-        self._cgroups = cgroups and bool(available())
+        self._cgroups = cgroups
         self.executor_memory_mb = executor_memory_mb
         self.executor_java_options = executor_java_options
         self.log_level = log_level
@@ -203,7 +203,8 @@ class StandaloneCluster(Block):
         for path in (self.work_dir(spec.host), self.local_dir(spec.host)):
             path.mkdir(parents=True, exist_ok=True)
         if spec.quota is not None and spec.host not in self.quotas:
-            self.quotas[spec.host] = CpuQuota.create(spec.host, spec.quota) if self._cgroups else Throttle(spec.quota)
+            grouped = self._cgroups and available()
+            self.quotas[spec.host] = CpuQuota.create(spec.host, spec.quota) if grouped else Throttle(spec.quota)
         env = self.environment(
             spec.host,
             SPARK_LOCAL_DIRS=str(self.local_dir(spec.host)),
