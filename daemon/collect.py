@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
+from itertools import islice
 from typing import Any
 
 from rechannel.conf.settings import Settings
@@ -27,7 +29,7 @@ _BATCHES_KEPT = 64  # of each query, at least
 _TASKS_KEPT = 25_600  # of each query, in all batches beyond those
 _WINDOW_KEPT = 12  # of each node, at least
 _SIZES_KEPT = 500_000  # of each node, numbers in the stream rows of all windows beyond those
-_BYTES_KEPT = 64 * 2**20  # of all batches and windows, as messages; some ten times that in memory
+_BYTES_KEPT = 128 * 2**20  # of all batches and windows, as messages; some ten times that in memory
 _REPORT_BYTES = 32 * 2**20  # of all reports, as messages
 MOST_EXECUTORS = 10_000  # of an application
 MOST_CORES = 1024  # of an executor
@@ -164,18 +166,26 @@ class Collector:
             total -= numbers.pop(0)
 
     def _shed(self) -> None:
-        """Drop the oldest of whatever holds most, until all of it together is no more than is kept."""
-        holders: list[deque[Any]] = [node.windows for node in self._nodes.values()]
+        """Drop the oldest of whatever holds most, until all of it together is no more than is kept.
+
+        What no decision asks for goes first: every query keeps as many batches as one needs and every node its newest
+        window as long as those find room. Else a thousand nodes would crowd out the batches of a hundred queries.
+        """
+        holders: list[tuple[deque[Any], int]] = [(node.windows, 1) for node in self._nodes.values()]
         for known in self._applications.values():
-            holders += known.batches.values()
-        held = [(sum(item[-1] for item in kept), kept) for kept in holders]
-        total = sum(size for size, _ in held)
-        while total > _BYTES_KEPT:
-            index = max(range(len(held)), key=lambda number: held[number][0])
-            size, kept = held[index]
-            dropped = kept.popleft()[-1]
-            total -= dropped
-            held[index] = (size - dropped, kept)
+            holders += [(kept, self._settings.reschedule.batches) for kept in known.batches.values()]
+        excess = sum(item[-1] for kept, _ in holders for item in kept) - _BYTES_KEPT
+        for needed in (True, False):
+            heap = []  # minus the bytes that may go, whose they are, and in how many entries
+            for number, (kept, need) in enumerate(holders):
+                count = len(kept) - min(len(kept), need if needed else 0)
+                heap.append((-sum(item[-1] for item in islice(kept, count)), number, count))
+            heapify(heap)
+            while excess > 0 and heap[0][0] < 0:
+                size, number, count = heap[0]
+                dropped = holders[number][0].popleft()[-1]
+                excess -= dropped
+                heapreplace(heap, (size + dropped, number, count - 1))
 
     def _forget_nodes(self) -> None:
         wanted = {info.host for report in self.reports.values() for info in report.executors}

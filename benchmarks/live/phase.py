@@ -15,7 +15,7 @@ __all__ = ["run_phase"]
 
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _PATIENCE = 120.0  # seconds for a decision to become possible
-_SETTLE = 2  # batches after the last landing that do not count as what came of it
+_SETTLE = 2  # batches that the placement all begin with has before it is measured
 _SLOWED = 0.5  # speed of the node that becomes slow
 
 
@@ -50,7 +50,7 @@ def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Way
     phase["placed"] = _counts(session)
     phase |= {"model": model(session.store, session.settings, session.application), "modeled_at": time.time()}
     phase["orders"].append(act(session, way))
-    session.wait_batches(_SETTLE)
+    session.wait_batches(situation.settle)
     phase["after_from"] = time.time()
     phase["after_placed"] = _counts(session)
     session.wait_batches(lengths.after)

@@ -13,6 +13,7 @@ __all__ = ["draw"]
 
 _COLORS = {SPARK.name: "#666666", ADAPTIVE.name: "#1b7837"}
 _OTHERS = "#92c5de"
+_COLUMNS = 4  # situations beside each other
 
 
 def draw(figures: dict[str, Any], directory: Path) -> list[str]:
@@ -34,8 +35,13 @@ def _ratios(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> 
     """Bars: mean batch duration over Spark's, by situation and way; the band is the noise."""
     from matplotlib import pyplot as plt
 
-    figure, every = plt.subplots(1, len(groups), figsize=(2.6 * len(groups) + 1, 4), sharey=True, squeeze=False)
-    for axes, ((workload, situation), sessions) in zip(every[0], groups.items(), strict=True):
+    columns = min(_COLUMNS, len(groups))
+    rows = -(-len(groups) // columns)
+    size = (2.6 * columns + 1, 4 * rows)
+    figure, every = plt.subplots(rows, columns, figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for axes in every.flat[len(groups) :]:
+        axes.set_visible(False)
+    for axes, ((workload, situation), sessions) in zip(every.flat, groups.items(), strict=False):
         cells = {way: found["mean"] for way, found in table(sessions).items() if "mean" in found and way != SPARK.name}
         order = sorted(cells, key=lambda way: cells[way].middle)
         for at, way in enumerate(order):
@@ -47,7 +53,8 @@ def _ratios(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> 
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set_xticks(range(len(order)), order, rotation=90)
         axes.set_title(f"{situation}\n{workload}", fontsize=9)
-    every[0][0].set_ylabel("mean batch duration over Spark's")
+    for row in every:
+        row[0].set_ylabel("mean batch duration over Spark's")
     _save(figure, path)
 
 

@@ -24,6 +24,7 @@ class Situation:
     event: Event
     acts_before: bool = False
     nodes: int = NODES  # of which Spark has executors when it begins
+    settle: int = 2  # batches after the last landing that do not count as what came of it
 
     @property
     def in_input(self) -> bool:
@@ -51,9 +52,11 @@ SITUATIONS: dict[str, Situation] = {
         Situation("drift", "Other keys become popular after every way has adapted to the first ones.", "drift", True),
         Situation(
             "joined",
-            "A fourth node joins three; what is measured begins right after the moves, while its code is compiled.",
+            "A fourth node joins three. Its code is compiled in the forty batches after the moves; what is measured "
+            "begins after them, and the mean since the event has them too.",
             "join",
             nodes=NODES - 1,
+            settle=40,
         ),
         Situation("lost", "An executor is killed with SIGKILL; its worker starts another one.", "kill", True),
         Situation("slowed", "One node gets half the CPU that it had.", "slow", True),

@@ -1,9 +1,9 @@
 """The queries that join: persons with auctions, and auctions with bids.
 
 A join of two streams keeps the rows of both sides until the watermark says that nothing can match them any more. Where
-the original's condition gives no such time, the state is for ever (q3, as in Flink) or is bounded by what the generator
-can bring (q4, q9, q20): the rows are the same. Aggregations of what a join gave follow in append mode only; the join
-tells them a watermark that is as far behind as its condition reaches, and their rows close that much later
+the original's condition gives no such time, the state is for ever (q3 and q23, as in Flink) or is bounded by what the
+generator can bring (q4, q9, q20): the rows are the same. Aggregations of what a join gave follow in append mode only;
+the join tells them a watermark that is as far behind as its condition reaches, and their rows close that much later
 (``closes``).
 """
 
@@ -16,8 +16,9 @@ from benchmarks.nexmark.events import Events
 from benchmarks.nexmark.windows import DELAY, PERIOD
 from benchmarks.workloads.base import Output
 
-__all__ = ["q3", "q4", "q7", "q8", "q9", "q20"]
+__all__ = ["q3", "q4", "q7", "q8", "q9", "q20", "q23"]
 
+_PERSON = ("name", "emailAddress", "creditCard", "city", "state")
 _AUCTION = ("itemName", "description", "initialBid", "reserve", "expires", "seller", "category", "extra")
 
 
@@ -114,6 +115,25 @@ def q20(events: Events) -> Output:
     near = f"bid_dateTime between auction_dateTime - {reach} and auction_dateTime + {reach}"
     joined = bids.join(auctions, F.expr(f"auction = id and {near}")).drop("id")
     return Output("nexmark-q20", joined, "append")
+
+
+def q23(events: Events) -> Output:
+    """Bids with their bidder and everything the bidder sells: a join of all three kinds, in two operators.
+
+    ``bid JOIN person ON person.id = bidder JOIN auction ON seller = bidder``, for ever, as in Flink. Who sells is
+    joined with who is there first: the rows that then wait for bids are few.
+    """
+    persons = events.persons().select("id", *_PERSON, F.col("extra").alias("person_extra"))
+    auctions = events.auctions().select(
+        "seller",
+        *(name for name in _AUCTION if name not in ("seller", "extra")),
+        F.col("dateTime").alias("auction_dateTime"),
+        F.col("extra").alias("auction_extra"),
+    )
+    bids = events.bids().select("bidder", "price", "channel", "url", F.col("extra").alias("bid_extra"))
+    sellers = persons.join(auctions, F.col("id") == F.col("seller"))
+    joined = bids.join(sellers, F.col("bidder") == F.col("id")).withColumnRenamed("id", "person_id")
+    return Output("nexmark-q23", joined, "append")
 
 
 def _windowed(events: DataFrame, *columns: str) -> DataFrame:

@@ -33,6 +33,7 @@ QUERIES: dict[str, Callable[[Events], Output]] = {
     "q20": joins.q20,
     "q21": simple.q21,
     "q22": simple.q22,
+    "q23": joins.q23,
 }
 
 IMPOSSIBLE = {
@@ -65,6 +66,7 @@ _ROWS = {
     "q20": 25_000,
     "q21": 150_000,
     "q22": 400_000,
+    "q23": 20_000,
 }
 """Events in a batch, for about 1.2 processor seconds of tasks in a batch (local[2], four partitions, full windows)."""
 

@@ -678,6 +678,27 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
     assert facts.batches[-1].batch == 399
 
 
+def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    need = CONFIG.reschedule.batches
+    monkeypatch.setattr(collect, "_BYTES_KEPT", 60_000)
+    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)], count=30)))
+    for number in range(10, 10 + 5 * need):
+        store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
+        for node in range(30):
+            window = fakes.window(node, end=NOW + number, streams=STREAMS * 10)
+            store.append(keys.WINDOWS, window.node, sealed(window))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    facts = collector.gather(APP)
+    assert facts is not None
+    assert [batch.batch for batch in facts.batches] == list(range(10 + 4 * need, 10 + 5 * need))
+    ends = [[window.end for window in kept] for kept in facts.windows.values()]
+    assert len(ends) == 30 and all(kept and kept[-1] == NOW + 9 + 5 * need for kept in ends)
+    windows = [window for kept in facts.windows.values() for window in kept]
+    assert 50_000 < sum(len(encode(sealed(body))) for body in [*facts.batches, *windows]) <= 60_000
+
+
 def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_REPORT_BYTES", 20_000)
