@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import shutil
+import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.live import comparison
 from benchmarks.live.runs import runs
-from benchmarks.live.session import Shape
-from benchmarks.live.situations import SITUATIONS
+from benchmarks.live.situations import NODES, SITUATIONS, Shape
+from benchmarks.live.summary import left_out
 from benchmarks.live.ways import QUICK, SPARK, ways
 from benchmarks.policies.machine import keeping, machine, say
 
@@ -36,6 +37,10 @@ def main() -> None:
     parser.add_argument("--way", action="append", metavar="NAME", help="only these ways; spark is always among them")
     parser.add_argument("--link", type=float, default=Shape.link, metavar="MBIT", help="rate of each node's link")
     parser.add_argument("--quota", type=float, default=Shape.quota, metavar="CORES", help="CPU of each node")
+    parser.add_argument("--speeds", type=float, nargs="+", metavar="S", help="of the nodes, as shares of the quota")
+    parser.add_argument(
+        "--interval", type=float, default=Shape.interval, metavar="SECONDS", help="from batch to batch: a fixed rate"
+    )
     parser.add_argument("--rootless", action="store_true", help="loopback addresses, quotas by stopping processes")
     parser.add_argument("--rows", type=int, metavar="N", help="of a batch [default: the workload's]")
     parser.add_argument("--skew", type=float, metavar="S", help="exponent of Zipf's law over the keys")
@@ -51,31 +56,37 @@ def main() -> None:
         chosen = ways(tuple(dict.fromkeys((SPARK.name, *names))) if names else ())
     except ValueError as error:
         parser.error(str(error))
-    shape = Shape(quota=arguments.quota, link=arguments.link, rootless=arguments.rootless)
+    speeds = tuple(arguments.speeds or ())
+    if speeds and (len(speeds) != NODES or min(speeds) <= 0):
+        parser.error(f"--speeds: {NODES} of them, all above 0")
+    shape = Shape(
+        quota=arguments.quota,
+        link=arguments.link,
+        rootless=arguments.rootless,
+        speeds=speeds,
+        interval=arguments.interval,
+    )
     lengths = comparison.QUICK_LENGTHS if arguments.quick else comparison.LENGTHS
     repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
     figures: dict[str, Any] = {"machine": machine(), "quick": arguments.quick, "sessions": []}
     if arguments.resume and arguments.json.exists():
         kept = json.loads(arguments.json.read_text())["sessions"]
         figures["sessions"] = [session for session in kept if "error" not in session]
-    done = {(one["situation"], one["workload"], one["repeat"], one["shape"]["link"]) for one in figures["sessions"]}
+    done = {_identity(one) for one in figures["sessions"]}
     wanted = [
         (situation, workload, repeat)
         for repeat in range(repeats)
         for workload in arguments.workload or [WORKLOAD]
         for situation in arguments.situation or SITUATIONS
-        if (situation, workload, repeat, shape.link) not in done
     ]
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     root, began = Path(tempfile.mkdtemp(prefix="rechannel-live-")), time.monotonic()
     try:
         for number, (situation, workload, repeat) in enumerate(wanted):
             minutes = (time.monotonic() - began) / 60
-            say(f"session {number + 1} of {len(wanted)} after {minutes:.1f} minutes: {situation}, {workload}")
             seed = arguments.seed + repeat
-            # Spark stands twice among the ways: what differs between the two is noise.
-            order = [*chosen, SPARK]
-            random.Random(f"{seed} {situation}").shuffle(order)  # noqa: S311  no secret
+            given = comparison.input_of(workload, SITUATIONS[situation], lengths, arguments.rows, arguments.skew)
+            order = comparison.in_turns(chosen, SPARK, f"{seed} {situation}")
             keep: dict[str, Any] = {
                 "situation": situation,
                 "workload": workload,
@@ -83,12 +94,16 @@ def main() -> None:
                 "seed": seed,
                 "shape": asdict(shape),
                 "lengths": asdict(lengths),
+                "input": asdict(given),
             }
+            if _identity(keep) in done:
+                continue
+            say(f"session {number + 1} of {len(wanted)} after {minutes:.1f} minutes: {situation}, {workload}")
+            keep |= {"began": time.time(), "machine": machine(), "command": sys.argv[1:]}
             figures["sessions"].append(keep)
             with keeping(
                 f"{situation}, {workload}", keep, lambda: arguments.json.write_text(json.dumps(figures, indent=1))
             ):
-                given = comparison.input_of(workload, SITUATIONS[situation], lengths, arguments.rows, arguments.skew)
                 comparison.measure(root / str(number), SITUATIONS[situation], given, order, lengths, shape, keep)
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -96,8 +111,15 @@ def main() -> None:
         arguments.runs.parent.mkdir(parents=True, exist_ok=True)
         arguments.runs.write_text(json.dumps(runs(figures)))
     say(f"all sessions: {(time.monotonic() - began) / 60:.1f} minutes")
-    if any("error" in session or not session["exact"] for session in figures["sessions"]):
+    if missing := left_out(figures):
+        say("not measured:\n" + "\n".join(missing))
         raise SystemExit(1)
+
+
+def _identity(session: Mapping[str, Any]) -> str:
+    """What makes a session one that was measured already."""
+    names = ("situation", "workload", "seed", "shape", "lengths", "input")
+    return json.dumps([session.get(name) for name in names], sort_keys=True)
 
 
 if __name__ == "__main__":

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.live.catalog import workloads
 from benchmarks.live.figures import phase_figures
 from benchmarks.live.phase import begin, run_phase
-from benchmarks.live.session import Session, Shape, open_session
-from benchmarks.live.situations import Lengths, Situation
+from benchmarks.live.session import Session, open_session
+from benchmarks.live.situations import Lengths, Shape, Situation
 from benchmarks.live.ways import Way
 from benchmarks.migration.bench import BenchError
 from benchmarks.policies.machine import say
 from benchmarks.testbed.progress import batches
 from benchmarks.workloads.base import Input
 
-__all__ = ["LENGTHS", "QUICK_LENGTHS", "input_of", "measure"]
+__all__ = ["LENGTHS", "QUICK_LENGTHS", "in_turns", "input_of", "measure"]
 
 LENGTHS = Lengths(before=12, waiting=18, after=40, cycle=160, event=80)
 QUICK_LENGTHS = Lengths(before=6, waiting=10, after=18, cycle=84, event=38)
 SPIKE = 1.5  # times the rows
+_FEW = 2  # ways
 ROWS = 0.6  # of the workload's own, which are for the whole machine: the nodes have about so much of it
 WARM_UP = 80  # batches before quotas hold: the Java machines compile what they run most
 HELD = 20  # batches under quotas before the first way: a first session's first phase began a third slower than the rest
@@ -42,6 +44,21 @@ def input_of(
     return given
 
 
+def in_turns(ways: Sequence[Way], spark: Way, seed: str) -> list[Way]:
+    """Return the ways in an order that chance decides, with Spark first, last, and after every one or two of them.
+
+    Every way has Spark's phases on either side to be held against, and Spark's own between two others tell what chance
+    does.
+    """
+    others = [way for way in ways if way != spark]
+    random.Random(seed).shuffle(others)  # noqa: S311  no secret
+    size = 1 if len(others) <= _FEW else 2
+    order = [spark]
+    for at in range(0, len(others), size):
+        order += [*others[at : at + size], spark]
+    return order
+
+
 def measure(
     directory: Path,
     situation: Situation,
@@ -52,11 +69,11 @@ def measure(
     keep: dict[str, Any],
 ) -> None:
     """Measure a session of ``keep``'s workload; what there is is in ``keep`` at any time, also when this raises."""
-    keep |= {"input": asdict(given), "phases": [], "figures": [], "exact": False}
+    keep |= {"phases": [], "figures": [], "exact": False}
     directory.mkdir(parents=True)
     try:
         with open_session(directory, shape, situation.nodes) as session:
-            session.start_workload(keep["workload"], given)
+            session.start_workload(keep["workload"], given, f"{shape.interval:g} seconds")
             session.wait_batches(WARM_UP)
             session.hold()
             keep["testbed"] = session.nodes.statement().as_dict()
@@ -83,12 +100,12 @@ def _phases(
 ) -> None:
     begin(session, situation, keep["seed"])  # the first way is not to be the only one without loads before it
     session.wait_batches(HELD)
-    for number, way in enumerate(order):
-        say(f"{situation.name}: {way.name}, {number + 1} of {len(order)}")
+    for turn, way in enumerate(order):
+        say(f"{situation.name}: {way.name}, {turn + 1} of {len(order)}")
         try:
-            keep["phases"].append(run_phase(session, situation, lengths, way, keep["seed"]))
+            keep["phases"].append({"turn": turn, **run_phase(session, situation, lengths, way, keep["seed"])})
         except BenchError as error:
-            keep["phases"].append({"way": way.name, "error": str(error)})
+            keep["phases"].append({"turn": turn, "way": way.name, "error": str(error)})
             say(f"{way.name}: {error}")
         session.group.check()
 
@@ -99,4 +116,7 @@ def _figures(session: Session, given: Input, keep: dict[str, Any]) -> None:
     rows = {batch.number: given.size(batch.number) for batch in known}
     for phase in keep["phases"]:
         if "end" in phase:
-            keep["figures"].append(phase_figures(phase, known, session.samples, rows))
+            try:
+                keep["figures"].append(phase_figures(phase, known, session.samples, rows))
+            except ValueError as error:  # the other phases are worth having
+                phase["error"] = str(error)

@@ -18,7 +18,8 @@ __all__ = ["percentile", "phase_figures"]
 
 
 _LEAST = 3  # batches
-_FAR = 3.0  # seconds by which samples may lie outside of what they are to tell of
+_MOVING = 12  # batches from the question on among which the longest is looked for
+_FAR = 3.0  # seconds of a phase, at either end, that samples may not tell of
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -33,19 +34,19 @@ def phase_figures(
 
     ``mean`` and ``p99`` batch duration, ``throughput`` in rows per second, ``bytes_per_row`` that left the nodes, and
     the population standard deviation over nodes of their CPU seconds and of their memory, each as a share of the mean,
-    are those after the event and the decision; ``start``: the median batch on the placement that every way begins with;
-    ``before``: the same right before the event; ``between``: median from
-    the event to the decision; ``longest``: the longest batch while it was carried out; ``all``: mean batch duration
-    from the event to the end, what the event cost altogether.
+    are those after the event, the decision and the rest after it; ``soon``: the mean of as many batches right after the
+    moves; ``before``: the median right before the event; ``between``: the median from the event to the decision;
+    ``longest``: the longest of the first batches since the decision was asked for, as many for every way; ``all``: mean
+    batch duration from the event to the end, what the event cost altogether.
     """
     after = [batch for batch in known if batch.begin >= phase["after_from"] and batch.end <= phase["end"]]
     before = [batch for batch in known if batch.begin >= phase["before_from"] and batch.end <= phase["event_at"]]
-    start = [batch for batch in known if batch.begin >= phase["start_from"] and batch.end <= phase["start_until"]]
-    if min(len(start), len(before), len(after)) < _LEAST:
-        raise ValueError(f"only {len(start)} batches at the start, {len(before)} before and {len(after)} after")
+    if min(len(before), len(after)) < _LEAST:
+        raise ValueError(f"only {len(before)} batches before and {len(after)} after")
     seconds = [batch.seconds for batch in after]
     order = phase["orders"][-1]
-    act = [batch for batch in known if batch.end > order["asked"] and batch.begin < phase["after_from"]]
+    act = [batch for batch in known if batch.end > order["asked"] and batch.end <= phase["end"]][:_MOVING]
+    soon = [batch for batch in known if batch.begin >= phase["moved_at"] and batch.end <= phase["end"]][: len(after)]
     between = [batch for batch in known if batch.begin >= phase["event_at"] and batch.end <= order["asked"]]
     every = [batch for batch in known if batch.begin >= phase["event_at"] and batch.end <= phase["end"]]
     begin, end = min(batch.begin for batch in after), max(batch.end for batch in after)
@@ -54,10 +55,11 @@ def phase_figures(
         "way": phase["way"],
         "situation": phase["situation"],
         "seed": phase["seed"],
-        "start": statistics.median(batch.seconds for batch in start),
+        "turn": phase["turn"],
         "before": statistics.median(batch.seconds for batch in before),
         "between": statistics.median([batch.seconds for batch in between] or [math.nan]),
         "mean": statistics.fmean(seconds),
+        "soon": statistics.fmean(batch.seconds for batch in soon),
         "median": statistics.median(seconds),
         "p99": percentile(seconds, 0.99),
         "batches": len(after),
@@ -74,20 +76,18 @@ def phase_figures(
 
 
 def _nodes(samples: Sequence[Mapping[str, Any]], begin: float, end: float, rows: int) -> dict[str, float]:
-    """What the nodes did between two samples that enclose the batches as closely as they can."""
-    times = [sample["at"] for sample in samples]
-    first, last = max(0, bisect_right(times, begin) - 1), min(len(times) - 1, bisect_left(times, end))
-    if last <= first:
-        raise ValueError("no samples of the nodes")
-    if begin - times[first] > _FAR or times[last] - end > _FAR:  # nobody could look, e.g. while a node came up
+    """What the nodes did between the first and the last sample in a time, by which nothing else had happened."""
+    known = samples[bisect_left(samples, begin, key=_at) : bisect_right(samples, end, key=_at)]
+    if len(known) < 2 or _at(known[0]) - begin > _FAR or end - _at(known[-1]) > _FAR:  # nobody could look
         return dict.fromkeys(("bytes_per_row", "cpu_spread", "memory_spread", "cpu_per_row"), math.nan)
-    one, two = samples[first], samples[last]
-    stretch = (end - begin) / (two["at"] - one["at"])  # the samples enclose a little more than the batches
-    names = sorted(set(one["cpu"]) & set(two["cpu"]))
-    cpu = [two["cpu"][name] - one["cpu"][name] for name in names if two["cpu"][name] is not None]
+    one, two = known[0], known[-1]
+    stretch = (end - begin) / (_at(two) - _at(one))  # the batches last a little longer than the samples tell of
+    cpu = []
+    if set(one["cpu"]) == set(two["cpu"]) and None not in (*one["cpu"].values(), *two["cpu"].values()):
+        cpu = [two["cpu"][name] - one["cpu"][name] for name in two["cpu"]]
     if min(cpu, default=0.0) < 0:  # an executor ended, and what it had used is not known any more
         cpu = []
-    memory = [float(two["memory"][name]) for name in sorted(two["memory"]) if two["memory"][name]]
+    memory = [statistics.fmean(each["memory"].get(name, 0) for each in known) for name in two["memory"]]
     sent = sum(two["sent"][name] - one["sent"].get(name, 0) for name in two["sent"])
     return {
         "bytes_per_row": sent * stretch / rows if two["sent"] else math.nan,
@@ -99,3 +99,7 @@ def _nodes(samples: Sequence[Mapping[str, Any]], begin: float, end: float, rows:
 
 def _spread(values: Sequence[float]) -> float:
     return statistics.pstdev(values) / statistics.fmean(values) if values and sum(values) else math.nan
+
+
+def _at(sample: Mapping[str, Any]) -> float:
+    return float(sample["at"])

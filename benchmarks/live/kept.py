@@ -10,14 +10,15 @@ from benchmarks.testbed.progress import batches
 
 __all__ = ["compact", "merged"]
 
-_SESSION = ("situation", "workload", "repeat", "seed", "shape", "lengths", "input", "testbed", "link", "end", "exact")
-_PHASE = ("way", "situation", "before_from", "event_at", "end")
+_SESSION = ("situation", "workload", "repeat", "seed", "shape", "lengths", "input", "began", "machine", "command")
+_RESULT = ("testbed", "link", "end", "exact", "error")
+_PHASE = ("turn", "way", "situation", "error", "before_from", "event_at", "moved_at", "after_from", "end")
 _ORDER = ("asked", "settled", "moves", "landed", "given_up", "sentence")
 
 
 def merged(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sessions of several runs as those of one; quick if one of them is."""
-    sessions = [session for each in found for session in each["sessions"]]
+    """Return the sessions of several runs as those of one, each of them once; quick if one of them is."""
+    sessions = list({session["began"]: session for each in found for session in each["sessions"]}.values())
     return {**found[0], "quick": any(each["quick"] for each in found), "sessions": sessions}
 
 
@@ -26,14 +27,12 @@ def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
     seen: set[tuple[str, str]] = set()
     sessions = []
     for session in figures["sessions"]:
-        if "end" not in session and not session.get("figures"):
-            continue
         kind = session["workload"], session["situation"]
-        kept = {name: session[name] for name in _SESSION if name in session}
+        kept = {name: session[name] for name in (*_SESSION, *_RESULT) if name in session}
         kept["figures"] = _rounded(session.get("figures", []))
-        phases = [phase for phase in session.get("phases", ()) if "end" in phase]
+        phases = session.get("phases", ())
         kept["phases"] = [_phase(phase) for phase in phases]
-        drawn = [phase for phase in phases if phase["way"] in (SPARK.name, ADAPTIVE.name)]
+        drawn = [phase for phase in phases if phase["way"] in (SPARK.name, ADAPTIVE.name) and "end" in phase]
         lines = [] if kind in seen or not kept["figures"] else session["batches"]
         kept["batches"] = [_batch(line) for line in lines if _within(line, drawn)]
         seen |= {kind} if kept["figures"] else set()
@@ -43,7 +42,7 @@ def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 def _phase(phase: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: phase[name] for name in _PHASE if name in phase}
-    orders = [{name: order[name] for name in _ORDER if name in order} for order in phase["orders"]]
+    orders = [{name: order[name] for name in _ORDER if name in order} for order in phase.get("orders", ())]
     return {**_rounded(kept), "orders": _rounded(orders)}
 
 

@@ -15,7 +15,7 @@ __all__ = ["run_phase"]
 
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _PATIENCE = 120.0  # seconds for a decision to become possible
-_SETTLE = 2  # batches that the placement all begin with has before it is measured
+_SETTLE = 2  # batches after the last landing that do not count as what came of it
 _SLOWED = 0.5  # speed of the node that becomes slow
 
 
@@ -31,17 +31,14 @@ def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Way
     begin(session, situation, seed)
     phase: dict[str, Any] = {"way": way.name, "situation": situation.name, "seed": seed, "orders": []}
     session.wait_batches(_SETTLE)
-    phase["start_from"] = phase["before_from"] = time.time()
-    session.wait_batches(lengths.before)
-    phase["start_until"] = time.time()
     if situation.acts_before:
-        session.wait_batches(max(0, lengths.waiting - lengths.before))
+        session.wait_batches(lengths.waiting)
         phase["orders"].append(act(session, way))
+        session.wait_batches(_SETTLE)
     if situation.in_input:
         _await_place(session, lengths.event - lengths.before, lengths)
-    if situation.acts_before or situation.in_input:
-        phase["before_from"] = time.time()
-        session.wait_batches(lengths.before)
+    phase["before_from"] = time.time()
+    session.wait_batches(lengths.before)
     if situation.in_input:
         _await_place(session, lengths.event, lengths)
     phase["event_at"] = time.time()
@@ -50,7 +47,9 @@ def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Way
     phase["placed"] = _counts(session)
     phase |= {"model": model(session.store, session.settings, session.application), "modeled_at": time.time()}
     phase["orders"].append(act(session, way))
-    session.wait_batches(situation.settle)
+    session.wait_batches(_SETTLE)
+    phase["moved_at"] = time.time()
+    session.wait_batches(situation.rest)
     phase["after_from"] = time.time()
     phase["after_placed"] = _counts(session)
     session.wait_batches(lengths.after)

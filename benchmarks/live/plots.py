@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.live.summary import group, table
+from benchmarks.live.summary import Noise, group, noise, table
 from benchmarks.live.ways import ADAPTIVE, SPARK
 from benchmarks.testbed.progress import batches
 
@@ -26,13 +28,14 @@ def draw(figures: dict[str, Any], directory: Path) -> list[str]:
     if not groups:
         return []
     directory.mkdir(parents=True, exist_ok=True)
-    _ratios(groups, directory / "live-latency.svg")
+    noises = noise([session for sessions in groups.values() for session in sessions])
+    _ratios(groups, noises["mean"], directory / "live-latency.svg")
     _timeline(groups, directory / "live-timeline.svg")
     return ["live-latency.svg", "live-timeline.svg"]
 
 
-def _ratios(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
-    """Bars: mean batch duration over Spark's, by situation and way; the band is the noise."""
+def _ratios(groups: dict[str, list[dict[str, Any]]], chance: Noise, path: Path) -> None:
+    """Bars: mean batch duration over Spark's, by situation and way; the band is what chance does (95 %)."""
     from matplotlib import pyplot as plt
 
     columns = min(_COLUMNS, len(groups))
@@ -41,37 +44,35 @@ def _ratios(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> 
     figure, every = plt.subplots(rows, columns, figsize=size, sharey=True, squeeze=False, layout="constrained")
     for axes in every.flat[len(groups) :]:
         axes.set_visible(False)
-    for axes, ((workload, situation), sessions) in zip(every.flat, groups.items(), strict=False):
-        cells = {way: found["mean"] for way, found in table(sessions).items() if "mean" in found and way != SPARK.name}
+    for axes, (label, sessions) in zip(every.flat, groups.items(), strict=False):
+        found = table(sessions, {"mean": chance})
+        cells = {way: cells["mean"] for way, cells in found.items() if "mean" in cells}
         order = sorted(cells, key=lambda way: cells[way].middle)
         for at, way in enumerate(order):
             cell = cells[way]
             axes.bar(at, cell.middle, color=_COLORS.get(way, _OTHERS))
             axes.plot([at, at], [cell.least, cell.most], color="black", linewidth=1)
-        noise = next(iter(cells.values())).noise if cells else 1.0
-        axes.axhspan(1 / noise, noise, color="black", alpha=0.12, linewidth=0)
+        reach = chance.reach(len(sessions))
+        if math.isfinite(reach):
+            axes.axhspan(1 / reach, reach, color="black", alpha=0.12, linewidth=0)
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set_xticks(range(len(order)), order, rotation=90)
-        axes.set_title(f"{situation}\n{workload}", fontsize=9)
+        axes.set_title(label.replace(", ", "\n"), fontsize=9)
     for row in every:
         row[0].set_ylabel("mean batch duration over Spark's")
     _save(figure, path)
 
 
-def _timeline(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -> None:
+def _timeline(groups: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Batch durations from the event on, Spark as it is and the default policy, first session of each situation."""
     from matplotlib import pyplot as plt
 
     figure, every = plt.subplots(len(groups), 1, figsize=(9, 1.9 * len(groups)), squeeze=False, layout="constrained")
-    for (axes,), ((workload, situation), sessions) in zip(every, groups.items(), strict=True):
+    for (axes,), (label, sessions) in zip(every, groups.items(), strict=True):
         first = next((session for session in sessions if session["batches"]), sessions[0])
         known = batches(first["batches"])
-        drawn: set[str] = set()
-        for phase in first["phases"]:
+        for phase in _drawn(first["phases"]):
             way = phase["way"]
-            if way not in _COLORS or way in drawn or "end" not in phase:
-                continue
-            drawn.add(way)
             shown = [batch for batch in known if batch.begin >= phase["before_from"] and batch.end <= phase["end"]]
             times = [batch.end - phase["event_at"] for batch in shown]
             axes.plot(times, [batch.seconds for batch in shown], color=_COLORS[way], linewidth=1.2, label=way)
@@ -82,10 +83,19 @@ def _timeline(groups: dict[tuple[str, str], list[dict[str, Any]]], path: Path) -
         axes.axvline(0, color="black", linewidth=0.8, linestyle=":")
         axes.set_ylim(bottom=0)
         axes.set_ylabel("batch (s)")
-        axes.set_title(f"{situation}, {workload}", loc="right", fontsize=9)
+        axes.set_title(label, loc="right", fontsize=9)
         axes.legend(fontsize=8, frameon=False, loc="upper left")
     every[-1][0].set_xlabel("seconds since the event; shaded: the moves")
     _save(figure, path)
+
+
+def _drawn(phases: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the default policy's phase, and the one of Spark as it is that is nearest to it."""
+    whole = [phase for phase in phases if "end" in phase]
+    own = [phase for phase in whole if phase["way"] == ADAPTIVE.name][:1]
+    turn = own[0]["turn"] if own else 0
+    spark = sorted((phase for phase in whole if phase["way"] == SPARK.name), key=lambda each: abs(each["turn"] - turn))
+    return [*spark[:1], *own]
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.live.situations import NODES
+from benchmarks.live.situations import NODES, Shape
 from benchmarks.migration.bench import Bench, BenchError, Place
 from benchmarks.testbed.node_cluster import NodeCluster
 from benchmarks.testbed.nodes import NodeSpec
@@ -26,31 +26,13 @@ from rechannel.wire.messages import QueryState
 from rechannel.wire.signing import make_keys
 from rechannel.wire.store import Store
 
-__all__ = ["Session", "Shape", "open_session"]
+__all__ = ["Session", "open_session"]
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "rechannel.toml"
 _SAMPLE = 0.5  # seconds between two looks at nodes
 _SETTLED = {"drained", "killed", "abandoned"}
 _MEMORY_MB = 900
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The cluster: ``quota`` in cores of the machine for each node, ``link`` in Mbit/s, ``partitions`` of each stage.
-
-    All nodes together leave a good part of two cores to driver, Redis and the rest: else nodes would wait for those,
-    and what is measured would be chance.
-
-    ``provider``: of the state stores, as Spark names it; "" for Spark's default. ``rootless``: as for who is not root,
-    on loopback addresses and with quotas that are held by stopping processes.
-    """
-
-    quota: float = 0.3
-    link: float = 100.0
-    partitions: int = 12
-    provider: str = ""
-    rootless: bool = False
 
 
 @dataclass
@@ -65,7 +47,7 @@ class Session(Bench):
 
     # -- the application --
 
-    def start_workload(self, workload: str, given: Input, interval: str = "0 seconds") -> None:
+    def start_workload(self, workload: str, given: Input, interval: str) -> None:
         """Start the application and wait until its link reports every query with all its partitions placed."""
         conf = self.nodes.spark.conf(1) | {
             "spark.app.name": "rechannel-live",
@@ -171,8 +153,8 @@ class Session(Bench):
 
     def hold(self, speeds: Mapping[str, float] | None = None) -> None:
         """Hold every node to its quota, times its speed where one is given."""
-        for name in self.nodes.nodes:
-            self.nodes.set_quota(name, self.shape.quota * (speeds or {}).get(name, 1.0))
+        for name, node in self.nodes.nodes.items():
+            self.nodes.set_quota(name, (node.limit or self.shape.quota) * (speeds or {}).get(name, 1.0))
 
     def join(self, name: str) -> None:
         """Have a node come, with its agent and an executor."""
@@ -201,7 +183,7 @@ class Session(Bench):
         """Wait for a new executor, with all the CPU it can get: what a Java machine takes to boot is not measured."""
         self.wait(f"an executor on {name}", lambda: self.executors().get(name, before) != before)
         self.wait_batches(1)
-        self.nodes.set_quota(name, self.shape.quota)
+        self.hold()
 
     def sample(self) -> dict[str, Any]:
         """Look at every node: bytes it sent, and CPU seconds and resident bytes of its executors and Python workers."""
@@ -241,7 +223,8 @@ class Session(Bench):
 
 
 def _node(name: str, shape: Shape) -> NodeSpec:
-    return NodeSpec(name, quota=shape.quota, link_mbit=shape.link, memory_mb=_MEMORY_MB + 100)
+    speed = shape.speeds[int(name.removeprefix("node")) - 1] if shape.speeds else 1.0
+    return NodeSpec(name, speed=speed, quota=shape.quota, link_mbit=shape.link, memory_mb=_MEMORY_MB + 100)
 
 
 @contextlib.contextmanager

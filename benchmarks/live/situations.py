@@ -8,9 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["NODES", "SITUATIONS", "Lengths", "Situation", "as_spark_would"]
+__all__ = ["NODES", "SITUATIONS", "Lengths", "Shape", "Situation", "as_spark_would"]
 
 NODES = 4
+_REST = 30
 
 Event = Literal["none", "join", "kill", "slow", "drift", "spike"]
 
@@ -24,12 +25,33 @@ class Situation:
     event: Event
     acts_before: bool = False
     nodes: int = NODES  # of which Spark has executors when it begins
-    settle: int = 2  # batches after the last landing that do not count as what came of it
+    rest: int = 0  # batches after the moves until what came of them is measured: a new executor compiles its code
 
     @property
     def in_input(self) -> bool:
         """Whether the event is one of the input, and comes at a place in the cycle of batches."""
         return self.event in ("drift", "spike")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The cluster: ``quota`` in cores of the machine for each node, ``link`` in Mbit/s, ``partitions`` of each stage.
+
+    All nodes together leave a good part of two cores to driver, Redis and the rest: else nodes would wait for those,
+    and what is measured would be chance.
+
+    ``provider``: of the state stores, as Spark names it; "" for Spark's default. ``rootless``: as for who is not root,
+    on loopback addresses and with quotas that are held by stopping processes. ``speeds``: shares of the quota that the
+    nodes get, where they are unequal. ``interval``: seconds from batch to batch, 0: as soon as the last one is over.
+    """
+
+    quota: float = 0.3
+    link: float = 100.0
+    partitions: int = 12
+    provider: str = ""
+    rootless: bool = False
+    speeds: tuple[float, ...] = ()
+    interval: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,13 +74,14 @@ SITUATIONS: dict[str, Situation] = {
         Situation("drift", "Other keys become popular after every way has adapted to the first ones.", "drift", True),
         Situation(
             "joined",
-            "A fourth node joins three. Its code is compiled in the forty batches after the moves; what is measured "
-            "begins after them, and the mean since the event has them too.",
+            "A fourth node joins three.",
             "join",
             nodes=NODES - 1,
-            settle=40,
+            rest=_REST,
         ),
-        Situation("lost", "An executor is killed with SIGKILL; its worker starts another one.", "kill", True),
+        Situation(
+            "lost", "An executor is killed with SIGKILL; its worker starts another one.", "kill", True, rest=_REST
+        ),
         Situation("slowed", "One node gets half the CPU that it had.", "slow", True),
         Situation("spike", "Half as many rows again come with every batch from then on.", "spike"),
     )

@@ -1,22 +1,33 @@
-"""Each way over Spark as it is, over sessions, with the noise between two times Spark as it is. Pure."""
+"""Each way over Spark as it is, over sessions, with what chance alone makes of a figure. Pure.
+
+A phase is divided by what Spark's phases before and after it say for its place: on a line between their logarithms, so
+that what slowly changes over a session (code that is compiled, other work) is nobody's merit. The same is done with
+every phase of Spark that has one on either side: what comes of those is chance, since nothing differs. Their mean
+square, over all sessions, is the noise of a metric, and Student's distribution makes intervals of it.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
+from bisect import bisect
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.live.situations import Shape
 from benchmarks.live.ways import SPARK
 
-__all__ = ["BETTER", "METRICS", "Cell", "group", "table"]
+__all__ = ["BETTER", "METRICS", "Cell", "Noise", "group", "left_out", "noise", "table"]
 
 METRICS: dict[str, str] = {
     "mean": "mean batch",
+    "soon": "first batches after the moves",
     "p99": "p99 batch",
     "throughput": "throughput",
-    "bytes_per_row": "bytes between nodes",
+    "bytes_per_row": "bytes sent",
     "cpu_spread": "CPU spread",
     "memory_spread": "memory spread",
     "all": "mean batch since the event",
@@ -24,78 +35,145 @@ METRICS: dict[str, str] = {
 }
 """Figure of a phase -> what a table calls it."""
 
-_DURATIONS = ("mean", "p99", "all", "longest")
-
 BETTER = {"throughput": 1}
 """Where more is better; elsewhere less is."""
+
+# Student's t, two-sided 95 %, by degrees of freedom from 1 on; beyond them the normal law's.
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+_NORMAL = 1.96
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard error of one phase's log ratio where nothing differs, and of how many such phases it was made."""
+
+    error: float
+    count: int
+
+    def reach(self, sessions: int, phases: int = 1) -> float:
+        """Return by what factor chance alone (95 %) moves a mean ratio of so many sessions; infinite if not known."""
+        if not self.count:
+            return math.inf
+        student = _STUDENT[self.count - 1] if self.count <= len(_STUDENT) else _NORMAL
+        return math.exp(min(50.0, student * self.error * math.sqrt(phases / sessions)))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A way's figure over Spark's in the same session: median, least and most over sessions; ``noise``: see `table`."""
+    """A way's figure over Spark's: geometric mean, least and most over sessions; ``reach`` by what chance moves it."""
 
     middle: float
     least: float
     most: float
     sessions: int
-    noise: float
+    reach: float
 
     @property
     def in_noise(self) -> bool:
-        """Whether all of it may be noise: 1 lies in between, or the median is no farther from 1 than two equals are."""
-        return self.least <= 1 <= self.most or 1 / self.noise <= self.middle <= self.noise
+        """Whether it may be chance: the interval has 1 in it, or sessions do not agree on the side."""
+        return self.least <= 1 <= self.most or 1 / self.reach <= self.middle <= self.reach
 
 
-def group(figures: Mapping[str, Any]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the sessions by (workload, situation), in the order in which they came."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def group(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the sessions that count by what they are called: those with an equal input on equal nodes together."""
+    alike: dict[str, list[dict[str, Any]]] = {}
     for session in figures["sessions"]:
-        if session.get("figures"):
-            found.setdefault((session["workload"], session["situation"]), []).append(session)
+        if not _flaw(session) and any(each["way"] == SPARK.name for each in session["figures"]):
+            key = [session[name] for name in ("situation", "workload", "shape", "input", "lengths")]
+            alike.setdefault(json.dumps(key, sort_keys=True), []).append(session)
+    labels = Counter(_label(sessions[0]) for sessions in alike.values())
+    named = {}
+    for sessions in alike.values():
+        label, given, lengths = _label(sessions[0]), sessions[0]["input"], sessions[0]["lengths"]
+        if labels[label] > 1:
+            label += f", {given['rows']} rows, {given['keys']} keys, skew {given['skew']:g}, {lengths['after']} batches"
+        named[label] = sessions
+    return named
+
+
+def left_out(figures: Mapping[str, Any]) -> list[str]:
+    """Return which sessions and phases do not count, and why."""
+    found = []
+    for session in figures["sessions"]:
+        name = f"{session['situation']}, {session['workload']}"
+        if flaw := _flaw(session):
+            found.append(f"{name}: {flaw}")
+        errors = (phase for phase in session.get("phases", ()) if "error" in phase)
+        found += [f"{name}, {phase['way']}: {phase['error']}" for phase in errors]
     return found
 
 
-def table(sessions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Cell]]:
-    """Return cells by way and metric.
+def noise(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Noise]:
+    """Return the noise of every metric."""
+    found = {}
+    for metric in METRICS:
+        squares = []
+        for session in sessions:
+            known = _places(session, metric, {SPARK.name})
+            for at in range(1, len(known) - 1):
+                before, (place, value), after = known[at - 1 : at + 2]
+                squares.append((math.log(value) - _between([before, after], place)) ** 2)
+        found[metric] = Noise(math.sqrt(statistics.fmean(squares)) if squares else math.nan, len(squares))
+    return found
 
-    A duration is first divided by the one that its own phase started with, on the placement that all ways begin with:
-    what slowly changes over a session (code that is compiled, other work on the machine) is then not taken for a way's.
-    In each session a way is divided by the mean of the phases of Spark as it is. The noise of a metric is the largest
-    ratio of any two of those phases in one session, over all sessions.
-    """
-    ratios: dict[str, dict[str, list[float]]] = {}
-    noise = dict.fromkeys(METRICS, 1.0)
+
+def table(sessions: Sequence[Mapping[str, Any]], noises: Mapping[str, Noise]) -> dict[str, dict[str, Cell]]:
+    """Return cells by way and metric, of all ways but Spark."""
+    logs: dict[str, dict[str, list[float]]] = {}
     for session in sessions:
-        base: dict[str, float] = {}
-        for metric in METRICS:
-            values = [_value(each, metric) for each in session["figures"] if each["way"] == SPARK.name]
-            values = [value for value in values if usable(value)]
-            if values:
-                base[metric] = statistics.fmean(values)
-                noise[metric] = max(noise[metric], max(values) / min(values))
-        ways: dict[str, list[Mapping[str, Any]]] = {}
-        for each in session["figures"]:
-            ways.setdefault(each["way"], []).append(each)
-        for way, phases in ways.items():
-            for metric, under in base.items():
-                values = [value for phase in phases if usable(value := _value(phase, metric))]
-                if values:
-                    ratios.setdefault(way, {}).setdefault(metric, []).append(statistics.fmean(values) / under)
+        ways = dict.fromkeys(each["way"] for each in session["figures"] if each["way"] != SPARK.name)
+        for metric in noises:
+            spark = _places(session, metric, {SPARK.name})
+            for way in ways:
+                if spark and (own := _places(session, metric, {way})):
+                    mean = statistics.fmean(math.log(value) - _between(spark, place) for place, value in own)
+                    logs.setdefault(way, {}).setdefault(metric, []).append(mean)
     return {
         way: {
-            metric: Cell(statistics.median(values), min(values), max(values), len(values), noise[metric])
+            metric: Cell(
+                math.exp(statistics.fmean(values)),
+                math.exp(min(values)),
+                math.exp(max(values)),
+                len(values),
+                noises[metric].reach(len(values)),
+            )
             for metric, values in found.items()
         }
-        for way, found in ratios.items()
+        for way, found in logs.items()
     }
 
 
-def _value(phase: Mapping[str, Any], metric: str) -> float:
-    if metric in _DURATIONS:
-        return float(phase[metric] / phase["start"])
-    return float(phase[metric] * phase["start"] if metric == "throughput" else phase[metric])
+def _flaw(session: Mapping[str, Any]) -> str:
+    """Return why a session does not count, "" if it does."""
+    if "error" in session:
+        return str(session["error"])
+    if not session.get("figures"):
+        return "no figures"
+    return "" if session.get("exact") else "its output was not exact"
 
 
-def usable(value: float | None) -> bool:
-    """Whether a figure was measured, and can be divided by."""
-    return value is not None and not math.isnan(value) and value > 0
+def _label(session: Mapping[str, Any]) -> str:
+    """Return situation and workload, and whatever else is unlike the usual."""
+    usual = asdict(Shape())
+    said = [f"{key} {value}" for key, value in session["shape"].items() if _plain(value) != _plain(usual.get(key))]
+    return ", ".join([session["situation"], session["workload"], *said])
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _places(session: Mapping[str, Any], metric: str, ways: set[str]) -> list[tuple[int, float]]:
+    """Return (place in the session, figure) of the phases that have one."""
+    found = [(each["turn"], each.get(metric)) for each in session["figures"] if each["way"] in ways]
+    return [(turn, value) for turn, value in found if value is not None and not math.isnan(value) and value > 0]
+
+
+def _between(known: Sequence[tuple[int, float]], place: int) -> float:
+    """Return the logarithm that known places have for another: on a line, or that of the nearest."""
+    at = bisect([each for each, _ in known], place)
+    if at in (0, len(known)):
+        return math.log(known[min(at, len(known) - 1)][1])
+    (first, low), (last, high) = known[at - 1], known[at]
+    share = (place - first) / (last - first)
+    return math.log(low) * (1 - share) + math.log(high) * share

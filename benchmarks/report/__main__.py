@@ -23,6 +23,8 @@ def main() -> None:
     )
     parser.add_argument("--simulation", type=Path, metavar="FILE", help="of python -m benchmarks.simulation")
     parser.add_argument("--nexmark", type=Path, metavar="FILE", help="of python -m benchmarks.nexmark")
+    parser.add_argument("--notes", type=Path, metavar="FILE", help="what is to be said of just these figures")
+    parser.add_argument("--readme", type=Path, metavar="PAGE", help="a page to put the headline into")
     parser.add_argument("--document", type=Path, metavar="PAGE", default=Path("docs/benchmarks.md"))
     arguments = parser.parse_args()
     found: dict[str, Any] = {
@@ -32,13 +34,17 @@ def main() -> None:
     }
     if arguments.live:
         found["live"] = kept.merged([json.loads(path.read_text()) for path in arguments.live])
-    if not found:
+    if arguments.notes:
+        found["notes"] = arguments.notes.read_text()
+    if not found.keys() - {"notes"}:
         parser.error("give at least one of --live, --simulation, --nexmark")
     if arguments.keep and arguments.live:
         arguments.keep.parent.mkdir(parents=True, exist_ok=True)
         arguments.keep.write_text(json.dumps(kept.compact(found["live"]), separators=(",", ":")) + "\n")
     page.draw(found, arguments.document.parent / "images")
     arguments.document.write_text(page.render(found))
+    if arguments.readme and arguments.live:
+        arguments.readme.write_text(page.put_in(arguments.readme.read_text(), found["live"]))
     say(f"written: {arguments.document}")
 
 

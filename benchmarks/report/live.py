@@ -2,80 +2,84 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.live.situations import SITUATIONS
-from benchmarks.live.summary import BETTER, METRICS, Cell, group, table
+from benchmarks.live.summary import BETTER, METRICS, Cell, Noise, group, left_out, noise, table
 from benchmarks.live.ways import ADAPTIVE, SPARK
 
 __all__ = ["headline", "section"]
 
 # What the papers report for their own systems, on other engines and machines: not comparable figure by figure.
-_SOURCES = (
-    (
-        "DSC-Heron, average over its topologies",
-        "latency -8.35 %, traffic -7.07 %, throughput +6.83 %, CPU spread -41.44 %",
-    ),
-    ("L/F scheduler, page view", "latency 19.58 % (simple) and 12.13 % (unique) below even"),
-    ("pipelined migration", "no figures in its text; see the simulation"),
-    ("Twister2's schedulers", "no measured results"),
-)
+_SOURCES = {
+    "stream-classification": "DSC-Heron, average over its topologies: latency -8.35 %, traffic -7.07 %, throughput "
+    "+6.83 %, CPU spread -41.44 %",
+    "locality-fairness": "the L/F scheduler, page view: latency 19.58 % (simple) and 12.13 % (unique) below even",
+    "fair-redistribution": "pipelined migration: no figures in its text; see the simulation",
+    "round-robin": "Twister2's schedulers: no measured results",
+}
 _HOW = f"""\
-In a session one query runs through all ways by turns, in an order that chance decides. Every way begins on the same
-placement, drawn as unevenly as Spark's first batches place partitions, goes through the event, and is asked once (twice
-where it may adapt before the event). Durations and throughput are first taken over those that the way itself began
-with: what slowly changes over a session is then not taken for a way's. `{SPARK.name}` is nobody asked and nothing
-spread, twice in each session: what those two differ by is **noise**, and no figure within it is called a difference.
-The default policy (`{ADAPTIVE.name}`) goes through the gate, as it does for whoever runs Rechannel; the policies of the
-literature are done as they propose (`--force`), as their own systems would."""
-_READ = """\
-Every cell is the way over Spark as it is in the same session: the median over sessions, in brackets the least and the
-most. Less is better but for throughput. *Italic: within the noise.* The p99 of so few batches is nearly the longest
-one."""
-_SHOWN = ("mean", "p99", "throughput", "bytes_per_row", "cpu_spread", "memory_spread", "all", "longest")
+**How it is measured.** In a session one query runs through all ways by turns, in an order that chance decides. A way's
+turn begins with every partition on the same uneven placement, drawn as Spark's first batches were seen to place them;
+then comes the event (none in `steady`), ten or more batches later the way is asked for a decision, its moves are
+carried out, and the batches that follow are measured. Where it says "adapts before", a way is asked before the event
+too. `{SPARK.name}` is the same turn with nobody asked: nothing moves. It stands first, last, and between the others.
+
+**What runs beside it.** Link, agents and controller are there in every turn, those of `{SPARK.name}` too; what they
+themselves cost is in [monitoring](monitoring.md). The controller looks on and decides when asked: no cooldown, no
+decision by timeout or overload, and the gate does not refuse because executors are busy, as all of them are on purpose.
+For the rest the default policy (`{ADAPTIVE.name}`) goes through the gate; the policies of the literature are done as
+they propose (`--force`), as their own systems would. A link does not spread by itself what a lost executor held.
+
+**How to read it.** Every ratio is the way's figure over what Spark's turns before and after it say for its place, so
+that what slowly changes over a session is nobody's merit; 0.80 means a fifth less than Spark. The same is done with
+Spark's own middle turns: what comes of those is chance. From all of them together, over all sessions of this page,
+comes the range that chance alone reaches in 95 of 100 cases. *In italics is what lies within it*: no difference is
+claimed there. With so many figures, one in twenty is beyond it by chance all the same."""
+_COLUMNS = """\
+* *seconds*: mean batch, median over sessions; *p99*: of so few batches nearly the longest
+* *bytes sent*: what left the nodes for each row of input, to other nodes, driver and Redis; the checkpoint is on the
+  machine's own disk, so state that moves does not go over these links
+* *CPU spread*, *memory spread*: standard deviation over nodes of what executors and Python workers use, over the mean
+* *mean since the event*: from the event on, with the waiting, the decision and the moves: what all of it cost
+* *longest while moving*: the longest of the twelve batches from the question on
+* *placed*: partitions on each node when it was measured, in the first session"""
+_SHOWN = ("mean", "soon", "p99", "throughput", "bytes_per_row", "cpu_spread", "memory_spread", "all", "longest")
 
 
 def headline(figures: Mapping[str, Any]) -> str:
-    """Return the sentences that the README may say: by situation, the default policy over Spark as it is."""
+    """Return the sentence that the README may say: by situation, the default policy over Spark as it is."""
+    groups = group(figures)
+    chance = noise([session for sessions in groups.values() for session in sessions])
     parts = []
-    for (workload, situation), sessions in group(figures).items():
-        cell = table(sessions).get(ADAPTIVE.name, {}).get("mean")
+    for label, sessions in groups.items():
+        cell = table(sessions, chance).get(ADAPTIVE.name, {}).get("mean")
         if cell is not None:
-            verdict = "within the noise" if cell.in_noise else f"noise up to {cell.noise:.2f}"
-            parts.append(f"{situation} ({workload}): **{cell.middle:.2f}** ({verdict})")
+            verdict = f"*{cell.middle:.2f}*, within chance" if cell.in_noise else f"**{cell.middle:.2f}**"
+            parts.append(f"{label} {verdict} ({_range(cell)})")
     return "; ".join(parts)
 
 
 def section(figures: Mapping[str, Any]) -> str:
     """Return the part of the page."""
     groups = group(figures)
-    sessions = figures["sessions"]
-    lines = [
-        "## Live, on a real cluster",
-        "",
-        _testbed(sessions),
-        "",
-        _HOW,
-        "",
-        _READ,
-        "",
-        *_exact(sessions),
-        "",
-        "![mean batch duration over Spark's, by situation and way](images/live-latency.svg)",
-        "",
-        "![batch durations since the event](images/live-timeline.svg)",
-        "",
-    ]
-    for (workload, situation), found in groups.items():
-        lines += _situation(workload, situation, found)
-    lines += [
-        "**What the sources report** of their own systems, on other engines and machines:",
-        "",
-        *(f"* {name}: {said}" for name, said in _SOURCES),
-        "",
-    ]
+    counted = [session for sessions in groups.values() for session in sessions]
+    chance = noise(counted)
+    lines = ["## Live, on a real cluster", "", _testbed(counted), "", *_exact(figures["sessions"]), ""]
+    if counted:
+        lines += ["![mean batch duration over Spark's, by situation and way](images/live-latency.svg)", ""]
+        lines += ["![batch durations since the event](images/live-timeline.svg)", ""]
+    lines += [_HOW, "", _chances(chance), "", "Columns:", "", _COLUMNS, ""]
+    for label, found in groups.items():
+        lines += _situation(label, found, chance)
+    missing = [name for name in SITUATIONS if not any(session["situation"] == name for session in counted)]
+    if missing:
+        lines += [f"Not measured for this page: {', '.join(missing)}.", ""]
+    if flaws := left_out(figures):
+        lines += ["**Left out, and why**:", "", *(f"* {flaw}" for flaw in flaws), ""]
     return "\n".join(lines)
 
 
@@ -84,13 +88,24 @@ def _testbed(sessions: Sequence[Mapping[str, Any]]) -> str:
     if not known:
         return "Nothing was measured."
     one, box = known[0], known[0]["machine"]
-    loads = [each["machine"]["load_average"] for each in known]
     return (
         f"{max(len(each['nodes']) for each in known)} nodes on one machine of {box['cores']} cores "
         f"({box['processor']}, {box['memory_mb'] // 1024} GB), Spark {box['spark']}. "
         f"Network: {_each(known, 'network')}. CPU: {_each(known, 'cpu')}. Memory: {one['memory']}. "
-        f"Load average when a session began: {min(loads):g} to {max(loads):g}."
+        f"Made by {', '.join(_commands(sessions))}."
     )
+
+
+def _commands(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what was called, without the names of files."""
+    said = []
+    for session in sessions:
+        words = list(session.get("command", ()))
+        for name in ("--json", "--runs"):
+            while name in words:
+                del words[words.index(name) : words.index(name) + 2]
+        said.append(f"`python -m benchmarks.live {' '.join(words)}`".replace(" `", "`"))
+    return list(dict.fromkeys(said))
 
 
 def _each(testbeds: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -108,36 +123,59 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     given_up = sum(phase["given_up"] for phase in phases)
     wrong = sum(not found["ok"] for found in audits)
     return [
-        f"{len(ended)} sessions, {len(phases)} phases: {moved} moves landed, {given_up} given up.",
+        f"{len(ended)} sessions, {len(phases)} turns: {moved} moves landed, {given_up} given up.",
         f"Rows lost: {lost}, doubled: {doubled}; outputs unlike the batch computation: {wrong} of {len(audits)}.",
-        f"Failed task attempts: {failed}, of which {killed} where the situation itself kills or stops an executor.",
+        f"Failed task attempts: {failed}, of which {killed} where the situation itself kills an executor or a node.",
     ]
 
 
-def _situation(workload: str, situation: str, sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    cells = table(sessions)
-    noise = next(iter(cells.values()))["mean"].noise
+def _chances(chance: Mapping[str, Noise]) -> str:
+    known = {metric: found for metric, found in chance.items() if found.count and metric != "throughput"}
+    if not known:
+        return "What chance does is not known: no turn of Spark has another on either side."
+    said = ", ".join(f"{METRICS[metric]} {found.reach(1):.2f}" for metric, found in known.items())
+    return f"What chance reaches in one session, as a factor, from {known['mean'].count} middle turns of Spark: {said}."
+
+
+def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mapping[str, Noise]) -> list[str]:
+    cells = table(sessions, chance)
+    if not cells:
+        return [f"### {label}", "", f"Nothing but `{SPARK.name}` was measured here.", ""]
+    situation, given = SITUATIONS[sessions[0]["situation"]], sessions[0]["input"]
     shown = [metric for metric in _SHOWN if any(metric in found for found in cells.values())]
-    order = sorted(cells, key=lambda way: (way == SPARK.name, cells[way]["mean"].middle))
-    seconds = statistics.median(
-        phase["mean"] for session in sessions for phase in session["figures"] if phase["way"] == SPARK.name
+    if not situation.rest:
+        shown = [metric for metric in shown if metric != "soon"]
+    if not sessions[0]["shape"].get("interval"):  # without a pause between batches it is one over the mean batch
+        shown = [metric for metric in shown if metric != "throughput"]
+    rest = (
+        f" The new executor's code is compiled in the first batches after the moves: *{METRICS['soon']}* are those; "
+        f"what else is told of batches begins {situation.rest} later."
+        if situation.rest
+        else ""
     )
+    adapts = " Every way adapts before it." if situation.acts_before else ""
     lines = [
-        f"### {situation}, {workload}",
+        f"### {label}",
         "",
         (
-            f"{SITUATIONS[situation].summary} {len(sessions)} session(s); Spark's mean batch {seconds:.2f} s; noise of "
-            f"the mean {noise:.2f}."
+            f"{situation.summary}{adapts}{rest} {len(sessions)} session(s); {given['rows']:,} rows a batch, "
+            f"{sessions[0]['lengths']['after']} batches measured in each turn."
         ),
         "",
-        f"| way | {' | '.join(METRICS[metric] for metric in shown)} | moves |",
-        f"| --- |{' ---: |' * (len(shown) + 1)}",
+        f"| way | seconds | {' | '.join(METRICS[metric] for metric in shown)} | moves | placed |",
+        f"| --- | ---: |{' ---: |' * (len(shown) + 1)} --- |",
     ]
-    for way in order:
-        moves = [phase["moves"] for session in sessions for phase in session["figures"] if phase["way"] == way]
-        row = [_cell(cells[way].get(metric)) for metric in shown]
-        lines.append(f"| `{way}` | {' | '.join(row)} | {statistics.median(moves):g} |")
-    return [*lines, "", _verdict(cells), ""]
+    order = sorted(cells, key=lambda way: cells[way]["mean"].middle if "mean" in cells[way] else math.inf)
+    for way in [*order, SPARK.name]:
+        phases = [phase for session in sessions for phase in session["figures"] if phase["way"] == way]
+        row = [_cell(cells[way].get(metric)) if way in cells else "1" for metric in shown]
+        seconds = statistics.median(phase["mean"] for phase in phases)
+        moves = statistics.median(phase["moves"] for phase in phases)
+        placed = "/".join(str(count) for count in phases[0]["placed"].values())
+        lines.append(f"| `{way}` | {seconds:.2f} | {' | '.join(row)} | {moves:g} | {placed} |")
+    lines += ["", _verdict(cells, shown)]
+    lines += [f"`{way}`'s source reports of its own system: {said}." for way, said in _SOURCES.items() if way in cells]
+    return [*lines, ""]
 
 
 def _cell(cell: Cell | None) -> str:
@@ -147,30 +185,38 @@ def _cell(cell: Cell | None) -> str:
     return f"*{cell.middle:.2f}*{spread}" if cell.in_noise else f"{cell.middle:.2f}{spread}"
 
 
-def _verdict(cells: Mapping[str, Mapping[str, Cell]]) -> str:
+def _range(cell: Cell) -> str:
+    if math.isinf(cell.reach):
+        return "chance not known"
+    return f"{cell.middle / cell.reach:.2f} to {cell.middle * cell.reach:.2f}"
+
+
+def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str]) -> str:
     """Say plainly where the default policy is ahead, and where it is not."""
     own = cells.get(ADAPTIVE.name)
     if own is None:
         return "The default policy was not measured here."
     ahead: list[str] = []
     behind: list[str] = []
-    for metric, cell in own.items():
-        if cell.in_noise:
+    for metric in shown:
+        if metric not in own or own[metric].in_noise:
             continue
-        better = cell.middle > 1 if BETTER.get(metric) else cell.middle < 1
+        better = own[metric].middle > 1 if BETTER.get(metric) else own[metric].middle < 1
         (ahead if better else behind).append(METRICS[metric])
-    rivals = {way: found["mean"] for way, found in cells.items() if way not in (ADAPTIVE.name, SPARK.name)}
-    faster = [way for way, cell in rivals.items() if cell.middle * own["mean"].noise < own["mean"].middle]
     sentences = [
         (
             f"Against Spark as it is, `{ADAPTIVE.name}` is ahead in {', '.join(ahead) or 'nothing'}, behind in "
-            f"{', '.join(behind) or 'nothing'}, and within the noise in the rest."
+            f"{', '.join(behind) or 'nothing'}, and within chance in the rest."
         )
     ]
-    if rivals:
+    rivals = {way: found["mean"] for way, found in cells.items() if way != ADAPTIVE.name and "mean" in found}
+    if rivals and "mean" in own:
+        # Both ratios have their own chance: the range of their quotient is wider by the root of two.
+        reach = own["mean"].reach ** math.sqrt(2)
+        faster = [f"`{way}`" for way, cell in rivals.items() if cell.middle * reach < own["mean"].middle]
+        slower = [f"`{way}`" for way, cell in rivals.items() if cell.middle > own["mean"].middle * reach]
         sentences.append(
-            f"By the mean batch, beyond the noise faster than it: {', '.join(f'`{way}`' for way in faster)}."
-            if faster
-            else "By the mean batch no other policy is faster than it beyond the noise."
+            f"By the mean batch, beyond chance faster than it: {', '.join(faster) or 'none'}; slower: "
+            f"{', '.join(slower) or 'none'}."
         )
     return " ".join(sentences)

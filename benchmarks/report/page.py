@@ -9,14 +9,16 @@ from typing import Any
 from benchmarks.report import live, nexmark
 from benchmarks.simulation import document as simulation
 
-__all__ = ["draw", "render"]
+__all__ = ["draw", "put_in", "render"]
+
+BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 _HEAD = """\
 # Benchmarks: what it is worth, and where it is not
 
 This page is written from measured figures by `python -m benchmarks.report`; do not edit it by hand. Every part names
-the command that makes its figures. All of it was measured on one machine: figures are ratios of what ran side by side,
-in an order that chance decided, and what two equal runs differ by is given beside them.
+the command that makes its figures. All of it was measured on one machine. Live figures are ratios of what ran in one
+session by turns, in an order that chance decided, and what chance makes of them is given beside them.
 """
 
 _LIMITS = """\
@@ -26,16 +28,11 @@ _LIMITS = """\
   loopback addresses with quotas that are held by stopping processes (each result says which; `--rootless` asks for the
   second), and they share memory bandwidth, caches and the disk.
 * The load comes from a source that is a function of the batch's number, so that outputs can be audited exactly; there
-  is no Kafka, and batches follow each other without a pause: throughput is what the query can do at most.
+  is no Kafka. Batches follow each other without a pause unless a section says otherwise (`--interval`), so the rate is
+  what the query can do at most, and throughput is one over the mean batch.
+* Checkpoints are on the machine's own disk, which all nodes see: loading state costs less than over a network. The
+  queries' state is small. [Migration](migration.md) has larger states and a slow disk.
 * Starting placements are drawn, not Spark's own of that day; they are as uneven as those that were read off Spark.
-* The size of nodes and batches was chosen after trials: with 0.4 cores a node, a first steady session had
-  `adaptive` at 1.31 s a batch, `even` at 1.05 s and Spark at 1.17 and 1.33 s, so chance was as large as what was to
-  be measured (other work ran beside parts of it). Trials are not on this page.
-* One session, of `joined`, is left out because its output was not exact: 728 of 10,000 counts, about as many as one
-  map output of one partition touches. A node's worker had been stopped with SIGTERM in the middle of a batch. The
-  likely cause is in Spark (SPARK-37473, see the handbook's maintenance of a node), but that session's files were
-  gone, and five tries to have it again, with smaller batches, were exact. Nodes have gone outright since. Its mean
-  batches were 1.44 of Spark's for `adaptive` and 1.17 for `even`. Tests ran beside the session that took its place.
 * The papers' figures come from other engines (Storm, Heron) on clusters of eight or more machines; they stand here to
   be compared in direction, not in size.
 """
@@ -75,13 +72,28 @@ def render(found: Mapping[str, Any]) -> str:
         parts.append(simulation.section(found["simulation"]))
     if "nexmark" in found:
         parts.append(nexmark.section(found["nexmark"]))
-    parts += [_LIMITS, _AGAIN]
+    parts += [_LIMITS]
+    if found.get("notes"):
+        parts += ["### Of the figures on this page\n", found["notes"]]
+    parts += [_AGAIN]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
 def _short(figures: Mapping[str, Any]) -> str:
     quick = " These are figures of the quick form: few batches, few sessions." if figures["quick"] else ""
-    return f"Mean batch duration after the event, `adaptive` over Spark as it is: {live.headline(figures)}.{quick}\n"
+    return (
+        "Mean batch after the event, `adaptive` over Spark as it is (in brackets the range of 95 %): "
+        f"{live.headline(figures)}.{quick}\n"
+    )
+
+
+def put_in(text: str, figures: Mapping[str, Any]) -> str:
+    """Return a page with the headline between its two marks. ValueError where it has none."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"there is no {BEGIN} with {END} after it")
+    return f"{before}{begin}\n{_short(figures)}{end}{after}"
 
 
 def draw(found: Mapping[str, Any], directory: Path) -> None:

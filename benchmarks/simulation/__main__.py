@@ -61,7 +61,7 @@ def _parts(quick: bool, live: Path | None) -> dict[str, Callable[[], dict[str, A
         "paper": lambda: paper.migrations((10, 50) if quick else paper.SIZES, 3 if quick else 20, say),
         "hour": lambda: paper.expansion(1 if quick else 20, 600.0 if quick else 3600.0, say),
         "large": lambda: large.hour(tasks, seconds, ways, say),
-        "decisions": lambda: {"rows": large.decisions(tasks, 120.0, say)},
+        "decisions": lambda: {"tasks": tasks, "rows": large.decisions(tasks, 120.0, say)},
         "fleet": lambda: _fleet(shape, quick),
     }
     if live is not None:

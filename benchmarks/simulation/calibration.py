@@ -137,7 +137,10 @@ def fit(runs: Sequence[LiveRun], *, every: int = 2) -> Fit:
 
 
 def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
-    """Fit as :func:`fit`, and predict the batches that were held out: relative errors, quiet and with moves."""
+    """Fit as :func:`fit`, and predict the batches that were held out: relative errors, quiet and with moves.
+
+    ``unseen``: each situation's batches, all of them, predicted by a fit to those of the other situations.
+    """
     found = fit(runs, every=every)
     held = [point for run in runs for number, point in enumerate(_points(run)) if number % every]
     groups = {
@@ -145,13 +148,26 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
         "quiet": [point for point in held if not point.moves],
         "moving": [point for point in held if point.moves],
     }
+    wrong = {name: errors(_predictions(points, found.costs), _measured(points)) for name, points in groups.items()}
+    situations = sorted({_situation(run) for run in runs})
+    if len(situations) > 1:
+        told, seen = [], []
+        for situation in situations:
+            own = [point for run in runs if _situation(run) == situation for point in _points(run)]
+            fitted = _fitted([point for run in runs if _situation(run) != situation for point in _points(run)[::every]])
+            told.append(_predictions(own, fitted.costs))
+            seen.append(_measured(own))
+        wrong["unseen"] = errors(np.concatenate(told), np.concatenate(seen))
     return {
         "fit": {field.name: getattr(found, field.name) for field in fields(found)},
         "runs": len(runs),
-        "errors": {
-            name: errors(_predictions(points, found.costs), _measured(points)) for name, points in groups.items()
-        },
+        "errors": wrong,
     }
+
+
+def _situation(run: LiveRun) -> str:
+    """Workload and situation: a run's name without repeat and way."""
+    return run.name.rsplit(" ", 2)[0]
 
 
 def errors(predicted: FloatArray, measured: FloatArray) -> dict[str, float | int | None]:

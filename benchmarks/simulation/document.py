@@ -59,6 +59,11 @@ def _calibration(part: Mapping[str, Any]) -> list[str]:
             f"{seconds(fit['overhead'])}, service scale {scale}, loads {load}."
         ),
         table(["held-out batches", "count", "median error", "90th percentile", "median with its sign"], rows),
+        *(
+            ["*unseen*: all batches of each situation, predicted by a fit to the other situations alone."]
+            if "unseen" in part["errors"]
+            else []
+        ),
     ]
 
 
@@ -203,7 +208,9 @@ def _large(part: Mapping[str, Any]) -> list[str]:
         f"### {part['executors']:,} executors, {part['partitions']:,} partitions",
         (
             f"{part['queries']} queries with dense shuffles, whose loads drift for {part['seconds']:g} s; a "
-            f"decision every {part['every']:g} s with the shipped settings. {_ran(part)}."
+            f"decision every {part['every']:g} s with the shipped settings. What a batch, a task and a load cost is "
+            "assumed (`benchmarks/simulation/large.py`), not taken from the fit above, which is of nodes of a third of "
+            f"a core; differences smaller than that fit's error are to be read as none. {_ran(part)}."
         ),
         table(
             [
@@ -258,13 +265,18 @@ def _decisions(part: Mapping[str, Any]) -> list[str]:
         "moves in steps",
     ]
     told = "Each in a process of its own; processor time of one core."
-    return ["### One decision at that size", f"{told} {_ran(part)}.", table(head, rows), *([alone] if alone else [])]
+    return [
+        f"### One decision of {part['tasks']:,} partitions",
+        f"{told} {_ran(part)}.",
+        table(head, rows),
+        *([alone] if alone else []),
+    ]
 
 
 def _fleet(part: Mapping[str, Any]) -> list[str]:
     shape, known, controller, server = part["shape"], part["bounds"], part["controller"], part["redis"]
     decision = part["decision"]
-    said = f"`{decision['outcome']}`: {decision['sentence']}" if decision else "no decision within four minutes"
+    said = f"`{decision['outcome']}`: {decision['sentence']}" if decision else "**none within four minutes**"
     fits = "fits" if known["one_query_batch"] <= known["largest"] else "does not fit"
     every, alone = known["every_output"], part["agents_alone"]
     late = part["worst_lateness_seconds"]

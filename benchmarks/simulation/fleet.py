@@ -293,7 +293,7 @@ def _watched(
         group.check()
         peak = max(peak, process.memory_info().rss)
         told = [item.body for item in pushing.store.last(keys.DECISIONS, "", 1)]
-        decision = next((body for body in told if isinstance(body, Decision)), None)
+        decision = next((body for body in told if isinstance(body, Decision) and body.outcome != "not-ready"), None)
     memory = client.info("memory")["used_memory"]
     client.close()
     return {

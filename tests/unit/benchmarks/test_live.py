@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.live.comparison import in_turns
 from benchmarks.live.figures import percentile, phase_figures
 from benchmarks.live.kept import compact, merged
-from benchmarks.live.situations import SITUATIONS, as_spark_would
-from benchmarks.live.summary import Cell, group, table
-from benchmarks.live.ways import QUICK, ways
+from benchmarks.live.situations import Shape, as_spark_would
+from benchmarks.live.summary import Cell, group, left_out, noise, table
+from benchmarks.live.ways import QUICK, SPARK, ways
 from benchmarks.report import live, page
 from benchmarks.testbed.progress import batches
 from rechannel.policies.registry import POLICIES
@@ -64,8 +68,8 @@ def phase(way: str = "even", **other: Any) -> dict[str, Any]:
         "way": way,
         "situation": "steady",
         "seed": 0,
-        "start_from": ZERO,
-        "start_until": ZERO + 5,
+        "turn": 1,
+        "moved_at": ZERO + 16,
         "before_from": ZERO,
         "event_at": ZERO + 10,
         "after_from": ZERO + 20,
@@ -89,19 +93,20 @@ def test_a_phase_is_measured_between_its_marks() -> None:
     # 10 batches of 1 s before the event; 10 of 0.8 s up to 18; then of 0.5 s; one of 3 s while moving.
     lines = [progress(n, n, 1.0) for n in range(10)]
     lines += [progress(10 + n, 10 + n, 0.8) for n in range(5)]
-    lines += [progress(15, 15, 3.0)]
-    lines += [progress(16 + n, 20 + n / 2, 0.5) for n in range(20)]
+    lines += [progress(15, 15, 3.0), progress(16, 18, 1.9)]
+    lines += [progress(17 + n, 20 + n / 2, 0.5) for n in range(20)]
+    lines += [progress(37, 30, 9.0)]  # the next phase's
     known = batches(lines)
     rows = {batch.number: 1000 for batch in known}
     found = phase_figures(phase(), known, [sample(at / 2) for at in range(80)], rows)
-    assert found["start"] == pytest.approx(1.0)
     assert found["before"] == pytest.approx(1.0)
     assert found["between"] == pytest.approx(0.8)
     assert found["mean"] == found["p99"] == pytest.approx(0.5)
     assert found["batches"] == 20
     assert found["throughput"] == pytest.approx(2000)
     assert found["longest"] == pytest.approx(3.0)
-    assert found["all"] == pytest.approx((5 * 0.8 + 3 + 20 * 0.5) / 26)
+    assert found["soon"] == pytest.approx((1.9 + 19 * 0.5) / 20)
+    assert found["all"] == pytest.approx((5 * 0.8 + 3 + 1.9 + 20 * 0.5) / 27)
     assert found["bytes_per_row"] == pytest.approx(400 * 10 / 20_000)
     assert found["cpu_per_row"] == pytest.approx(0.6 * 10 / 20_000)
     assert found["cpu_spread"] == pytest.approx(0.1 / 0.3)
@@ -116,10 +121,23 @@ def test_a_refusal_is_kept_and_too_few_batches_are_no_figure() -> None:
     samples = [sample(at) for at in range(40)]
     found = phase_figures(phase(orders=[refused]), known, samples, {batch.number: 1 for batch in known})
     assert found["refused"] == ["the gain is too small"]
-    with pytest.raises(ValueError, match="only 5 batches at the start, 10 before and 2 after"):
+    with pytest.raises(ValueError, match="only 10 batches before and 2 after"):
         phase_figures(phase(end=ZERO + 22), known, samples, {})
-    with pytest.raises(ValueError, match="no samples"):
-        phase_figures(phase(), known, samples[:1], {batch.number: 1 for batch in known})
+    found = phase_figures(phase(), known, samples[:1], {batch.number: 1 for batch in known})
+    assert math.isnan(found["memory_spread"])
+
+
+def test_nodes_are_looked_at_within_the_phase_and_only_where_they_stay() -> None:
+    known = batches([progress(n, n, 1.0) for n in range(30)])
+    rows = {batch.number: 1000 for batch in known}
+    # The next phase kills a node as soon as it begins, at 30.
+    gone = {"at": ZERO + 30.01, "sent": {"node1": 9e9}, "cpu": {"node1": 30.0}, "memory": {"node1": 1}}
+    found = phase_figures(phase(), known, [*(sample(at) for at in range(30)), gone], rows)
+    assert found["memory_spread"] == pytest.approx(0.5)
+    assert found["cpu_spread"] == pytest.approx(0.1 / 0.3)
+    assert found["bytes_per_row"] == pytest.approx(400 * 10 / 10_000)
+    within = {**gone, "at": ZERO + 29.5}
+    assert math.isnan(phase_figures(phase(), known, [*(sample(at) for at in range(30)), within], rows)["cpu_spread"])
 
 
 def test_without_links_and_quotas_their_figures_are_not_known() -> None:
@@ -137,12 +155,12 @@ def test_a_percentile_is_one_of_the_values_and_not_below_so_many(values: list[fl
     assert sum(value <= found for value in values) >= share * len(values) - 1e-9
 
 
-def session(mean: dict[str, list[float]], **other: Any) -> dict[str, Any]:
-    names = ("mean", "p99", "throughput", "bytes_per_row", "cpu_spread", "memory_spread", "all", "longest")
+def session(means: list[tuple[str, float]], **other: Any) -> dict[str, Any]:
+    names = ("mean", "soon", "p99", "throughput", "bytes_per_row", "cpu_spread", "memory_spread", "all", "longest")
     figures = [
-        {**dict.fromkeys(names, value), "way": way, "start": 1.0, "moves": 1, "landed": 1, "given_up": 0}
-        for way, values in mean.items()
-        for value in values
+        {**dict.fromkeys(names, value), "way": way, "turn": turn, "moves": 1, "landed": 1, "given_up": 0}
+        | {"placed": {"node1": 3, "node2": 1}}
+        for turn, (way, value) in enumerate(means)
     ]
     box = {"cores": 2, "memory_mb": 4096, "processor": "p", "spark": "4.3.0", "load_average": 0.5}
     audit = {"ok": True, "lost": 0, "doubled": 0, "rows": 5, "different": 0}
@@ -150,103 +168,176 @@ def session(mean: dict[str, list[float]], **other: Any) -> dict[str, Any]:
         "situation": "steady",
         "workload": "word-count",
         "repeat": 0,
+        "began": float(next(BEGINNINGS)),
+        "command": ["--quick", "--json", "x.json"],
+        "shape": asdict(Shape()),
+        "lengths": {"after": 18},
+        "input": {"rows": 1000, "keys": 10, "skew": 1.0},
         "figures": figures,
+        "exact": True,
         "testbed": {"machine": box, "nodes": {"node1": {}}, "network": "n", "cpu": "c", "memory": "m"},
         "end": {"audit": {"q": audit}, "failed_attempts": 0},
         **other,
     }
 
 
-def test_ways_are_divided_by_spark_in_the_same_session_and_noise_is_between_equals() -> None:
-    found = table(
-        [session({"spark": [1.0, 1.1], "adaptive": [0.63]}), session({"spark": [2.0, 2.0], "adaptive": [1.4]})]
-    )
-    cell = found["adaptive"]["mean"]
-    assert (cell.least, cell.most) == (pytest.approx(0.6), pytest.approx(0.7))
-    assert cell.middle == pytest.approx(0.65)
-    assert cell.noise == pytest.approx(1.1)
-    assert not cell.in_noise
-    assert found["spark"]["mean"].in_noise
+BEGINNINGS = itertools.count()
+SPARKS = [("spark", 1.0), ("spark", 1.01), ("spark", 1.0)]  # chance of a hundredth
+
+
+def test_a_way_is_divided_by_what_spark_beside_it_says_for_its_place() -> None:
+    # The machine becomes faster by the same factor with every turn, and that is nobody's merit.
+    slowing = [("spark", 1.0), ("even", 0.5), ("spark", 0.25), ("adaptive", 0.1), ("spark", 0.0625)]
+    found = table([session(slowing)], noise([session(slowing)]))
+    assert found["even"]["mean"].middle == pytest.approx(1.0)
+    assert found["adaptive"]["mean"].middle == pytest.approx(0.8)
+    assert found.keys() == {"even", "adaptive"}
+    assert found["adaptive"]["mean"].reach == pytest.approx(1.0), "Spark's middle turn is just where it is expected"
+
+
+def test_chance_is_what_sparks_middle_turns_show_and_is_pooled_over_sessions() -> None:
+    one = session([("spark", 1.0), ("adaptive", 0.7), ("spark", math.e**0.1), ("even", 0.7), ("spark", 1.0)])
+    other = session([("spark", 2.0), ("adaptive", 1.4), ("spark", 2 * math.e**-0.1), ("even", 1.4), ("spark", 2.0)])
+    lone = session([("spark", 1.0), ("adaptive", 0.7), ("spark", 1.0)])
+    chance = noise([one, other, lone])["mean"]
+    assert (chance.count, chance.error) == (2, pytest.approx(0.1))
+    assert chance.reach(1) == pytest.approx(math.exp(0.1 * 4.30))
+    assert chance.reach(4) == pytest.approx(math.exp(0.1 * 4.30 / 2))
+    assert noise([lone])["mean"].reach(1) == math.inf
+    assert table([lone], noise([lone]))["adaptive"]["mean"].in_noise, "nothing is claimed where chance is not known"
+
+
+def test_of_equal_ways_about_one_in_twenty_is_beyond_chance() -> None:
+    random = np.random.default_rng(1)
+    order = ["spark", "adaptive", "spark", "even", "spark"]
+    beyond = 0
+    for _ in range(1000):
+        drawn = [
+            session([(way, float(value)) for way, value in zip(order, np.exp(random.normal(0, 0.1, 5)), strict=True)])
+            for _ in range(4)
+        ]
+        beyond += not table(drawn[:1], noise(drawn))["adaptive"]["mean"].in_noise
+    assert 25 <= beyond <= 80
 
 
 @pytest.mark.parametrize(
-    ("cell", "noise"),
+    ("cell", "within"),
     [
         (Cell(0.95, 0.95, 0.95, 1, 1.1), True),
         (Cell(1.05, 1.05, 1.05, 1, 1.1), True),
         (Cell(0.8, 0.7, 1.01, 3, 1.1), True),
         (Cell(0.8, 0.7, 0.9, 3, 1.1), False),
         (Cell(1.3, 1.2, 1.4, 3, 1.1), False),
+        (Cell(0.1, 0.1, 0.1, 1, math.inf), True),
     ],
 )
-def test_what_may_be_noise_is_called_so(cell: Cell, noise: bool) -> None:
-    assert cell.in_noise is noise
+def test_what_may_be_chance_is_called_so(cell: Cell, within: bool) -> None:
+    assert cell.in_noise is within
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 11])
+def test_spark_stands_first_last_and_beside_every_way(count: int) -> None:
+    names = tuple(ways())[: count + 1]
+    order = in_turns(names, SPARK, "0 steady")
+    assert order[0] == order[-1] == SPARK
+    assert sorted(way.name for way in order if way != SPARK) == sorted(way.name for way in names if way != SPARK)
+    assert all(SPARK in order[at : at + 3] for at in range(len(order) - 2))
+    assert count == 1 or order.count(SPARK) >= 3, "else nothing tells what chance does"
+    assert order == in_turns(names, SPARK, "0 steady")
 
 
 def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
-    one = session({"spark": [1.0, 1.02], "adaptive": [0.7], "even": [0.5]})
+    one = session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])
     text = live.section({"quick": True, "sessions": [one]})
     assert "`adaptive` is ahead in mean batch" in text
-    assert "behind in throughput" in text
-    assert "faster than it: `even`" in text
+    assert "beyond chance faster than it: `even`; slower: none" in text
     assert "Rows lost: 0, doubled: 0" in text
-    slow = session({"spark": [1.0, 1.02], "adaptive": [1.01], "even": [1.0]})
+    assert "Made by `python -m benchmarks.live --quick`." in text
+    assert "throughput" not in text, "without a pause it is one over the mean batch"
+    assert "Not measured for this page: drift, joined, lost, slowed, spike." in text
+    slow = session([*SPARKS, ("adaptive", 1.01), ("even", 1.0), ("spark", 1.0)])
     text = live.section({"quick": True, "sessions": [slow]})
     assert "ahead in nothing, behind in nothing" in text
-    assert "no other policy is faster" in text
+    assert "faster than it: none; slower: none" in text
+    paced = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)], shape=asdict(Shape(interval=2.0)))
+    text = live.section({"quick": True, "sessions": [paced]})
+    assert "### steady, word-count, interval 2.0" in text
+    assert "behind in throughput" in text
 
 
-def test_a_lost_row_stands_on_the_page() -> None:
+def test_a_new_executors_first_batches_are_told_apart() -> None:
+    joined = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)], situation="joined")
+    usual = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)])
+    text = live.section({"quick": True, "sessions": [joined, usual]})
+    assert text.count("| first batches after the moves |") == 1
+
+
+def test_a_session_with_a_lost_row_stands_on_the_page_and_does_not_count() -> None:
     audit = {"ok": False, "lost": 2, "doubled": 0, "rows": 5, "different": 0}
-    one = session({"spark": [1.0, 1.0]}, end={"audit": {"q": audit}, "failed_attempts": 3})
+    one = session(SPARKS, exact=False, end={"audit": {"q": audit}, "failed_attempts": 3})
     text = page.render({"live": {"quick": False, "sessions": [one]}})
     assert "Rows lost: 2" in text
     assert "unlike the batch computation: 1 of 1" in text
     assert "Failed task attempts: 3" in text
-    assert "not measured here" in text
+    assert "* steady, word-count: its output was not exact" in text
+    assert "### steady" not in text
 
 
-def test_sessions_are_grouped_and_those_without_figures_left_out() -> None:
-    found = group({"sessions": [session({"spark": [1.0]}), {"situation": "lost", "workload": "w", "error": "x"}]})
-    assert list(found) == [("word-count", "steady")]
-    assert set(SITUATIONS) == {"steady", "drift", "joined", "lost", "slowed", "spike"}
+def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -> None:
+    failed = {"situation": "lost", "workload": "w", "error": "x"}
+    sessions = [session(SPARKS), session(SPARKS), failed, session(SPARKS, shape=asdict(Shape(link=1000.0)))]
+    sessions += [session(SPARKS, input={"rows": 5, "keys": 10, "skew": 1.0})]
+    sessions += [session([("even", 1.0)])]
+    sessions[0]["phases"] = [{"turn": 3, "way": "even", "error": "the moves did not land"}]
+    found = group({"sessions": sessions})
+    assert {name: len(each) for name, each in found.items()} == {
+        "steady, word-count, 1000 rows, 10 keys, skew 1, 18 batches": 2,
+        "steady, word-count, link 1000.0": 1,
+        "steady, word-count, 5 rows, 10 keys, skew 1, 18 batches": 1,
+    }
+    assert left_out({"sessions": sessions}) == [
+        "steady, word-count, even: the moves did not land",
+        "lost, w: x",
+    ]
+
+
+def test_the_headline_goes_between_its_marks() -> None:
+    figures = {"quick": True, "sessions": [session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)])]}
+    text = page.put_in("a\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nb\n", figures)
+    assert text.startswith("a\n<!-- benchmarks -->\n")
+    assert text.endswith("<!-- /benchmarks -->\nb\n")
+    assert "steady, word-count **0.70** (0." in text
+    assert page.put_in(text, figures) == text
+    with pytest.raises(ValueError, match="there is no <!-- benchmarks -->"):
+        page.put_in("a", figures)
 
 
 def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
-    one = session({"spark": [1.0, 1.02], "adaptive": [0.7]})
+    one = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)])
     one |= {"phases": [phase("spark"), phase("adaptive", model={"much": [1.0] * 1000})]}
+    one["phases"] += [{"turn": 2, "way": "even", "error": "it failed"}]
     one |= {"batches": [progress(n, n, 1.0) for n in range(60)]}
-    audit = {"ok": False, "lost": 2, "doubled": 0, "rows": 5, "different": 0}
-    broken = session({}, situation="lost", phases=[], end={"audit": {"q": audit}, "failed_attempts": 1})
-    run = {"machine": {}, "quick": True, "sessions": [one, broken, {"situation": "lost", "error": "x"}]}
+    other = session(SPARKS, batches=one["batches"])
+    broken = session([], situation="lost", phases=[], error="x")
+    run = {"machine": {}, "quick": True, "sessions": [one, broken]}
     kept = compact(run)
     assert live.section(kept) == live.section(run)
+    assert "even: it failed" in live.section(kept)
     assert "model" not in kept["sessions"][0]["phases"][1]
     assert [batch["batch"] for batch in kept["sessions"][0]["batches"]] == list(range(30))
-    both = merged([kept, {**kept, "quick": False}])
+    both = merged([kept, {**run, "quick": False}, {"quick": False, "sessions": [other]}])
     assert both["quick"]
-    assert len(both["sessions"]) == 4
+    assert len(both["sessions"]) == 3, "each of them once"
     assert compact(both)["sessions"][2]["batches"] == [], "those of the first are drawn"
 
 
 def test_every_test_bed_that_figures_come_from_is_stated() -> None:
-    one, other = session({"spark": [1.0]}), session({"spark": [1.0]})
+    one, other = session(SPARKS), session(SPARKS)
     other["testbed"] = {**other["testbed"], "network": "loopback"}
     text = live.section({"sessions": [one, other, one]})
     assert "Network: n; in other sessions: loopback. CPU: c." in text
 
 
-def test_what_slowly_changes_over_a_session_is_not_taken_for_a_way() -> None:
-    one = session({"spark": [1.0, 2.0], "adaptive": [1.4]})
-    for each, start in zip(one["figures"], (1.0, 2.0, 2.0), strict=True):  # the machine was twice as slow from then on
-        each["start"] = start
-        each["throughput"] = 100 / each["mean"]
-    found = table([one])
-    assert found["adaptive"]["mean"].noise == pytest.approx(1.0)
-    assert found["adaptive"]["mean"].middle == pytest.approx(0.7)
-    assert found["adaptive"]["throughput"].middle == pytest.approx(1 / 0.7)
-
-
 def test_the_page_names_the_parts_that_were_not_measured() -> None:
-    text = page.render({"live": {"quick": True, "sessions": [session({"spark": [1.0, 1.0]})]}})
+    text = page.render({"live": {"quick": True, "sessions": [session(SPARKS)]}})
     assert "Not measured for this page yet: `benchmarks.simulation`, `benchmarks.nexmark`." in text
