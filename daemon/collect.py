@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 from rechannel.conf.settings import Settings
@@ -30,6 +30,7 @@ _TASKS_KEPT = 25_600  # of each query, in all batches beyond those
 _WINDOW_KEPT = 12  # of each node, at least
 _SIZES_KEPT = 500_000  # of each node, numbers in the stream rows of all windows beyond those
 _BYTES_KEPT = 128 * 2**20  # of all batches and windows, as messages; some ten times that in memory
+_SHARES = 4  # times its share of those is what a query's or node's newest are spared up to
 _REPORT_BYTES = 32 * 2**20  # of all reports, as messages
 MOST_EXECUTORS = 10_000  # of an application
 MOST_CORES = 1024  # of an executor
@@ -119,9 +120,9 @@ class Collector:
         for host in hosts:
             self._read_windows(host)
         self._forget_nodes()
-        self._shed()
         runs = {query.query: query.run for query in report.queries}
         known.batches = {query: kept for query, kept in known.batches.items() if query in runs}
+        self._shed()
         batches = tuple(
             batch for query, kept in known.batches.items() for run, batch, _ in kept if run in ("", runs[query])
         )
@@ -169,16 +170,21 @@ class Collector:
         """Drop the oldest of whatever holds most, until all of it together is no more than is kept.
 
         What no decision asks for goes first: every query keeps as many batches as one needs and every node its newest
-        window as long as those find room. Else a thousand nodes would crowd out the batches of a hundred queries.
+        window, if those are not many times its share. Else a thousand nodes would crowd out the batches of a hundred
+        queries.
         """
         holders: list[tuple[deque[Any], int]] = [(node.windows, 1) for node in self._nodes.values()]
         for known in self._applications.values():
             holders += [(kept, self._settings.reschedule.batches) for kept in known.batches.values()]
         excess = sum(item[-1] for kept, _ in holders for item in kept) - _BYTES_KEPT
-        for needed in (True, False):
+        if excess <= 0:
+            return
+        share = _SHARES * _BYTES_KEPT // len(holders)
+        for spared in (share, 0):  # bytes of each one's newest that stay as long as others can go
             heap = []  # minus the bytes that may go, whose they are, and in how many entries
             for number, (kept, need) in enumerate(holders):
-                count = len(kept) - min(len(kept), need if needed else 0)
+                newest = list(accumulate(item[-1] for item in islice(reversed(kept), need)))
+                count = len(kept) - sum(size <= spared for size in newest)
                 heap.append((-sum(item[-1] for item in islice(kept, count)), number, count))
             heapify(heap)
             while excess > 0 and heap[0][0] < 0:

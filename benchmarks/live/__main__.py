@@ -23,13 +23,14 @@ from benchmarks.policies.machine import keeping, machine, say
 REPEATS = 3
 QUICK_REPEATS = 1
 WORKLOAD = "word-count"
+LONGEST = 5.0  # seconds from batch to batch
 
 
 def main() -> None:
     """Measure session after session, and keep what there is in a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="Spark, even and adaptive, once each, in shorter parts: 70 minutes"
+        "--quick", action="store_true", help="only even and adaptive, once each, in shorter parts: 90 minutes"
     )
     parser.add_argument("--repeats", type=int, metavar="N", help="how often each way goes through each situation")
     parser.add_argument("--situation", action="append", metavar="NAME", help=f"only this one: {', '.join(SITUATIONS)}")
@@ -56,6 +57,8 @@ def main() -> None:
         chosen = ways(tuple(dict.fromkeys((SPARK.name, *names))) if names else ())
     except ValueError as error:
         parser.error(str(error))
+    if not 0 <= arguments.interval <= LONGEST:
+        parser.error(f"--interval: from 0 to {LONGEST:g}")
     speeds = tuple(arguments.speeds or ())
     if speeds and (len(speeds) != NODES or min(speeds) <= 0):
         parser.error(f"--speeds: {NODES} of them, all above 0")
@@ -71,7 +74,7 @@ def main() -> None:
     figures: dict[str, Any] = {"machine": machine(), "quick": arguments.quick, "sessions": []}
     if arguments.resume and arguments.json.exists():
         kept = json.loads(arguments.json.read_text())["sessions"]
-        figures["sessions"] = [session for session in kept if "error" not in session]
+        figures["sessions"] = [session for session in kept if session.get("figures") and "error" not in session]
     done = {_identity(one) for one in figures["sessions"]}
     wanted = [
         (situation, workload, repeat)
@@ -95,6 +98,7 @@ def main() -> None:
                 "shape": asdict(shape),
                 "lengths": asdict(lengths),
                 "input": asdict(given),
+                "ways": sorted({way.name for way in order}),
             }
             if _identity(keep) in done:
                 continue
@@ -118,7 +122,7 @@ def main() -> None:
 
 def _identity(session: Mapping[str, Any]) -> str:
     """What makes a session one that was measured already."""
-    names = ("situation", "workload", "seed", "shape", "lengths", "input")
+    names = ("situation", "workload", "seed", "shape", "lengths", "input", "ways")
     return json.dumps([session.get(name) for name in names], sort_keys=True)
 
 

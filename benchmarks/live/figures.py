@@ -50,6 +50,7 @@ def phase_figures(
     between = [batch for batch in known if batch.begin >= phase["event_at"] and batch.end <= order["asked"]]
     every = [batch for batch in known if batch.begin >= phase["event_at"] and batch.end <= phase["end"]]
     begin, end = min(batch.begin for batch in after), max(batch.end for batch in after)
+    last = max(batch.begin for batch in after)  # from begin to begin: a pause between batches is part of the rate
     brought = sum(rows[batch.number] for batch in after)
     return {
         "way": phase["way"],
@@ -63,7 +64,7 @@ def phase_figures(
         "median": statistics.median(seconds),
         "p99": percentile(seconds, 0.99),
         "batches": len(after),
-        "throughput": brought / (end - begin),
+        "throughput": sum(rows[batch.number] for batch in after if batch.begin < last) / (last - begin),
         "longest": max((batch.seconds for batch in act), default=math.nan),
         "all": statistics.fmean(batch.seconds for batch in every),
         **_nodes(samples, begin, end, brought),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.live.summary import group
 from benchmarks.live.ways import ADAPTIVE, SPARK
 from benchmarks.testbed.progress import batches
 
@@ -18,24 +20,25 @@ _ORDER = ("asked", "settled", "moves", "landed", "given_up", "sentence")
 
 def merged(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sessions of several runs as those of one, each of them once; quick if one of them is."""
-    sessions = list({session["began"]: session for each in found for session in each["sessions"]}.values())
-    return {**found[0], "quick": any(each["quick"] for each in found), "sessions": sessions}
+    sessions: dict[float, Mapping[str, Any]] = {}
+    for session in (session for each in found for session in each["sessions"]):
+        known = sessions.get(session["began"], {})
+        sessions[session["began"]] = known if known.get("batches") else session
+    return {**found[0], "quick": any(each["quick"] for each in found), "sessions": list(sessions.values())}
 
 
 def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same with what the page needs, and the batches of the first session of each kind for its plot."""
-    seen: set[tuple[str, str]] = set()
+    firsts = [next((each for each in alike if each.get("batches")), None) for alike in group(figures).values()]
     sessions = []
     for session in figures["sessions"]:
-        kind = session["workload"], session["situation"]
         kept = {name: session[name] for name in (*_SESSION, *_RESULT) if name in session}
         kept["figures"] = _rounded(session.get("figures", []))
         phases = session.get("phases", ())
         kept["phases"] = [_phase(phase) for phase in phases]
         drawn = [phase for phase in phases if phase["way"] in (SPARK.name, ADAPTIVE.name) and "end" in phase]
-        lines = [] if kind in seen or not kept["figures"] else session["batches"]
+        lines = session["batches"] if any(session is first for first in firsts) else []
         kept["batches"] = [_batch(line) for line in lines if _within(line, drawn)]
-        seen |= {kind} if kept["figures"] else set()
         sessions.append(kept)
     return {**figures, "sessions": sessions}
 
@@ -58,7 +61,7 @@ def _within(line: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> boo
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return round(value, 4)
+        return None if math.isnan(value) else round(value, 4)
     if isinstance(value, Mapping):
         return {key: _rounded(each) for key, each in value.items()}
     return [_rounded(each) for each in value] if isinstance(value, list) else value

@@ -32,9 +32,13 @@ def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Way
     phase: dict[str, Any] = {"way": way.name, "situation": situation.name, "seed": seed, "orders": []}
     session.wait_batches(_SETTLE)
     if situation.acts_before:
+        if situation.in_input:  # it is to adapt to what is there before the event, not to the cycle before
+            _await_place(session, 0, lengths)
         session.wait_batches(lengths.waiting)
         phase["orders"].append(act(session, way))
         session.wait_batches(_SETTLE)
+        if situation.in_input and _place(session, lengths) > lengths.event - lengths.before:
+            raise BenchError("the event's place in the cycle came before the way had adapted: make the cycle longer")
     if situation.in_input:
         _await_place(session, lengths.event - lengths.before, lengths)
     phase["before_from"] = time.time()

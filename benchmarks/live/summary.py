@@ -38,24 +38,39 @@ METRICS: dict[str, str] = {
 BETTER = {"throughput": 1}
 """Where more is better; elsewhere less is."""
 
-# Student's t, two-sided 95 %, by degrees of freedom from 1 on; beyond them the normal law's.
+# Student's t, two-sided 95 %, by degrees of freedom from 1 on.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
-_NORMAL = 1.96
+# Of middle turns that follow each other and so share turns: v - (u + w) / 2 of equal independent ones.
+_NEXT, _NEXT_BUT_ONE = -2 / 3, 1 / 6
+_SAID = {
+    "quota": "{:g} cores a node",
+    "link": "{:g} Mbit/s",
+    "partitions": "{} partitions",
+    "provider": "{}",
+    "rootless": "rootless",
+    "speeds": "speeds {}",
+    "interval": "a batch every {:g} s",
+}
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard error of one phase's log ratio where nothing differs, and of how many such phases it was made."""
+    """Standard error of one turn's log ratio where nothing differs.
+
+    ``count``: of the turns that it was made of; ``freedom``: the degrees of freedom that these have.
+    """
 
     error: float
     count: int
+    freedom: float
 
-    def reach(self, sessions: int, phases: int = 1) -> float:
+    def reach(self, sessions: int) -> float:
         """Return by what factor chance alone (95 %) moves a mean ratio of so many sessions; infinite if not known."""
-        if not self.count:
+        whole = int(self.freedom)
+        if not whole:
             return math.inf
-        student = _STUDENT[self.count - 1] if self.count <= len(_STUDENT) else _NORMAL
-        return math.exp(min(50.0, student * self.error * math.sqrt(phases / sessions)))
+        student = _STUDENT[whole - 1] if whole <= len(_STUDENT) else 1.96 + 2.4 / whole
+        return math.exp(min(50.0, student * self.error / math.sqrt(sessions)))
 
 
 @dataclass(frozen=True)
@@ -78,8 +93,8 @@ def group(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the sessions that count by what they are called: those with an equal input on equal nodes together."""
     alike: dict[str, list[dict[str, Any]]] = {}
     for session in figures["sessions"]:
-        if not _flaw(session) and any(each["way"] == SPARK.name for each in session["figures"]):
-            key = [session[name] for name in ("situation", "workload", "shape", "input", "lengths")]
+        if not _flaw(session):
+            key = [session[name] for name in ("situation", "workload", "shape", "input", "lengths")] + _bed(session)
             alike.setdefault(json.dumps(key, sort_keys=True), []).append(session)
     labels = Counter(_label(sessions[0]) for sessions in alike.values())
     named = {}
@@ -87,6 +102,8 @@ def group(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         label, given, lengths = _label(sessions[0]), sessions[0]["input"], sessions[0]["lengths"]
         if labels[label] > 1:
             label += f", {given['rows']} rows, {given['keys']} keys, skew {given['skew']:g}, {lengths['after']} batches"
+        while label in named:
+            label += ", others"
         named[label] = sessions
     return named
 
@@ -95,11 +112,12 @@ def left_out(figures: Mapping[str, Any]) -> list[str]:
     """Return which sessions and phases do not count, and why."""
     found = []
     for session in figures["sessions"]:
-        name = f"{session['situation']}, {session['workload']}"
+        name = f"{session['situation']}, {session['workload']}, seed {session['seed']}"
         if flaw := _flaw(session):
             found.append(f"{name}: {flaw}")
-        errors = (phase for phase in session.get("phases", ()) if "error" in phase)
-        found += [f"{name}, {phase['way']}: {phase['error']}" for phase in errors]
+        for phase in session.get("phases", ()):
+            if "error" in phase:
+                found.append(f"{name}, turn {phase['turn'] + 1}, {phase['way']}: {_first_line(phase['error'])}")
     return found
 
 
@@ -107,13 +125,17 @@ def noise(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Noise]:
     """Return the noise of every metric."""
     found = {}
     for metric in METRICS:
-        squares = []
+        squares, freedom = [], 0.0
         for session in sessions:
             known = _places(session, metric, {SPARK.name})
-            for at in range(1, len(known) - 1):
+            count = max(0, len(known) - 2)
+            for at in range(1, count + 1):
                 before, (place, value), after = known[at - 1 : at + 2]
                 squares.append((math.log(value) - _between([before, after], place)) ** 2)
-        found[metric] = Noise(math.sqrt(statistics.fmean(squares)) if squares else math.nan, len(squares))
+            if count:  # Satterthwaite's, of correlated squares
+                pairs = count + 2 * (count - 1) * _NEXT**2 + 2 * max(0, count - 2) * _NEXT_BUT_ONE**2
+                freedom += count**2 / pairs
+        found[metric] = Noise(math.sqrt(statistics.fmean(squares)) if squares else math.nan, len(squares), freedom)
     return found
 
 
@@ -146,21 +168,34 @@ def table(sessions: Sequence[Mapping[str, Any]], noises: Mapping[str, Noise]) ->
 def _flaw(session: Mapping[str, Any]) -> str:
     """Return why a session does not count, "" if it does."""
     if "error" in session:
-        return str(session["error"])
-    if not session.get("figures"):
-        return "no figures"
+        return _first_line(session["error"])
+    if not any(each["way"] == SPARK.name for each in session.get("figures", ())):
+        return f"no turn of {SPARK.name} was measured"
     return "" if session.get("exact") else "its output was not exact"
 
 
 def _label(session: Mapping[str, Any]) -> str:
     """Return situation and workload, and whatever else is unlike the usual."""
     usual = asdict(Shape())
-    said = [f"{key} {value}" for key, value in session["shape"].items() if _plain(value) != _plain(usual.get(key))]
+    shape = {key: value for key, value in session["shape"].items() if _plain(value) != _plain(usual.get(key))}
+    said = [_SAID[key].format(_plain(value)) for key, value in shape.items() if key in _SAID]
     return ", ".join([session["situation"], session["workload"], *said])
 
 
+def _bed(session: Mapping[str, Any]) -> list[object]:
+    """Return the machine, and what holds its nodes to their links and quotas."""
+    bed = session["testbed"]
+    return [{name: bed["machine"][name] for name in ("processor", "cores", "spark")}, bed["network"], bed["cpu"]]
+
+
+def _first_line(error: object) -> str:
+    return str(error).partition("\n")[0]
+
+
 def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, list | tuple):
+        return "/".join(f"{each:g}" for each in value)
+    return value
 
 
 def _places(session: Mapping[str, Any], metric: str, ways: set[str]) -> list[tuple[int, float]]:

@@ -35,17 +35,20 @@ For the rest the default policy (`{ADAPTIVE.name}`) goes through the gate; the p
 they propose (`--force`), as their own systems would. A link does not spread by itself what a lost executor held.
 
 **How to read it.** Every ratio is the way's figure over what Spark's turns before and after it say for its place, so
-that what slowly changes over a session is nobody's merit; 0.80 means a fifth less than Spark. The same is done with
-Spark's own middle turns: what comes of those is chance. From all of them together, over all sessions of this page,
-comes the range that chance alone reaches in 95 of 100 cases. *In italics is what lies within it*: no difference is
-claimed there. With so many figures, one in twenty is beyond it by chance all the same."""
-_COLUMNS = """\
-* *seconds*: mean batch, median over sessions; *p99*: of so few batches nearly the longest
-* *bytes sent*: what left the nodes for each row of input, to other nodes, driver and Redis; the checkpoint is on the
-  machine's own disk, so state that moves does not go over these links
-* *CPU spread*, *memory spread*: standard deviation over nodes of what executors and Python workers use, over the mean
-* *mean since the event*: from the event on, with the waiting, the decision and the moves: what all of it cost
-* *longest while moving*: the longest of the twelve batches from the question on
+that what slowly changes over a session is nobody's merit; 0.80 means a fifth less than Spark. Less is better, but for
+throughput. The same is done with Spark's own middle turns: what comes of those is chance. From all of them together,
+over all sessions of this page, comes the range that chance alone reaches in 95 of 100 cases. *In italics is what lies
+within it*, or where sessions do not agree on the side: no difference is claimed there. With so many figures, one in
+twenty is beyond it by chance all the same. Several sessions are told by their geometric mean, with the least and the
+most in brackets. What another placement to begin with would have made of it is in no range: a session has one."""
+_COLUMNS = f"""\
+* *seconds*: the mean batch, median over sessions; *{METRICS["p99"]}* of so few batches is the longest of them
+* *{METRICS["bytes_per_row"]}*: what left the nodes for each row of input, to other nodes, driver and Redis; the
+  checkpoint is on the machine's own disk, so state that moves does not go over these links
+* *{METRICS["cpu_spread"]}*, *{METRICS["memory_spread"]}*: standard deviation over nodes of what executors and Python
+  workers use, over the mean; where nodes are unequal, equal use is nobody's aim
+* *{METRICS["all"]}*: from the event (in `steady`: the begin) on, with the waiting, the decision and the moves
+* *{METRICS["longest"]}*: of the twelve batches from the question on
 * *placed*: partitions on each node when it was measured, in the first session"""
 _SHOWN = ("mean", "soon", "p99", "throughput", "bytes_per_row", "cpu_spread", "memory_spread", "all", "longest")
 
@@ -130,7 +133,7 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _chances(chance: Mapping[str, Noise]) -> str:
-    known = {metric: found for metric, found in chance.items() if found.count and metric != "throughput"}
+    known = {metric: found for metric, found in chance.items() if found.count}
     if not known:
         return "What chance does is not known: no turn of Spark has another on either side."
     said = ", ".join(f"{METRICS[metric]} {found.reach(1):.2f}" for metric, found in known.items())
@@ -148,8 +151,8 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
     if not sessions[0]["shape"].get("interval"):  # without a pause between batches it is one over the mean batch
         shown = [metric for metric in shown if metric != "throughput"]
     rest = (
-        f" The new executor's code is compiled in the first batches after the moves: *{METRICS['soon']}* are those; "
-        f"what else is told of batches begins {situation.rest} later."
+        f" The new executor's code is compiled in the first batches after the moves: *{METRICS['soon']}* are those, "
+        f"*mean batch* and *{METRICS['p99']}* are of the batches from {situation.rest} batches later on."
         if situation.rest
         else ""
     )
@@ -173,7 +176,7 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         moves = statistics.median(phase["moves"] for phase in phases)
         placed = "/".join(str(count) for count in phases[0]["placed"].values())
         lines.append(f"| `{way}` | {seconds:.2f} | {' | '.join(row)} | {moves:g} | {placed} |")
-    lines += ["", _verdict(cells, shown)]
+    lines += ["", _verdict(cells, shown, unequal=situation.event == "slow" or bool(sessions[0]["shape"].get("speeds")))]
     lines += [f"`{way}`'s source reports of its own system: {said}." for way, said in _SOURCES.items() if way in cells]
     return [*lines, ""]
 
@@ -191,7 +194,12 @@ def _range(cell: Cell) -> str:
     return f"{cell.middle / cell.reach:.2f} to {cell.middle * cell.reach:.2f}"
 
 
-def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str]) -> str:
+def _apart(one: Cell, other: Cell) -> float:
+    """Return the factor by which chance alone sets two ratios apart; each has its own."""
+    return math.exp(min(50.0, math.hypot(math.log(one.reach), math.log(other.reach))))
+
+
+def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str], *, unequal: bool) -> str:
     """Say plainly where the default policy is ahead, and where it is not."""
     own = cells.get(ADAPTIVE.name)
     if own is None:
@@ -199,7 +207,8 @@ def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str]) -> s
     ahead: list[str] = []
     behind: list[str] = []
     for metric in shown:
-        if metric not in own or own[metric].in_noise:
+        # Where nodes are unequal, equal use of them is nobody's aim.
+        if metric not in own or own[metric].in_noise or (unequal and metric == "cpu_spread"):
             continue
         better = own[metric].middle > 1 if BETTER.get(metric) else own[metric].middle < 1
         (ahead if better else behind).append(METRICS[metric])
@@ -211,10 +220,9 @@ def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str]) -> s
     ]
     rivals = {way: found["mean"] for way, found in cells.items() if way != ADAPTIVE.name and "mean" in found}
     if rivals and "mean" in own:
-        # Both ratios have their own chance: the range of their quotient is wider by the root of two.
-        reach = own["mean"].reach ** math.sqrt(2)
-        faster = [f"`{way}`" for way, cell in rivals.items() if cell.middle * reach < own["mean"].middle]
-        slower = [f"`{way}`" for way, cell in rivals.items() if cell.middle > own["mean"].middle * reach]
+        against = {way: (cell.middle / own["mean"].middle, _apart(cell, own["mean"])) for way, cell in rivals.items()}
+        faster = [f"`{way}`" for way, (ratio, reach) in against.items() if ratio * reach < 1]
+        slower = [f"`{way}`" for way, (ratio, reach) in against.items() if ratio > reach]
         sentences.append(
             f"By the mean batch, beyond chance faster than it: {', '.join(faster) or 'none'}; slower: "
             f"{', '.join(slower) or 'none'}."

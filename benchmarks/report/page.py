@@ -81,9 +81,10 @@ def render(found: Mapping[str, Any]) -> str:
 
 def _short(figures: Mapping[str, Any]) -> str:
     quick = " These are figures of the quick form: few batches, few sessions." if figures["quick"] else ""
+    said = live.headline(figures) or "not measured"
     return (
-        "Mean batch after the event, `adaptive` over Spark as it is (in brackets the range of 95 %): "
-        f"{live.headline(figures)}.{quick}\n"
+        "Mean batch after the event, `adaptive` over Spark as it is (in brackets how far chance may move it, 95 %): "
+        f"{said}.{quick}\n"
     )
 
 

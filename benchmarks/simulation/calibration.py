@@ -154,10 +154,14 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
         told, seen = [], []
         for situation in situations:
             own = [point for run in runs if _situation(run) == situation for point in _points(run)]
-            fitted = _fitted([point for run in runs if _situation(run) != situation for point in _points(run)[::every]])
+            others = [point for run in runs if _situation(run) != situation for point in _points(run)[::every]]
+            if all(point.moves for point in others):
+                continue
+            fitted = _fitted(others)
             told.append(_predictions(own, fitted.costs))
             seen.append(_measured(own))
-        wrong["unseen"] = errors(np.concatenate(told), np.concatenate(seen))
+        if told:
+            wrong["unseen"] = errors(np.concatenate(told), np.concatenate(seen))
     return {
         "fit": {field.name: getattr(found, field.name) for field in fields(found)},
         "runs": len(runs),

@@ -276,7 +276,9 @@ def _decisions(part: Mapping[str, Any]) -> list[str]:
 def _fleet(part: Mapping[str, Any]) -> list[str]:
     shape, known, controller, server = part["shape"], part["bounds"], part["controller"], part["redis"]
     decision = part["decision"]
-    said = f"`{decision['outcome']}`: {decision['sentence']}" if decision else "**none within four minutes**"
+    said = f"`{decision['outcome']}`: {decision['sentence']}" if decision else "**none**"
+    if decision is None or decision["outcome"] == "not-ready":
+        said = f"**none within four minutes**: {said}"
     fits = "fits" if known["one_query_batch"] <= known["largest"] else "does not fit"
     every, alone = known["every_output"], part["agents_alone"]
     late = part["worst_lateness_seconds"]

@@ -168,6 +168,7 @@ def session(means: list[tuple[str, float]], **other: Any) -> dict[str, Any]:
         "situation": "steady",
         "workload": "word-count",
         "repeat": 0,
+        "seed": 0,
         "began": float(next(BEGINNINGS)),
         "command": ["--quick", "--json", "x.json"],
         "shape": asdict(Shape()),
@@ -182,6 +183,7 @@ def session(means: list[tuple[str, float]], **other: Any) -> dict[str, Any]:
 
 
 BEGINNINGS = itertools.count()
+TWICE = ["1000 rows, 10 keys, skew 1, 18 batches", "1000 rows, 10 keys, skew 1, 18 batches, others"]
 SPARKS = [("spark", 1.0), ("spark", 1.01), ("spark", 1.0)]  # chance of a hundredth
 
 
@@ -200,7 +202,7 @@ def test_chance_is_what_sparks_middle_turns_show_and_is_pooled_over_sessions() -
     other = session([("spark", 2.0), ("adaptive", 1.4), ("spark", 2 * math.e**-0.1), ("even", 1.4), ("spark", 2.0)])
     lone = session([("spark", 1.0), ("adaptive", 0.7), ("spark", 1.0)])
     chance = noise([one, other, lone])["mean"]
-    assert (chance.count, chance.error) == (2, pytest.approx(0.1))
+    assert (chance.count, chance.freedom, chance.error) == (2, 2, pytest.approx(0.1))
     assert chance.reach(1) == pytest.approx(math.exp(0.1 * 4.30))
     assert chance.reach(4) == pytest.approx(math.exp(0.1 * 4.30 / 2))
     assert noise([lone])["mean"].reach(1) == math.inf
@@ -211,6 +213,7 @@ def test_of_equal_ways_about_one_in_twenty_is_beyond_chance() -> None:
     random = np.random.default_rng(1)
     order = ["spark", "adaptive", "spark", "even", "spark"]
     beyond = 0
+    assert noise([session([*SPARKS, *SPARKS])])["mean"].freedom == pytest.approx(4**2 / (4 + 6 * 4 / 9 + 4 / 36))
     for _ in range(1000):
         drawn = [
             session([(way, float(value)) for way, value in zip(order, np.exp(random.normal(0, 0.1, 5)), strict=True)])
@@ -253,7 +256,7 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     assert "beyond chance faster than it: `even`; slower: none" in text
     assert "Rows lost: 0, doubled: 0" in text
     assert "Made by `python -m benchmarks.live --quick`." in text
-    assert "throughput" not in text, "without a pause it is one over the mean batch"
+    assert "| throughput |" not in text, "without a pause it is one over the mean batch"
     assert "Not measured for this page: drift, joined, lost, slowed, spike." in text
     slow = session([*SPARKS, ("adaptive", 1.01), ("even", 1.0), ("spark", 1.0)])
     text = live.section({"quick": True, "sessions": [slow]})
@@ -261,7 +264,7 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     assert "faster than it: none; slower: none" in text
     paced = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)], shape=asdict(Shape(interval=2.0)))
     text = live.section({"quick": True, "sessions": [paced]})
-    assert "### steady, word-count, interval 2.0" in text
+    assert "### steady, word-count, a batch every 2 s" in text
     assert "behind in throughput" in text
 
 
@@ -279,25 +282,26 @@ def test_a_session_with_a_lost_row_stands_on_the_page_and_does_not_count() -> No
     assert "Rows lost: 2" in text
     assert "unlike the batch computation: 1 of 1" in text
     assert "Failed task attempts: 3" in text
-    assert "* steady, word-count: its output was not exact" in text
+    assert "* steady, word-count, seed 0: its output was not exact" in text
     assert "### steady" not in text
 
 
 def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -> None:
-    failed = {"situation": "lost", "workload": "w", "error": "x"}
+    failed = {"situation": "lost", "workload": "w", "seed": 0, "error": "x\nlog: ..."}
     sessions = [session(SPARKS), session(SPARKS), failed, session(SPARKS, shape=asdict(Shape(link=1000.0)))]
     sessions += [session(SPARKS, input={"rows": 5, "keys": 10, "skew": 1.0})]
     sessions += [session([("even", 1.0)])]
-    sessions[0]["phases"] = [{"turn": 3, "way": "even", "error": "the moves did not land"}]
+    sessions[0]["phases"] = [{"turn": 3, "way": "even", "error": "the moves did not land\n(log)"}]
     found = group({"sessions": sessions})
     assert {name: len(each) for name, each in found.items()} == {
         "steady, word-count, 1000 rows, 10 keys, skew 1, 18 batches": 2,
-        "steady, word-count, link 1000.0": 1,
+        "steady, word-count, 1000 Mbit/s": 1,
         "steady, word-count, 5 rows, 10 keys, skew 1, 18 batches": 1,
     }
     assert left_out({"sessions": sessions}) == [
-        "steady, word-count, even: the moves did not land",
-        "lost, w: x",
+        "steady, word-count, seed 0, turn 4, even: the moves did not land",
+        "lost, w, seed 0: x",
+        "steady, word-count, seed 0: no turn of spark was measured",
     ]
 
 
@@ -336,6 +340,7 @@ def test_every_test_bed_that_figures_come_from_is_stated() -> None:
     other["testbed"] = {**other["testbed"], "network": "loopback"}
     text = live.section({"sessions": [one, other, one]})
     assert "Network: n; in other sessions: loopback. CPU: c." in text
+    assert list(group({"sessions": [one, other]})) == ["steady, word-count, " + more for more in TWICE]
 
 
 def test_the_page_names_the_parts_that_were_not_measured() -> None:
