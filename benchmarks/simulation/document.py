@@ -18,6 +18,7 @@ Nothing in this section was measured on Spark unless it says so. Batches are dis
 policies, the gate and the planner of steps that act on them are those that are shipped."""
 _METRICS = {"tuples_std": "std of tuples per node", "load_std": "std of busy share per node", "latency": "mean latency"}
 _UNITS = {"tuples_std": "{:.1f} %", "load_std": "{:.1f} points", "latency": "{:.2f} s"}
+_EQUAL = 0.03  # a ratio of medians that close to one is no difference, however often it points one way
 _WHOLE = ("|", "#", "!")
 
 
@@ -143,6 +144,8 @@ def _claims(found: Sequence[Mapping[str, Any]]) -> str:
         verdict = (
             "holds" if share >= 0.9 else "mostly" if share >= 0.6 else "undecided" if share > 0.4 else "does not hold"
         )
+        if abs(one["ratio"][0] - 1) < _EQUAL:
+            verdict = "no difference worth the name"
         values = " < ".join(_UNITS[one["metric"]].format(value) for value in one["medians"])
         rows.append(
             [

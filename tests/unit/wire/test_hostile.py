@@ -699,6 +699,25 @@ def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: p
     assert 50_000 < sum(len(encode(sealed(body))) for body in [*facts.batches, *windows]) <= 60_000
 
 
+def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    monkeypatch.setattr(collect, "_BYTES_KEPT", 100_000)
+    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)], count=10)))
+    for number in range(10, 13):
+        huge = fakes.batch(number, PLACEMENT * 40)
+        assert len(encode(sealed(huge))) > 50_000
+        store.append(keys.BATCHES, APP, sealed(huge, run="run-1"))
+        for node in range(10):
+            window = fakes.window(node, end=NOW + number, streams=STREAMS * 10)
+            store.append(keys.WINDOWS, window.node, sealed(window))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    facts = collector.gather(APP)
+    assert facts is not None
+    assert [len(kept) for kept in facts.windows.values()] == [3] * 10
+    assert len(facts.batches) <= 1
+
+
 def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_REPORT_BYTES", 20_000)
