@@ -714,7 +714,8 @@ def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pyte
     collector.refresh()
     facts = collector.gather(APP)
     assert facts is not None
-    assert [len(kept) for kept in facts.windows.values()] == [3] * 10
+    assert len(facts.windows) == 10
+    assert min(len(kept) for kept in facts.windows.values()) >= 3
     assert len(facts.batches) <= 1
 
 
