@@ -14,7 +14,8 @@ Where this generator differs:
 * A channel's id is a hash of the channel's number, not its bits reversed; a directory of a URL has four characters.
 * A bidder's id counts from 1000 as in Beam. In nexmark-flink it counts from 2000 (the first id is added twice), so that
   half of the bidders never register.
-* The event's time is the feed's, from 1970 on; no event is out of order, which is the default there too.
+* The event's time is the feed's, from the first millisecond of 1970 on; no event is out of order, which is the default
+  there too.
 * Rates do not vary but by the feed's own ``spike``; its ``keys``, ``skew`` and ``drift`` are not used: Nexmark has its
   own hot keys, which move all the time.
 """
@@ -191,7 +192,9 @@ class Events:
     def _kind(self, first: int, count: int) -> DataFrame:
         """Return the events of one kind with their times and the last person and auction that there are by then."""
         shape, total = self.shape, self.shape.total
-        rows = self.feed.rows().select(_event(self.feed.given).alias("event"), "batch", "time")
+        # Spark's first watermark is 0, and what is not later by a millisecond is dropped by a join.
+        time = (F.col("time") + F.expr("interval '0.001' second")).alias("time")
+        rows = self.feed.rows().select(_event(self.feed.given).alias("event"), "batch", time)
         rows = rows.where(F.expr(f"event % {total} >= {first} and event % {total} < {first + count}"))
         place = f"cast(event % {total} as long)"
         person = f"event div {total} * {shape.persons} + least({place}, {shape.persons - 1}L)"
