@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def main() -> None:
             if _identity(keep) in done:
                 continue
             say(f"session {number + 1} of {len(wanted)} after {minutes:.1f} minutes: {situation}, {workload}")
-            keep |= {"began": time.time(), "machine": machine(), "command": sys.argv[1:]}
+            keep |= {"began": time.time(), "machine": machine(), "command": _command(sys.argv[1:])}
             figures["sessions"].append(keep)
             with keeping(
                 f"{situation}, {workload}", keep, lambda: arguments.json.write_text(json.dumps(figures, indent=1))
@@ -118,6 +118,16 @@ def main() -> None:
     if missing := left_out(figures):
         say("not measured:\n" + "\n".join(missing))
         raise SystemExit(1)
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """What was asked for, without the names of files."""
+    files = {"--json", "--runs"}
+    return [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if word.partition("=")[0] not in files and before not in files
+    ]
 
 
 def _identity(session: Mapping[str, Any]) -> str:

@@ -100,14 +100,10 @@ def _testbed(sessions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _commands(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what was called, without the names of files."""
+    """Return what was called, each once."""
     said = []
     for session in sessions:
-        words = list(session.get("command", ()))
-        for name in ("--json", "--runs"):
-            while name in words:
-                del words[words.index(name) : words.index(name) + 2]
-        said.append(f"`python -m benchmarks.live {' '.join(words)}`".replace(" `", "`"))
+        said.append(f"`{' '.join(['python -m benchmarks.live', *session.get('command', ())])}`")
     return list(dict.fromkeys(said))
 
 

@@ -170,7 +170,7 @@ def session(means: list[tuple[str, float]], **other: Any) -> dict[str, Any]:
         "repeat": 0,
         "seed": 0,
         "began": float(next(BEGINNINGS)),
-        "command": ["--quick", "--json", "x.json"],
+        "command": ["--quick"],
         "shape": asdict(Shape()),
         "lengths": {"after": 18},
         "input": {"rows": 1000, "keys": 10, "skew": 1.0},
