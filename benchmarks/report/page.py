@@ -54,7 +54,8 @@ $ python -m benchmarks.report --live out/live.json --simulation out/simulation.j
 ```
 
 The figures behind the live part are in `docs/figures/live.json`, what is to be said of them in `docs/figures/notes.txt`
-(`--notes`); given as a second `--live`, your sessions stand beside ours, and together where machine and input are equal.
+(`--notes`); given as a second `--live`, your sessions stand beside ours, and are taken together with them where machine
+and input are equal.
 
 [Policies](policies.md) has what every policy makes of generated situations and how long it thinks,
 [migration](migration.md) what moving costs beside a restart, [forecast](forecast.md) how well load is foretold.
