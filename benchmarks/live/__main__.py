@@ -89,7 +89,7 @@ def main() -> None:
             minutes = (time.monotonic() - began) / 60
             seed = arguments.seed + repeat
             given = comparison.input_of(workload, SITUATIONS[situation], lengths, arguments.rows, arguments.skew)
-            order = comparison.in_turns(chosen, SPARK, f"{seed} {situation}")
+            order = comparison.in_turns(chosen, f"{seed} {situation}")
             keep: dict[str, Any] = {
                 "situation": situation,
                 "workload": workload,

@@ -14,7 +14,7 @@ from benchmarks.live.figures import phase_figures
 from benchmarks.live.phase import begin, run_phase
 from benchmarks.live.session import Session, open_session
 from benchmarks.live.situations import Lengths, Shape, Situation
-from benchmarks.live.ways import Way
+from benchmarks.live.ways import SPARK, Way
 from benchmarks.migration.bench import BenchError
 from benchmarks.policies.machine import say
 from benchmarks.testbed.progress import batches
@@ -44,18 +44,18 @@ def input_of(
     return given
 
 
-def in_turns(ways: Sequence[Way], spark: Way, seed: str) -> list[Way]:
+def in_turns(ways: Sequence[Way], seed: str) -> list[Way]:
     """Return the ways in an order that chance decides, with Spark first, last, and after every one or two of them.
 
     Every way has Spark's phases on either side to be held against, and Spark's own between two others tell what chance
     does.
     """
-    others = [way for way in ways if way != spark]
+    others = [way for way in ways if way != SPARK]
     random.Random(seed).shuffle(others)  # noqa: S311  no secret
     size = 1 if len(others) <= _FEW else 2
-    order = [spark]
+    order = [SPARK]
     for at in range(0, len(others), size):
-        order += [*others[at : at + size], spark]
+        order += [*others[at : at + size], SPARK]
     return order
 
 

@@ -12,8 +12,10 @@ from benchmarks.testbed.progress import batches
 
 __all__ = ["compact", "merged"]
 
-_SESSION = ("situation", "workload", "repeat", "seed", "shape", "lengths", "input", "began", "machine", "command")
-_RESULT = ("testbed", "link", "end", "exact", "error")
+_SESSION = (
+    *("situation", "workload", "repeat", "seed", "shape", "lengths", "input", "began", "machine", "command"),
+    *("testbed", "link", "end", "exact", "error"),
+)
 _PHASE = ("turn", "way", "situation", "error", "before_from", "event_at", "moved_at", "after_from", "end")
 _ORDER = ("asked", "settled", "moves", "landed", "given_up", "sentence")
 
@@ -32,7 +34,7 @@ def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
     firsts = [next((each for each in alike if each.get("batches")), None) for alike in group(figures).values()]
     sessions = []
     for session in figures["sessions"]:
-        kept = {name: session[name] for name in (*_SESSION, *_RESULT) if name in session}
+        kept = {name: session[name] for name in _SESSION if name in session}
         kept["figures"] = _rounded(session.get("figures", []))
         phases = session.get("phases", ())
         kept["phases"] = [_phase(phase) for phase in phases]

@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["NODES", "SITUATIONS", "Lengths", "Shape", "Situation", "as_spark_would"]
 
 NODES = 4
-_REST = 30
+_REST = 30  # batches
 
 Event = Literal["none", "join", "kill", "slow", "drift", "spike"]
 
@@ -72,13 +72,7 @@ SITUATIONS: dict[str, Situation] = {
             "steady", "Skewed keys that stay as they are, on a placement as Spark's first batch makes it.", "none"
         ),
         Situation("drift", "Other keys become popular after every way has adapted to the first ones.", "drift", True),
-        Situation(
-            "joined",
-            "A fourth node joins three.",
-            "join",
-            nodes=NODES - 1,
-            rest=_REST,
-        ),
+        Situation("joined", "A fourth node joins three.", "join", nodes=NODES - 1, rest=_REST),
         Situation(
             "lost", "An executor is killed with SIGKILL; its worker starts another one.", "kill", True, rest=_REST
         ),

@@ -128,16 +128,7 @@ def _audited(
     for report in done:
         total += report[OBSERVED] or Digest(0, 0)
     name, watermark = workload.name, done[-1].get("eventTime", {}).get("watermark", "")
-    # A side that seems small in the plan would be broadcast, and its texts are more than the driver's memory holds.
-    threshold = "spark.sql.autoBroadcastJoinThreshold"
-    before = spark.conf.get(threshold)
-    spark.conf.set(threshold, "-1")
-    try:
-        found = audit(
-            spark, workload, given, partitions, checkpoint, {name: len(done)}, {name: total}, {name: watermark}
-        )
-    finally:
-        spark.conf.set(threshold, str(before))
+    found = audit(spark, workload, given, partitions, checkpoint, {name: len(done)}, {name: total}, {name: watermark})
     result: dict[str, Any] = found[name]
     return result
 

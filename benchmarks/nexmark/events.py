@@ -192,9 +192,7 @@ class Events:
     def _kind(self, first: int, count: int) -> DataFrame:
         """Return the events of one kind with their times and the last person and auction that there are by then."""
         shape, total = self.shape, self.shape.total
-        # Spark's first watermark is 0, and what is not later by a millisecond is dropped by a join.
-        time = (F.col("time") + F.expr("interval '0.001' second")).alias("time")
-        rows = self.feed.rows().select(_event(self.feed.given).alias("event"), "batch", time)
+        rows = self.feed.rows().select(_event(self.feed.given).alias("event"), "batch", "time")
         rows = rows.where(F.expr(f"event % {total} >= {first} and event % {total} < {first + count}"))
         place = f"cast(event % {total} as long)"
         person = f"event div {total} * {shape.persons} + least({place}, {shape.persons - 1}L)"

@@ -50,7 +50,6 @@ _COLUMNS = f"""\
 * *{METRICS["all"]}*: from the event (in `steady`: the begin) on, with the waiting, the decision and the moves
 * *{METRICS["longest"]}*: of the twelve batches from the question on
 * *placed*: partitions on each node when it was measured, in the first session"""
-_SHOWN = ("mean", "soon", "p99", "throughput", "bytes_per_row", "cpu_spread", "memory_spread", "all", "longest")
 
 
 def headline(figures: Mapping[str, Any]) -> str:
@@ -101,10 +100,8 @@ def _testbed(sessions: Sequence[Mapping[str, Any]]) -> str:
 
 def _commands(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what was called, each once."""
-    said = []
-    for session in sessions:
-        said.append(f"`{' '.join(['python -m benchmarks.live', *session.get('command', ())])}`")
-    return list(dict.fromkeys(said))
+    said = (" ".join(["python -m benchmarks.live", *session.get("command", ())]) for session in sessions)
+    return [f"`{command}`" for command in dict.fromkeys(said)]
 
 
 def _each(testbeds: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -141,11 +138,10 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
     if not cells:
         return [f"### {label}", "", f"Nothing but `{SPARK.name}` was measured here.", ""]
     situation, given = SITUATIONS[sessions[0]["situation"]], sessions[0]["input"]
-    shown = [metric for metric in _SHOWN if any(metric in found for found in cells.values())]
-    if not situation.rest:
-        shown = [metric for metric in shown if metric != "soon"]
+    hidden = set() if situation.rest else {"soon"}
     if not sessions[0]["shape"].get("interval"):  # without a pause between batches it is one over the mean batch
-        shown = [metric for metric in shown if metric != "throughput"]
+        hidden.add("throughput")
+    shown = [metric for metric in METRICS if metric not in hidden and any(metric in found for found in cells.values())]
     rest = (
         f" The new executor's code is compiled in the first batches after the moves: *{METRICS['soon']}* are those, "
         f"*mean batch* and *{METRICS['p99']}* are of the batches from {situation.rest} batches later on."

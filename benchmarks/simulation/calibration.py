@@ -141,20 +141,21 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
 
     ``unseen``: each situation's batches, all of them, predicted by a fit to those of the other situations.
     """
-    found = fit(runs, every=every)
-    held = [point for run in runs for number, point in enumerate(_points(run)) if number % every]
+    known = [(_situation(run), _points(run)) for run in runs]
+    found = _fitted([point for _, points in known for point in points[::every]])
+    held = [point for _, points in known for number, point in enumerate(points) if number % every]
     groups = {
         "all": held,
         "quiet": [point for point in held if not point.moves],
         "moving": [point for point in held if point.moves],
     }
     wrong = {name: errors(_predictions(points, found.costs), _measured(points)) for name, points in groups.items()}
-    situations = sorted({_situation(run) for run in runs})
+    situations = sorted({situation for situation, _ in known})
     if len(situations) > 1:
         told, seen = [], []
         for situation in situations:
-            own = [point for run in runs if _situation(run) == situation for point in _points(run)]
-            others = [point for run in runs if _situation(run) != situation for point in _points(run)[::every]]
+            own = [point for name, points in known if name == situation for point in points]
+            others = [point for name, points in known if name != situation for point in points[::every]]
             if all(point.moves for point in others):
                 continue
             fitted = _fitted(others)

@@ -288,14 +288,12 @@ def _watched(
     say("fleet: it decides")
     cpu, deciding, peak = _cpu(process), time.monotonic(), 0
     decision: Decision | None = None
-    known: Decision | None = None
-    while decision is None and time.monotonic() < deciding + 240.0:
+    while (decision is None or decision.outcome == "not-ready") and time.monotonic() < deciding + 240.0:
         pushing.run(time.monotonic() + 1.0)
         group.check()
         peak = max(peak, process.memory_info().rss)
         told = [item.body for item in pushing.store.last(keys.DECISIONS, "", 1)]
-        known = next((body for body in told if isinstance(body, Decision)), known)
-        decision = known if known is not None and known.outcome != "not-ready" else None
+        decision = next((body for body in told if isinstance(body, Decision)), decision)
     memory = client.info("memory")["used_memory"]
     client.close()
     return {
@@ -308,8 +306,8 @@ def _watched(
             "deciding_rss_mib": max(peak, *rss) / 2**20,
         },
         "decision": None
-        if known is None
-        else {"outcome": known.outcome, "reason": known.reason, "sentence": known.sentence},
+        if decision is None
+        else {"outcome": decision.outcome, "reason": decision.reason, "sentence": decision.sentence},
         "redis": {
             "cores": sum(after[name] - before[name] for name in ("used_cpu_user", "used_cpu_sys")) / took,
             "bytes_in_per_second": (after["total_net_input_bytes"] - before["total_net_input_bytes"]) / took,

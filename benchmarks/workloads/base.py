@@ -117,10 +117,12 @@ class Feed:
         epoch = sum((F.expr(f"cast({place} >= {at} as long)") for at in given.drift_at), F.lit(0).cast("long"))
         rows = values.select(batch.alias("batch"), part.alias("part"), epoch.alias("epoch"), places.alias("places"))
         rows = rows.select("batch", "epoch", F.explode("places").alias("place"))
+        # From the first millisecond on: Spark's first watermark is 0, and what is not later is dropped.
+        since = f"(batch * {most}L + place) * {given.seconds * 1000}L div {most}L + 1L"
         return rows.select(
             "batch",
             F.expr(f"batch * {most}L + place").alias("number"),
-            F.expr(f"timestamp_millis((batch * {most}L + place) * {given.seconds * 1000}L div {most}L)").alias("time"),
+            F.expr(f"timestamp_millis({since})").alias("time"),
             "epoch",
         )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OBSERVED", "Digest", "audit", "start"]
 
+_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 OBSERVED = "output"
 """Name of the observation that every batch's progress carries: ``rows`` and ``digest`` of what it put out."""
 
@@ -64,13 +65,19 @@ def audit(
     digests; ``watermarks``: the watermark under which the last batch ran, as its progress event says.
     """
     result: dict[str, Any] = {}
-    for name, count in batches.items():
-        feed = Feed(spark, given, partitions, replay=count)
-        wanted_output = next(output for output in workload.build(feed) if output.name == name)
-        if wanted_output.mode == "append":
-            result[name] = _append(wanted_output, put_out[name], watermarks.get(name, ""))
-        else:
-            result[name] = _update(spark, wanted_output, checkpoint / name, count)
+    # A side that seems small in the plan would be broadcast, and its texts may be more than the driver's memory holds.
+    before = spark.conf.get(_BROADCAST)
+    spark.conf.set(_BROADCAST, "-1")
+    try:
+        for name, count in batches.items():
+            feed = Feed(spark, given, partitions, replay=count)
+            wanted_output = next(output for output in workload.build(feed) if output.name == name)
+            if wanted_output.mode == "append":
+                result[name] = _append(wanted_output, put_out[name], watermarks.get(name, ""))
+            else:
+                result[name] = _update(spark, wanted_output, checkpoint / name, count)
+    finally:
+        spark.conf.set(_BROADCAST, str(before))
     return result
 
 

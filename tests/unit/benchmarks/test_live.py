@@ -241,12 +241,12 @@ def test_what_may_be_chance_is_called_so(cell: Cell, within: bool) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 11])
 def test_spark_stands_first_last_and_beside_every_way(count: int) -> None:
     names = tuple(ways())[: count + 1]
-    order = in_turns(names, SPARK, "0 steady")
+    order = in_turns(names, "0 steady")
     assert order[0] == order[-1] == SPARK
     assert sorted(way.name for way in order if way != SPARK) == sorted(way.name for way in names if way != SPARK)
     assert all(SPARK in order[at : at + 3] for at in range(len(order) - 2))
     assert count == 1 or order.count(SPARK) >= 3, "else nothing tells what chance does"
-    assert order == in_turns(names, SPARK, "0 steady")
+    assert order == in_turns(names, "0 steady")
 
 
 def test_the_page_says_where_it_is_ahead_and_where_not() -> None:

@@ -38,6 +38,7 @@ from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import (
     AgentEvidence,
     AnyBody,
+    BatchReport,
     ClosedStore,
     ControllerState,
     Decision,
@@ -678,20 +679,26 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
     assert facts.batches[-1].batch == 399
 
 
-def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, clock, _ = world()
-    need = CONFIG.reschedule.batches
-    monkeypatch.setattr(collect, "_BYTES_KEPT", 60_000)
-    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)], count=30)))
-    for number in range(10, 10 + 5 * need):
-        store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
-        for node in range(30):
-            window = fakes.window(node, end=NOW + number, streams=STREAMS * 10)
+def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport], nodes: int) -> Facts:
+    """What a collector keeps of these batches, and of a window of every node with each of them."""
+    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)], count=nodes)))
+    for batch in batches:
+        store.append(keys.BATCHES, APP, sealed(batch, run="run-1"))
+        for node in range(nodes):
+            window = fakes.window(node, end=NOW + batch.batch, streams=STREAMS * 10)
             store.append(keys.WINDOWS, window.node, sealed(window))
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     collector.refresh()
     facts = collector.gather(APP)
     assert facts is not None
+    return facts
+
+
+def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    need = CONFIG.reschedule.batches
+    monkeypatch.setattr(collect, "_BYTES_KEPT", 60_000)
+    facts = gathered(store, clock, [fakes.batch(number, PLACEMENT) for number in range(10, 10 + 5 * need)], nodes=30)
     assert [batch.batch for batch in facts.batches] == list(range(10 + 4 * need, 10 + 5 * need))
     ends = [[window.end for window in kept] for kept in facts.windows.values()]
     assert len(ends) == 30 and all(kept and kept[-1] == NOW + 9 + 5 * need for kept in ends)
@@ -702,18 +709,9 @@ def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: p
 def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_BYTES_KEPT", 100_000)
-    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)], count=10)))
-    for number in range(10, 13):
-        huge = fakes.batch(number, PLACEMENT * 40)
-        assert len(encode(sealed(huge))) > 40_000, "more than four shares"
-        store.append(keys.BATCHES, APP, sealed(huge, run="run-1"))
-        for node in range(10):
-            window = fakes.window(node, end=NOW + number, streams=STREAMS * 10)
-            store.append(keys.WINDOWS, window.node, sealed(window))
-    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
-    collector.refresh()
-    facts = collector.gather(APP)
-    assert facts is not None
+    huge = [fakes.batch(number, PLACEMENT * 40) for number in range(10, 13)]
+    assert all(len(encode(sealed(batch))) > 40_000 for batch in huge), "more than four shares"
+    facts = gathered(store, clock, huge, nodes=10)
     assert len(facts.windows) == 10
     assert min(len(kept) for kept in facts.windows.values()) >= 3
     assert len(facts.batches) <= 1
