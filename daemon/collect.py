@@ -17,6 +17,8 @@ from heapq import heapify, heapreplace
 from itertools import accumulate, islice
 from typing import Any
 
+from msgspec.structs import replace
+
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyNameError, KeyRule
@@ -29,7 +31,7 @@ _BATCHES_KEPT = 64  # of each query, at least
 _TASKS_KEPT = 25_600  # of each query, in all batches beyond those
 _WINDOW_KEPT = 12  # of each node, at least
 _SIZES_KEPT = 500_000  # of each node, numbers in the stream rows of all windows beyond those
-_BYTES_KEPT = 128 * 2**20  # of all batches and windows, as messages; some ten times that in memory
+_BYTES_KEPT = 96 * 2**20  # of all batches and windows, as messages; some ten times that in memory
 _SHARES = 4  # times its share of those is what a query's or node's newest are spared up to
 _REPORT_BYTES = 32 * 2**20  # of all reports, as messages
 MOST_EXECUTORS = 10_000  # of an application
@@ -157,7 +159,8 @@ class Collector:
             return  # a host name that can have no key has no agent: it counts as silent
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
-                node.windows.append((envelope.body, len(encode(envelope))))
+                window = replace(envelope.body, skipped={})  # nobody here asks what was not measured
+                node.windows.append((window, len(encode(replace(envelope, body=window)))))
         # A slow query's streams are in windows of minutes ago; many rows are kept for a minute alone.
         least = max(self._settings.reschedule.windows, _WINDOW_KEPT)
         numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]

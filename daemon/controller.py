@@ -30,6 +30,7 @@ from rechannel.daemon.lead import Lead, Turn, steady_clock
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.occasions import Occasions
 from rechannel.daemon.orders import Orders, left_on
+from rechannel.daemon.pace import Pace
 from rechannel.daemon.planning import Planning
 from rechannel.daemon.requests import Desk
 from rechannel.daemon.seen import Seen, look
@@ -44,6 +45,8 @@ from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store, StoreError
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
+_SHARE = 0.2  # of a core that looking whether it could decide may take: with many partitions it looks less often
+_LONGEST_REST = 30.0  # seconds from one look to the next; an overload is to be seen for windows in a row
 
 Asked = Callable[[Snapshot], Wish | Refusal]
 
@@ -61,6 +64,7 @@ class Controller:
         name: str = "controller",
         steady: Callable[[], float] = steady_clock,
         planning: Planning | None = None,
+        busy: Callable[[], float] = time.thread_time,
     ) -> None:
         self.settings = settings
         self.lead = Lead(settings, store, clock, name, steady=steady)
@@ -83,6 +87,7 @@ class Controller:
         self._complained: dict[str, float] = {}
         self._words: dict[str, str] = {}
         self._words_at = 0.0
+        self._looks = Pace(_SHARE, _LONGEST_REST, busy)
         self._last_sentence = ""
         self._followed_at = steady()
         self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
@@ -114,14 +119,14 @@ class Controller:
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
             self._each(unseen, lambda name: self.undoing.adopt(name, kept))
             self._adopted = True
-            known = self.occasions.heard(reports)
-            self._telling.keep(known)
+            self._telling.keep(known := self.occasions.heard(reports))
             self._complained = only(self._complained, known)
             self.orders.publish(self.lead.paused, self.lead.epoch)
-            if self._steady() >= self._words_at + self.settings.agent.window:
-                self._words_at = self._steady()
-                self._words = {}
-            self._each(sorted(set(reports) - set(self._words)), self._say_readiness)
+            if self._steady() >= self._words_at + max(self.settings.agent.window, self._looks.rest):
+                self._words_at, self._words = self._steady(), {}
+                self._looks.begin()
+            with self._looks:
+                self._each(sorted(set(reports) - set(self._words)), self._say_readiness)
             self._publish_state()
             return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ def stage_keys(query: str, batch: BatchReport) -> list[tuple[str, StageRun]]:
 def model_query(
     query: QueryState,
     batches: Sequence[BatchReport],
-    streams: Iterable[StreamRow],
+    streams: Mapping[int, StreamRow],
     executors: Mapping[str, int],
     *,
     placeable: bool,
@@ -74,7 +74,7 @@ def model_query(
     speed: FloatArray | None = None,
     room: int = LARGEST_BLOCKS,
 ) -> QueryModel:
-    """Model one query from its last batches (oldest first, at least one) and the stream rows of its application.
+    """Model one query from its last batches (oldest first, at least one) and its application's stream rows by task.
 
     ``executors`` is executor -> index, ``speed`` one figure for each of them (1 everywhere if not given), ``room`` how
     many entries its shuffle blocks may have together.
@@ -102,8 +102,7 @@ def model_query(
         for key, total in totals.items()
     )
     skipped: Counter[str] = Counter()
-    by_task = {row.map_task: row for row in streams}
-    blocks = _blocks(named, by_task, totals, executors, sizes, skipped, room)
+    blocks = _blocks(named, streams, totals, executors, sizes, skipped, room)
     position = {key: index for index, key in enumerate(order)}
     kept = tuple(
         Stream(up, down, volume * rate)
@@ -209,14 +208,13 @@ def observations(batches: Iterable[BatchReport], last: Mapping[str, int], execut
 
 
 def shuffles_seen(
-    batches: Iterable[BatchReport], streams: Iterable[StreamRow], spans: Mapping[str, tuple[float, float]]
+    batches: Iterable[BatchReport], told: Container[int], spans: Mapping[str, tuple[float, float]]
 ) -> float | None:
     """Return the share of map outputs that agents reported, None if there were none to report.
 
-    ``spans``: executor -> from when to when its agent's windows reach. A window that is still open has told nothing
-    yet, so outputs of before and after are not counted.
+    ``told``: tasks whose outputs they told; ``spans``: executor -> from when to when its agent's windows reach. A
+    window that is still open has told nothing yet, so outputs of before and after are not counted.
     """
-    told = {row.map_task for row in streams}
     sent = []
     for batch in batches:
         read = {parent for run in batch.stages for parent in run.parents}

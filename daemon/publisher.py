@@ -20,6 +20,7 @@ from rechannel.daemon import cli_status
 from rechannel.daemon.collect import Facts, read_on
 from rechannel.daemon.counts import Counted, Counts
 from rechannel.daemon.loops import Loops
+from rechannel.daemon.pace import Pace
 from rechannel.daemon.seen import Seen
 from rechannel.daemon.view import (
     VIEW_EVERY,
@@ -122,7 +123,7 @@ class Publisher:
         self._counts = counts
         self._clock = clock
         self._steady = steady
-        self._busy = busy
+        self._pace = Pace(_SHARE, _LONGEST_REST, busy)
         self._began = clock()
         self._not_before = 0.0
         self._after: dict[tuple[KeyRule, str], str] = {}
@@ -136,19 +137,19 @@ class Publisher:
 
     def publish(self) -> str:
         """Make a view and put it on the board; raises StoreError, after a view that says so."""
-        began, used = self._steady(), self._busy()
+        began = self._steady()
         if began < self._not_before:
             return "rests"
+        self._pace.begin()
         try:
-            trip = self._round_trip()
-            view = self._view(self._leader.seen(), trip)
+            with self._pace:
+                trip = self._round_trip()
+                view = self._view(self._leader.seen(), trip)
         except StoreError as error:
             self._board.put(self._without_redis(str(error)))
             raise
-        # Waiting for Redis, or for the controller while it decides, is no work, and no reason to rest.
-        rest = min((self._busy() - used) / _SHARE, _LONGEST_REST)
-        self._not_before = began + rest
-        self._loops.expect("view", max(VIEW_EVERY, rest))
+        self._not_before = began + self._pace.rest
+        self._loops.expect("view", max(VIEW_EVERY, self._pace.rest))
         self._board.put(dataclasses.replace(view, loops=self._loops.read()))
         return f"{len(view.applications)} applications shown"
 

@@ -137,9 +137,13 @@ def build_snapshot(
         speed=np.where(cold, 1.0, rates.speed),
         available=np.array([info.host not in drained and info.executor not in report.releasing for info in infos]),
     )
-    rows = [
-        row for node in windows.values() for window in node for row in window.streams if row.application == application
-    ]
+    sent = {
+        row.map_task: row
+        for node in windows.values()
+        for window in node
+        for row in window.streams
+        if row.application == application
+    }
     stages: list[Stage] = []
     streams: list[Stream] = []
     placed: dict[str, tuple[str, int]] = {}
@@ -156,7 +160,7 @@ def build_snapshot(
         elif last:
             placeable = not query.problem and len(last) >= settings.reschedule.batches
             model = observed.model_query(
-                query, last, rows, executors, placeable=placeable, now=now, speed=rates.speed, room=room
+                query, last, sent, executors, placeable=placeable, now=now, speed=rates.speed, room=room
             )
             room -= sum(stream.volume.size for stream in model.streams)
         else:
@@ -191,7 +195,7 @@ def build_snapshot(
         coverage_of(application, report, windows, settings, now),
         rates,
         loads,
-        observed.shuffles_seen(batches, rows, _spans(application, windows, settings)),
+        observed.shuffles_seen(batches, sent, _spans(application, windows, settings)),
         tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items()))
         + _slow(cluster, rates)
         + tuple(f"forecast: {one.sentence()}" for one in used if one.used),

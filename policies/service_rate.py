@@ -99,11 +99,16 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         return ServiceRates(one, one, one, np.full(executors, SPEED_SPREAD), tasks, no, no)
     _, stage = np.unique(stage, return_inverse=True)
     unit = _units(stage, observed.partition[kept])
-    slowness, covariance = np.zeros(2 * executors), np.eye(2 * executors) * SPEED_SPREAD**2
+    # Of a state without tasks nothing is known but what is assumed of all: it is left out of what is solved.
+    seen = np.bincount(state, minlength=2 * executors)
+    told, state = np.unique(state, return_inverse=True)
+    estimate, precision = np.zeros(len(told)), np.eye(len(told))
     for _ in range(_ROUNDS):
-        usual = _usual(stage, rows, busy * np.exp(-slowness[state]))
-        slowness, covariance = _effects(np.log(busy / usual), unit, state, 2 * executors)
-    return _judged(slowness, covariance, np.bincount(state, minlength=2 * executors), float(np.log(ratio)))
+        usual = _usual(stage, rows, busy * np.exp(-estimate[state]))
+        estimate, precision = _effects(np.log(busy / usual), unit, state, len(told))
+    slowness, covariance = np.zeros(2 * executors), np.eye(2 * executors) * SPEED_SPREAD**2
+    slowness[told], covariance[np.ix_(told, told)] = estimate, np.linalg.inv(precision)
+    return _judged(slowness, covariance, seen, float(np.log(ratio)))
 
 
 def _judged(slowness: FloatArray, covariance: FloatArray, seen: IntArray, least: float) -> ServiceRates:
@@ -170,7 +175,7 @@ def _usual(stage: IntArray, rows: FloatArray, busy: FloatArray) -> FloatArray:
 
 
 def _effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -> tuple[FloatArray, FloatArray]:
-    """Solve for the slowness of each state; returns it with its covariance.
+    """Solve for the slowness of each state; returns it with its precision, the inverse of its covariance.
 
     A partition that changed by itself, unlike the others on its executor, is an outlier and counts for little.
     """
@@ -185,14 +190,14 @@ def _effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -
     placed = unit >= 0
     deviation = np.sqrt(max(noise, LEAST_NOISE**2) / size + np.where(placed, DRIFT, PEER_NOISE) ** 2)
     weight = deviation**-2
-    slowness, covariance = _solved(mean, weight, unit, state, states)
+    slowness, precision = _solved(mean, weight, unit, state, states)
     for _ in range(_ROUNDS):
         left = mean - slowness[state]
         drawn = np.bincount(unit[placed], (weight * left)[placed]) / _total(unit[placed], weight[placed])
         left[placed] -= drawn[unit[placed]]
         weight = deviation**-2 * np.minimum(1.0, OUTLIER * deviation / np.maximum(np.abs(left), 1e-12))
-        slowness, covariance = _solved(mean, weight, unit, state, states)
-    return slowness, covariance
+        slowness, precision = _solved(mean, weight, unit, state, states)
+    return slowness, precision
 
 
 def _total(unit: IntArray, weight: FloatArray) -> FloatArray:
@@ -219,5 +224,4 @@ def _solved(
             shared = -weight[pair] * weight[pair + step] / total[unit[pair]]
             np.add.at(matrix, (one, other), shared)
             np.add.at(matrix, (other, one), shared)
-    covariance = np.linalg.inv(matrix)
-    return covariance @ right, covariance
+    return np.linalg.solve(matrix, right), matrix

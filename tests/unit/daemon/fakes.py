@@ -459,8 +459,14 @@ VERIFIER = Verifier(KEY.public_key())
 CONFIG = dataclasses.replace(settings("apply"), gate=GateSettings(move_cost=0.01))
 
 
-def controller(store: FakeStore, clock: FakeClock, config: Settings = CONFIG, name: str = "a") -> Controller:
-    return Controller(config, store, SIGNER, clock, name=name, steady=clock)  # type: ignore[arg-type]
+def controller(
+    store: FakeStore,
+    clock: FakeClock,
+    config: Settings = CONFIG,
+    name: str = "a",
+    busy: Callable[[], float] = lambda: 0.0,
+) -> Controller:
+    return Controller(config, store, SIGNER, clock, name=name, steady=clock, busy=busy)  # type: ignore[arg-type]
 
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:

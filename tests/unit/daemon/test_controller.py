@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import msgspec
@@ -575,3 +576,27 @@ def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock
     made.observe()
     assert state(store).applications == {APP: "not ready: no query can be moved: name-of-q1: runs in real-time mode"}
     assert made.decide_all()[0].reason == "query-problem"
+
+
+@pytest.mark.parametrize(("worked", "rest"), [(0.5, 5.0), (2.0, 10.0), (60.0, 30.0)])
+def test_what_takes_much_work_to_look_at_is_looked_at_less_often(
+    store: FakeStore, clock: FakeClock, world: World, worked: float, rest: float
+) -> None:
+    """No look takes more than a fifth of a core over time, and none is awaited for more than half a minute."""
+    busy = FakeClock(0.0)
+    made = controller(store, clock, busy=busy)
+    looks: list[float] = []
+    gather = made._collector.gather
+
+    def slow(application: str) -> object:
+        looks.append(clock())
+        busy.sleep(worked)
+        return gather(application)
+
+    made._collector.gather = slow  # type: ignore[method-assign, assignment]
+    for _ in range(100):
+        world.ready()
+        made.observe()
+        clock.sleep(0.5)
+    gaps = {after - before for before, after in itertools.pairwise(looks)}
+    assert gaps == {rest}

@@ -129,6 +129,13 @@ def test_an_executor_without_tasks_is_as_the_others() -> None:
     assert rates.speed[2] == 1
 
 
+def test_executors_without_tasks_change_nothing_for_the_others() -> None:
+    alone = _run([[0, 1, 2] * 4] * 12, {0: 2.0}, floating=False)
+    among = _run([[0, 1, 5] * 4] * 12, {0: 2.0}, floating=False)
+    for figure in ("speed", "times", "grown", "error"):
+        np.testing.assert_allclose(getattr(among, figure)[[0, 1, 5]], getattr(alone, figure), rtol=1e-9)
+
+
 def test_nothing_observed_says_nothing() -> None:
     empty = np.array([], dtype=np.int64)
     rates = service_rates(Observations(empty, empty, empty, empty == 1, empty * 1.0, empty * 1.0), 3, RATIO)
