@@ -34,7 +34,7 @@ bench: $(STAMP) ## Every benchmark (a night; ARGS=--quick: three hours); writes 
 	-$(BIN)/python -m benchmarks.live --json out/live.json --runs out/runs.json $(ARGS) # the page says what failed
 	-$(BIN)/python -m benchmarks.nexmark --json out/nexmark.json
 	$(BIN)/python -m benchmarks.simulation --json out/simulation.json --live out/runs.json $(ARGS)
-	$(BIN)/python -m benchmarks.report --live out/live.json --nexmark out/nexmark.json --simulation out/simulation.json --keep docs/figures/live.json --readme README.md
+	$(BIN)/python -m benchmarks.report --live out/live.json --nexmark out/nexmark.json --simulation out/simulation.json --keep docs/figures --readme README.md
 
 # What tests call beside Python and no package of the system brings: promtool.
 test test-unit test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)

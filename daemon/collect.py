@@ -17,6 +17,7 @@ from heapq import heapify, heapreplace
 from itertools import accumulate, islice
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rechannel.conf.settings import Settings
@@ -31,8 +32,8 @@ _BATCHES_KEPT = 64  # of each query, at least
 _TASKS_KEPT = 25_600  # of each query, in all batches beyond those
 _WINDOW_KEPT = 12  # of each node, at least
 _SIZES_KEPT = 500_000  # of each node, numbers in the stream rows of all windows beyond those
-_BYTES_KEPT = 96 * 2**20  # of all batches and windows, as messages; some ten times that in memory
-_SHARES = 4  # times its share of those is what a query's or node's newest are spared up to
+_BYTES_KEPT = 112 * 2**20  # of all batches and windows, as messages; some ten times that in memory
+_SHARES = 6  # times its share of those is what a query's or node's newest are spared up to
 _REPORT_BYTES = 32 * 2**20  # of all reports, as messages
 MOST_EXECUTORS = 10_000  # of an application
 MOST_CORES = 1024  # of an executor
@@ -160,7 +161,7 @@ class Collector:
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 window = replace(envelope.body, skipped={})  # nobody here asks what was not measured
-                node.windows.append((window, len(encode(replace(envelope, body=window)))))
+                node.windows.append((window, len(encode(replace(envelope, body=window, said=UNSET)))))
         # A slow query's streams are in windows of minutes ago; many rows are kept for a minute alone.
         least = max(self._settings.reschedule.windows, _WINDOW_KEPT)
         numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]

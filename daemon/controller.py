@@ -30,11 +30,11 @@ from rechannel.daemon.lead import Lead, Turn, steady_clock
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.occasions import Occasions
 from rechannel.daemon.orders import Orders, left_on
-from rechannel.daemon.pace import Pace
 from rechannel.daemon.planning import Planning
+from rechannel.daemon.readiness import Readiness
 from rechannel.daemon.requests import Desk
 from rechannel.daemon.seen import Seen, look
-from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, measured_only, take_snapshot
+from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
 from rechannel.daemon.telling import Telling
 from rechannel.daemon.triggers import TIMEOUT, only
 from rechannel.daemon.undoing import ROLLBACK, Undoing
@@ -45,8 +45,6 @@ from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store, StoreError
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
-_SHARE = 0.2  # of a core that looking whether it could decide may take: with many partitions it looks less often
-_LONGEST_REST = 30.0  # seconds from one look to the next; an overload is to be seen for windows in a row
 
 Asked = Callable[[Snapshot], Wish | Refusal]
 
@@ -85,9 +83,7 @@ class Controller:
         self._lock = threading.RLock()
         self._log = structlog.get_logger("rechannel.controller")
         self._complained: dict[str, float] = {}
-        self._words: dict[str, str] = {}
-        self._words_at = 0.0
-        self._looks = Pace(_SHARE, _LONGEST_REST, busy)
+        self._readiness = Readiness(self, self._collector, self.occasions, clock, steady, busy)
         self._last_sentence = ""
         self._followed_at = steady()
         self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
@@ -119,14 +115,11 @@ class Controller:
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
             self._each(unseen, lambda name: self.undoing.adopt(name, kept))
             self._adopted = True
-            self._telling.keep(known := self.occasions.heard(reports))
+            known = self.occasions.heard(reports)
+            self._telling.keep(known)
             self._complained = only(self._complained, known)
             self.orders.publish(self.lead.paused, self.lead.epoch)
-            if self._steady() >= self._words_at + max(self.settings.agent.window, self._looks.rest):
-                self._words_at, self._words = self._steady(), {}
-                self._looks.begin()
-            with self._looks:
-                self._each(sorted(set(reports) - set(self._words)), self._say_readiness)
+            self._readiness.look(reports, self._each)
             self._publish_state()
             return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
 
@@ -423,7 +416,7 @@ class Controller:
         self._telling.told(application, decision)  # only now: what was not kept was not told
         self.occasions.guard.take(application, decision)
         if decision.outcome == "applied":
-            self._words.pop(application, None)
+            self._readiness.again(application)
             if not decision.undoes:
                 self.undoing.waiting.pop(application, None)  # what is ordered since then stands
             self.migrations.begin(application, decision)
@@ -433,7 +426,7 @@ class Controller:
         ended = self.migrations.follow(application, self._collector.reports.get(application))
         if ended:
             self._last_sentence = ended
-            self._words.pop(application, None)
+            self._readiness.again(application)
 
     def _acts(self) -> bool:
         return self._adopted and self.lead.holds()
@@ -443,34 +436,10 @@ class Controller:
         self.migrations.forget()
         self._aftermath.forget()
         self.undoing.waiting.clear()
-        self._words.clear()
-        self._words_at = 0.0
+        self._readiness.forget()
         self._telling.forget()
         self.occasions.forget()
         self._desk.forget()
-
-    def _say_readiness(self, application: str) -> None:
-        migration = self.migrations.running.get(application)
-        if migration is not None:
-            self._words[application] = migration.sentence()
-            return
-        facts = self._collector.gather(application)
-        if facts is None:
-            return
-        settings, now = measured_only(self.settings), self._clock()
-        arguments = (application, facts.report, facts.batches, facts.windows, settings, now)
-        found = take_snapshot(*arguments, self.orders.nodes)
-        if isinstance(found, NotReady):
-            self.occasions.not_ready(application)
-            self._words[application] = f"not ready: {found.sentence}"
-            return
-        usable = self.occasions.usable(facts.report)
-        self.occasions.look(application, found, facts.batches, usable, self._words_at)
-        resting = self.migrations.resting(application, self._clock())
-        rest = f", cool-down for {resting:.0f} s" if resting else ""
-        placed = sum(stage.n for stage in found.workload.placeable)
-        held = self.occasions.guard.words(application, self._clock())
-        self._words[application] = f"ready: {placed} partitions on {found.cluster.size} executors{rest}{held}"
 
     def _publish_state(self) -> None:
         state = ControllerState(
@@ -481,7 +450,7 @@ class Controller:
             mode=self.settings.reschedule.mode,
             next_decision=self.next_decision,
             last_sentence=self._last_sentence,
-            applications=dict(self._words),
+            applications=dict(self._readiness.words),
         )
         # It expires with the lease: a state that is still valid means that somebody leads.
         ttl = self.settings.controller.lease

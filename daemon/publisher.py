@@ -19,8 +19,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon import cli_status
 from rechannel.daemon.collect import Facts, read_on
 from rechannel.daemon.counts import Counted, Counts
+from rechannel.daemon.cpu_share import CpuShare
 from rechannel.daemon.loops import Loops
-from rechannel.daemon.pace import Pace
 from rechannel.daemon.seen import Seen
 from rechannel.daemon.view import (
     VIEW_EVERY,
@@ -123,7 +123,7 @@ class Publisher:
         self._counts = counts
         self._clock = clock
         self._steady = steady
-        self._pace = Pace(_SHARE, _LONGEST_REST, busy)
+        self._busy = busy
         self._began = clock()
         self._not_before = 0.0
         self._after: dict[tuple[KeyRule, str], str] = {}
@@ -140,16 +140,15 @@ class Publisher:
         began = self._steady()
         if began < self._not_before:
             return "rests"
-        self._pace.begin()
         try:
-            with self._pace:
+            with CpuShare(_SHARE, _LONGEST_REST, self._busy) as work:
                 trip = self._round_trip()
                 view = self._view(self._leader.seen(), trip)
         except StoreError as error:
             self._board.put(self._without_redis(str(error)))
             raise
-        self._not_before = began + self._pace.rest
-        self._loops.expect("view", max(VIEW_EVERY, self._pace.rest))
+        self._not_before = began + work.rest
+        self._loops.expect("view", max(VIEW_EVERY, work.rest))
         self._board.put(dataclasses.replace(view, loops=self._loops.read()))
         return f"{len(view.applications)} applications shown"
 

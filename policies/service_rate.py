@@ -93,14 +93,13 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
     stage, rows, busy = observed.stage[kept], np.maximum(observed.rows[kept], 0.0), observed.busy[kept]
     # Each executor has two states: its older batches (0..E-1) and its last ones (E..2E-1).
     state = observed.executor[kept] + executors * observed.now[kept]
-    tasks = np.bincount(state, minlength=2 * executors)[executors:].astype(np.int64)
+    seen = np.bincount(state, minlength=2 * executors)
     if not len(busy):
         one, no = np.ones(executors), np.zeros(executors, dtype=np.bool_)
-        return ServiceRates(one, one, one, np.full(executors, SPEED_SPREAD), tasks, no, no)
+        return ServiceRates(one, one, one, np.full(executors, SPEED_SPREAD), seen[executors:], no, no)
     _, stage = np.unique(stage, return_inverse=True)
     unit = _units(stage, observed.partition[kept])
     # Of a state without tasks nothing is known but what is assumed of all: it is left out of what is solved.
-    seen = np.bincount(state, minlength=2 * executors)
     told, state = np.unique(state, return_inverse=True)
     estimate, precision = np.zeros(len(told)), np.eye(len(told))
     for _ in range(_ROUNDS):
@@ -207,7 +206,7 @@ def _total(unit: IntArray, weight: FloatArray) -> FloatArray:
 def _solved(
     mean: FloatArray, weight: FloatArray, unit: IntArray, state: IntArray, states: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Solve the mixed model equations with the partitions' weights eliminated."""
+    """Solve the mixed model equations with the partitions' weights eliminated; returns the precision too."""
     matrix = np.diag(np.bincount(state, weight, states) + SPEED_SPREAD**-2)
     right = np.bincount(state, weight * mean, states)
     placed = np.flatnonzero(unit >= 0)

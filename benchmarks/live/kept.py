@@ -1,4 +1,4 @@
-"""What of the live figures is worth keeping beside the page, and several runs taken together. Pure."""
+"""What of the figures is worth keeping beside the page, and several live runs taken together. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.live.summary import group
 from benchmarks.live.ways import ADAPTIVE, SPARK
 from benchmarks.testbed.progress import batches
 
-__all__ = ["compact", "merged"]
+__all__ = ["compact", "merged", "rounded"]
 
 _SESSION = (
     *("situation", "workload", "repeat", "seed", "shape", "lengths", "input", "began", "machine", "command"),
@@ -35,7 +35,7 @@ def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
     sessions = []
     for session in figures["sessions"]:
         kept = {name: session[name] for name in _SESSION if name in session}
-        kept["figures"] = _rounded(session.get("figures", []))
+        kept["figures"] = rounded(session.get("figures", []))
         phases = session.get("phases", ())
         kept["phases"] = [_phase(phase) for phase in phases]
         drawn = [phase for phase in phases if phase["way"] in (SPARK.name, ADAPTIVE.name) and "end" in phase]
@@ -45,10 +45,19 @@ def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {**figures, "sessions": sessions}
 
 
+def rounded(value: Any) -> Any:
+    """Return figures with four decimals, or four digits where they are below one; what is no number is None."""
+    if isinstance(value, float):
+        return None if not math.isfinite(value) else round(value, 4) if abs(value) >= 1 else float(f"{value:.4g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else value
+
+
 def _phase(phase: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: phase[name] for name in _PHASE if name in phase}
     orders = [{name: order[name] for name in _ORDER if name in order} for order in phase.get("orders", ())]
-    return {**_rounded(kept), "orders": _rounded(orders)}
+    return {**rounded(kept), "orders": rounded(orders)}
 
 
 def _batch(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,11 +68,3 @@ def _batch(line: Mapping[str, Any]) -> dict[str, Any]:
 def _within(line: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> bool:
     (batch,) = batches([line])
     return any(phase["before_from"] <= batch.begin and batch.end <= phase["end"] for phase in phases)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 4)
-    if isinstance(value, Mapping):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list) else value

@@ -28,7 +28,7 @@ def draw(figures: dict[str, Any], directory: Path) -> list[str]:
     if not groups:
         return []
     directory.mkdir(parents=True, exist_ok=True)
-    noises = noise([session for sessions in groups.values() for session in sessions])
+    noises = noise(groups)
     _ratios(groups, noises["mean"], directory / "live-latency.svg")
     _timeline(groups, directory / "live-timeline.svg")
     return ["live-latency.svg", "live-timeline.svg"]
@@ -75,7 +75,9 @@ def _timeline(groups: dict[str, list[dict[str, Any]]], path: Path) -> None:
             way = phase["way"]
             shown = [batch for batch in known if batch.begin >= phase["before_from"] and batch.end <= phase["end"]]
             times = [batch.end - phase["event_at"] for batch in shown]
-            axes.plot(times, [batch.seconds for batch in shown], color=_COLORS[way], linewidth=1.2, label=way)
+            label_once = "" if way in axes.get_legend_handles_labels()[1] else way
+            seconds = [batch.seconds for batch in shown]
+            axes.plot(times, seconds, color=_COLORS[way], linewidth=1.2, label=label_once)
             order = phase["orders"][-1]
             if "settled" in order:
                 begin, end = (order[name] - phase["event_at"] for name in ("asked", "settled"))
@@ -90,12 +92,14 @@ def _timeline(groups: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def _drawn(phases: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the default policy's phase, and the one of Spark as it is that is nearest to it."""
+    """Return the default policy's phase, and those of Spark as it is next to it on either side."""
     whole = [phase for phase in phases if "end" in phase]
     own = [phase for phase in whole if phase["way"] == ADAPTIVE.name][:1]
     turn = own[0]["turn"] if own else 0
-    spark = sorted((phase for phase in whole if phase["way"] == SPARK.name), key=lambda each: abs(each["turn"] - turn))
-    return [*spark[:1], *own]
+    spark = [phase for phase in whole if phase["way"] == SPARK.name]
+    before = [phase for phase in spark if phase["turn"] <= turn][-1:]
+    after = [phase for phase in spark if phase["turn"] > turn][:1]
+    return [*before, *after, *own]
 
 
 def _save(figure: Any, path: Path) -> None:

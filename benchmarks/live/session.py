@@ -122,6 +122,7 @@ class Session(Bench):
 
     def place(self, wanted: Mapping[Place, str], reason: str) -> None:
         """Have every partition where it is wanted, by force; BenchError when that does not come about."""
+        problem = ""
         for _ in range(3):
             self.wait("the link knows the queries", lambda: bool(self.queries()))
             self.await_ready()
@@ -129,12 +130,21 @@ class Session(Bench):
             moves = {place: executor for place, executor in wanted.items() if now.get(place) != executor}
             if not moves:
                 return
-            with contextlib.suppress(BenchError):  # refused: it is tried again
-                self.await_landed(self.order_moves(moves, reason))
+            try:
+                decision = self.order_moves(moves, reason)
+            except BenchError as error:  # refused: it is tried again
+                problem = str(error)
+                continue
+            if self.await_landed(decision)["given_up"]:
+                lines = self.journal(decision["decision"])
+                reasons = {line["reason"] for line in lines if line["after"] == "abandoned"}
+                problem = ", ".join(sorted(reasons)) or "some never landed"
+            else:
+                problem = "they landed, and left again"
         now = self.placement()
         left = sum(now.get(key) != executor for key, executor in wanted.items())
         if left:
-            raise BenchError(f"{left} of {len(wanted)} partitions do not go where they are wanted")
+            raise BenchError(f"{left} of {len(wanted)} partitions do not go where they are wanted: {problem}")
 
     def await_landed(self, decision: Mapping[str, Any], patience: float = 180.0) -> dict[str, int]:
         """Wait until every move of a decision has landed or is given up; returns how many did which."""

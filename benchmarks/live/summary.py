@@ -1,9 +1,10 @@
 """Each way over Spark as it is, over sessions, with what chance alone makes of a figure. Pure.
 
-A phase is divided by what Spark's phases before and after it say for its place: on a line between their logarithms, so
-that what slowly changes over a session (code that is compiled, other work) is nobody's merit. The same is done with
-every phase of Spark that has one on either side: what comes of those is chance, since nothing differs. Their mean
-square, over all sessions, is the noise of a metric, and Student's distribution makes intervals of it.
+A phase in which nothing moved is Spark as it is, whether nobody was asked or a way found nothing to move. Every other
+is divided by what those before and after it say for its place: on a line between their logarithms, so that what slowly
+changes over a session (code that is compiled, other work) is nobody's merit. The same is done with every such phase
+that has one on either side: what comes of those is chance, since nothing differs. Their mean square, over all sessions,
+is the noise of a metric, and Student's distribution makes intervals of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from benchmarks.live.situations import Shape
 from benchmarks.live.ways import SPARK
 
-__all__ = ["BETTER", "METRICS", "Cell", "Noise", "group", "left_out", "noise", "table"]
+__all__ = ["BETTER", "METRICS", "Cell", "Noise", "group", "left_out", "noise", "still", "table"]
 
 METRICS: dict[str, str] = {
     "mean": "mean batch",
@@ -31,7 +32,7 @@ METRICS: dict[str, str] = {
     "cpu_spread": "CPU spread",
     "memory_spread": "memory spread",
     "all": "mean batch since the event",
-    "longest": "longest batch while moving",
+    "longest": "longest batch, moves included",
 }
 """Figure of a phase -> what a table calls it."""
 
@@ -57,12 +58,18 @@ _SAID = {
 class Noise:
     """Standard error of one turn's log ratio where nothing differs.
 
-    ``count``: of the turns that it was made of; ``freedom``: the degrees of freedom that these have.
+    ``ratios``: of the turns that it was made of, by what their session is called; ``freedom``: the degrees of freedom
+    that these have.
     """
 
     error: float
-    count: int
     freedom: float
+    ratios: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many turns it was made of."""
+        return len(self.ratios)
 
     def reach(self, sessions: int) -> float:
         """Return by what factor chance alone (95 %) moves a mean ratio of so many sessions; infinite if not known."""
@@ -121,22 +128,29 @@ def left_out(figures: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def noise(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Noise]:
-    """Return the noise of every metric."""
+def noise(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Noise]:
+    """Return the noise of every metric, over all sessions."""
     found = {}
     for metric in METRICS:
-        squares, freedom = [], 0.0
-        for session in sessions:
-            known = _places(session, metric, {SPARK.name})
+        ratios: list[tuple[str, float]] = []
+        freedom = 0.0
+        for label, session in ((label, session) for label, sessions in groups.items() for session in sessions):
+            known = _places([each for each in session["figures"] if still(each)], metric)
             count = max(0, len(known) - 2)
             for at in range(1, count + 1):
                 before, (place, value), after = known[at - 1 : at + 2]
-                squares.append((math.log(value) - _between([before, after], place)) ** 2)
+                ratios.append((label, value / math.exp(_between([before, after], place))))
             if count:  # Satterthwaite's, of correlated squares
                 pairs = count + 2 * (count - 1) * _NEXT**2 + 2 * max(0, count - 2) * _NEXT_BUT_ONE**2
                 freedom += count**2 / pairs
-        found[metric] = Noise(math.sqrt(statistics.fmean(squares)) if squares else math.nan, len(squares), freedom)
+        squares = [math.log(ratio) ** 2 for _, ratio in ratios]
+        found[metric] = Noise(math.sqrt(statistics.fmean(squares)) if squares else math.nan, freedom, tuple(ratios))
     return found
+
+
+def still(phase: Mapping[str, Any]) -> bool:
+    """Whether nothing was moved in it, so that it was Spark as it is."""
+    return phase["way"] == SPARK.name or not phase["moves"]
 
 
 def table(sessions: Sequence[Mapping[str, Any]], noises: Mapping[str, Noise]) -> dict[str, dict[str, Cell]]:
@@ -145,9 +159,10 @@ def table(sessions: Sequence[Mapping[str, Any]], noises: Mapping[str, Noise]) ->
     for session in sessions:
         ways = dict.fromkeys(each["way"] for each in session["figures"] if each["way"] != SPARK.name)
         for metric in noises:
-            spark = _places(session, metric, {SPARK.name})
             for way in ways:
-                if spark and (own := _places(session, metric, {way})):
+                own = _places([each for each in session["figures"] if each["way"] == way], metric)
+                spark = _places([each for each in session["figures"] if still(each) and each["way"] != way], metric)
+                if spark and own:
                     mean = statistics.fmean(math.log(value) - _between(spark, place) for place, value in own)
                     logs.setdefault(way, {}).setdefault(metric, []).append(mean)
     return {
@@ -198,9 +213,9 @@ def _plain(value: object) -> object:
     return value
 
 
-def _places(session: Mapping[str, Any], metric: str, ways: set[str]) -> list[tuple[int, float]]:
+def _places(phases: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
     """Return (place in the session, figure) of the phases that have one."""
-    found = [(each["turn"], each.get(metric)) for each in session["figures"] if each["way"] in ways]
+    found = [(each["turn"], each.get(metric)) for each in phases]
     return [(turn, value) for turn, value in found if value is not None and not math.isnan(value) and value > 0]
 
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.live import kept
 from benchmarks.policies.machine import say
 from benchmarks.report import page
+
+_COMPACT: dict[str, Callable[[Any], Any]] = {
+    "live": kept.compact,
+    "simulation": kept.rounded,
+    "nexmark": kept.rounded,
+}
 
 
 def main() -> None:
@@ -19,7 +26,7 @@ def main() -> None:
         "--live", type=Path, action="append", metavar="FILE", help="of python -m benchmarks.live; again for another run"
     )
     parser.add_argument(
-        "--keep", type=Path, metavar="FILE", help="write the live figures there, as far as the page is made of them"
+        "--keep", type=Path, metavar="DIR", help="write the given figures there, rounded, of live ones what is shown"
     )
     parser.add_argument("--simulation", type=Path, metavar="FILE", help="of python -m benchmarks.simulation")
     parser.add_argument("--nexmark", type=Path, metavar="FILE", help="of python -m benchmarks.nexmark")
@@ -36,11 +43,17 @@ def main() -> None:
         found["live"] = kept.merged([json.loads(path.read_text()) for path in arguments.live])
     if arguments.notes:
         found["notes"] = arguments.notes.read_text()
+    if arguments.keep and arguments.keep.is_file():
+        parser.error(f"--keep: {arguments.keep} is a file; name the directory it is in")
     if not found.keys() - {"notes"}:
         parser.error("give at least one of --live, --simulation, --nexmark")
-    if arguments.keep and arguments.live:
-        arguments.keep.parent.mkdir(parents=True, exist_ok=True)
-        arguments.keep.write_text(json.dumps(kept.compact(found["live"]), separators=(",", ":")) + "\n")
+    for name, compact in _COMPACT.items():
+        if name in found:
+            found[name] = compact(found[name])  # so that what is kept makes the same page
+            if arguments.keep:
+                arguments.keep.mkdir(parents=True, exist_ok=True)
+                text = json.dumps(found[name], separators=(",", ":"))
+                (arguments.keep / f"{name}.json").write_text(text + "\n")
     page.draw(found, arguments.document.parent / "images")
     arguments.document.write_text(page.render(found))
     if arguments.readme and arguments.live:

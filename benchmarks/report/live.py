@@ -27,52 +27,72 @@ turn begins with every partition on the same uneven placement, drawn as Spark's 
 then comes the event (none in `steady`), ten or more batches later the way is asked for a decision, its moves are
 carried out, and the batches that follow are measured. Where it says "adapts before", a way is asked before the event
 too. `{SPARK.name}` is the same turn with nobody asked: nothing moves. It stands first, last, and between the others.
+Before the first turn a hundred batches run unmeasured, twenty of them under the nodes' quotas.
 
 **What runs beside it.** Link, agents and controller are there in every turn, those of `{SPARK.name}` too; what they
 themselves cost is in [monitoring](monitoring.md). The controller looks on and decides when asked: no cooldown, no
 decision by timeout or overload, and the gate does not refuse because executors are busy, as all of them are on purpose.
 For the rest the default policy (`{ADAPTIVE.name}`) goes through the gate; the policies of the literature are done as
-they propose (`--force`), as their own systems would. A link does not spread by itself what a lost executor held.
+they propose (`--force`), as their own systems would. What links do by themselves by default (`link.spread`: spread what
+a new query or a lost executor leaves behind) is switched off.
 
-**How to read it.** Every ratio is the way's figure over what Spark's turns before and after it say for its place, so
-that what slowly changes over a session is nobody's merit; 0.80 means a fifth less than Spark. Less is better, but for
-throughput. The same is done with Spark's own middle turns: what comes of those is chance. From all of them together,
-over all sessions of this page, comes the range that chance alone reaches in 95 of 100 cases. *In italics is what lies
-within it*, or where sessions do not agree on the side: no difference is claimed there. With so many figures, one in
-twenty is beyond it by chance all the same. Several sessions are told by their geometric mean, with the least and the
-most in brackets. What another placement to begin with would have made of it is in no range: a session has one."""
+**How to read it.** Each figure is divided by Spark's at the same time, read off a line between the turns before and
+after it in which nothing moved, so that slow changes (code that is compiled, other work) cancel; 0.80 means a fifth
+less than Spark. Less is better, but for throughput. A turn in which nothing moved (`{SPARK.name}`, or a way that found
+nothing to move), treated in the same way, should give 1; how far it is off is chance. From all such turns, over all
+sessions of this page, comes the range that chance alone reaches in 95 of 100 cases. *In italics is what lies within
+it*, or where sessions do not agree on the side: no difference is claimed there. With so many figures, one in twenty is
+beyond it by chance all the same. Several sessions are told by their geometric mean, with the least and the most in
+brackets. What another placement to begin with would have made of it is in no range: a session has one."""
 _COLUMNS = f"""\
-* *seconds*: the mean batch, median over sessions; *{METRICS["p99"]}* of so few batches is the longest of them
+* *sessions*: how many the row is made of; *seconds*: the mean batch, median over them
+* *{METRICS["p99"]}* of so few batches is the longest of them
 * *{METRICS["bytes_per_row"]}*: what left the nodes for each row of input, to other nodes, driver and Redis; the
   checkpoint is on the machine's own disk, so state that moves does not go over these links
 * *{METRICS["cpu_spread"]}*, *{METRICS["memory_spread"]}*: standard deviation over nodes of what executors and Python
   workers use, over the mean; where nodes are unequal, equal use is nobody's aim
 * *{METRICS["all"]}*: from the event (in `steady`: the begin) on, with the waiting, the decision and the moves
-* *{METRICS["longest"]}*: of the twelve batches from the question on
+* *{METRICS["longest"]}*: the longest of the twelve batches from the question on
+* *moves*: before the event, where a way adapts before, and after it; median over sessions
 * *placed*: partitions on each node when it was measured, in the first session"""
+_COMPARED = (ADAPTIVE.name, "even")
+_WORTH = 0.03  # a ratio that near to 1 is no difference worth the name, even where chance does less
 
 
 def headline(figures: Mapping[str, Any]) -> str:
-    """Return the sentence that the README may say: by situation, the default policy over Spark as it is."""
+    """Return the table that the README may show: by situation, the default policy and ``even`` over Spark as it is."""
     groups = group(figures)
-    chance = noise([session for sessions in groups.values() for session in sessions])
-    parts = []
+    chance = noise(groups)
+    lines = [
+        f"| mean batch over Spark's | `{_COMPARED[0]}` | `{_COMPARED[1]}` | sessions |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    apart = []
     for label, sessions in groups.items():
-        cell = table(sessions, chance).get(ADAPTIVE.name, {}).get("mean")
-        if cell is not None:
-            verdict = f"*{cell.middle:.2f}*, within chance" if cell.in_noise else f"**{cell.middle:.2f}**"
-            parts.append(f"{label} {verdict} ({_range(cell)})")
-    return "; ".join(parts)
+        cells = {way: found["mean"] for way, found in table(sessions, chance).items() if "mean" in found}
+        if ADAPTIVE.name not in cells:
+            continue
+        said = " | ".join(_with_range(cells[way]) if way in cells else "-" for way in _COMPARED)
+        lines.append(f"| {label} | {said} | {cells[ADAPTIVE.name].sessions} |")
+        own, other = (cells.get(way) for way in _COMPARED)
+        if own is not None and other is not None and (word := _against(other, own)):
+            apart.append(f"{word} in {label}")
+    if len(lines) == 2:
+        return ""
+    differ = f"`{_COMPARED[0]}` is {', '.join(apart)}" if apart else "nowhere a difference beyond chance"
+    lines += ["", f"Between `{_COMPARED[0]}` and `{_COMPARED[1]}` (partitions dealt round): {differ}."]
+    return "\n".join(lines)
 
 
 def section(figures: Mapping[str, Any]) -> str:
     """Return the part of the page."""
     groups = group(figures)
     counted = [session for sessions in groups.values() for session in sessions]
-    chance = noise(counted)
+    chance = noise(groups)
     lines = ["## Live, on a real cluster", "", _testbed(counted), "", *_exact(figures["sessions"]), ""]
     if counted:
         lines += ["![mean batch duration over Spark's, by situation and way](images/live-latency.svg)", ""]
+        lines += ["Gray: what chance alone does (95 %); lines: from the least to the most over sessions.", ""]
         lines += ["![batch durations since the event](images/live-timeline.svg)", ""]
     lines += [_HOW, "", _chances(chance), "", "Columns:", "", _COLUMNS, ""]
     for label, found in groups.items():
@@ -117,10 +137,12 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     phases = [phase for session in sessions for phase in session.get("figures", ())]
     moved = sum(phase["landed"] for phase in phases)
     given_up = sum(phase["given_up"] for phase in phases)
+    different = sum(found.get("different", 0) for found in audits)
     wrong = sum(not found["ok"] for found in audits)
     return [
         f"{len(ended)} sessions, {len(phases)} turns: {moved} moves landed, {given_up} given up.",
-        f"Rows lost: {lost}, doubled: {doubled}; outputs unlike the batch computation: {wrong} of {len(audits)}.",
+        f"Rows of the outputs lost: {lost}, doubled: {doubled}, with another value: {different};",
+        f"outputs unlike the batch computation: {wrong} of {len(audits)}.",
         f"Failed task attempts: {failed}, of which {killed} where the situation itself kills an executor or a node.",
     ]
 
@@ -128,9 +150,17 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
 def _chances(chance: Mapping[str, Noise]) -> str:
     known = {metric: found for metric, found in chance.items() if found.count}
     if not known:
-        return "What chance does is not known: no turn of Spark has another on either side."
+        return "What chance does is not known: no turn in which nothing moved has another on either side."
     said = ", ".join(f"{METRICS[metric]} {found.reach(1):.2f}" for metric, found in known.items())
-    return f"What chance reaches in one session, as a factor, from {known['mean'].count} middle turns of Spark: {said}."
+    by_label: dict[str, list[str]] = {}
+    for label, ratio in known["mean"].ratios:
+        by_label.setdefault(label, []).append(f"{ratio:.2f}")
+    each = "; ".join(f"{label} {', '.join(ratios)}" for label, ratios in by_label.items())
+    return (
+        f"What chance reaches in one session, as a factor, from {known['mean'].count} such turns: {said}.\n\n"
+        f"It is not the same in all situations. The mean batch of each of these turns, which should be 1: {each}. "
+        "Where they are far from 1, the common range may be too narrow; where they are near, too wide."
+    )
 
 
 def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mapping[str, Noise]) -> list[str]:
@@ -149,28 +179,64 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         else ""
     )
     adapts = " Every way adapts before it." if situation.acts_before else ""
+    spiked = f" ({given['rows'] * given['spike']:,.0f} from the event on)" if given.get("spike", 1) != 1 else ""
+    counts = sorted({phase["batches"] for session in sessions for phase in session["figures"]})
+    measured = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
     lines = [
         f"### {label}",
         "",
         (
-            f"{situation.summary}{adapts}{rest} {len(sessions)} session(s); {given['rows']:,} rows a batch, "
-            f"{sessions[0]['lengths']['after']} batches measured in each turn."
+            f"{situation.summary}{adapts}{rest} {given['rows']:,} rows a batch{spiked}, {given['keys']:,} keys in "
+            f"{sessions[0]['shape']['partitions']} partitions; {measured} batches measured in a turn."
         ),
         "",
-        f"| way | seconds | {' | '.join(METRICS[metric] for metric in shown)} | moves | placed |",
-        f"| --- | ---: |{' ---: |' * (len(shown) + 1)} --- |",
+        f"| way | sessions | seconds | {' | '.join(METRICS[metric] for metric in shown)} | moves | placed |",
+        f"| --- | ---: | ---: |{' ---: |' * (len(shown) + 1)} --- |",
     ]
     order = sorted(cells, key=lambda way: cells[way]["mean"].middle if "mean" in cells[way] else math.inf)
     for way in [*order, SPARK.name]:
-        phases = [phase for session in sessions for phase in session["figures"] if phase["way"] == way]
+        having = [session for session in sessions if any(phase["way"] == way for phase in session["figures"])]
+        phases = [phase for session in having for phase in session["figures"] if phase["way"] == way]
         row = [_cell(cells[way].get(metric)) if way in cells else "1" for metric in shown]
         seconds = statistics.median(phase["mean"] for phase in phases)
-        moves = statistics.median(phase["moves"] for phase in phases)
         placed = "/".join(str(count) for count in phases[0]["placed"].values())
-        lines.append(f"| `{way}` | {seconds:.2f} | {' | '.join(row)} | {moves:g} | {placed} |")
+        said = " | ".join([str(len(having)), f"{seconds:.2f}", *row, _moves(having, way), placed])
+        lines.append(f"| `{way}` | {said} |")
     lines += ["", _verdict(cells, shown, unequal=situation.event == "slow" or bool(sessions[0]["shape"].get("speeds")))]
     lines += [f"`{way}`'s source reports of its own system: {said}." for way, said in _SOURCES.items() if way in cells]
-    return [*lines, ""]
+    lines += ["", "In the order of their turns, mean batch and what was decided last:", ""]
+    return [*lines, *(f"* {_turns(session)}" for session in sessions), ""]
+
+
+def _orders(session: Mapping[str, Any], turn: int) -> list[Mapping[str, Any]]:
+    """Return the decisions of a turn, the one after the event last."""
+    return next((list(phase.get("orders", ())) for phase in session["phases"] if phase["turn"] == turn), [])
+
+
+def _moves(sessions: Sequence[Mapping[str, Any]], way: str) -> str:
+    """Return the moves of a way's decisions, in their order: medians over sessions."""
+    made = [
+        [order["moves"] for order in _orders(session, phase["turn"])]
+        for session in sessions
+        for phase in session["figures"]
+        if phase["way"] == way and way != SPARK.name
+    ]
+    return " + ".join(f"{statistics.median(each):g}" for each in zip(*made, strict=False)) or "0"
+
+
+def _turns(session: Mapping[str, Any]) -> str:
+    """Return a session's turns with what each way was told, and how long it took from the question to the last move."""
+    said = []
+    for phase in session["figures"]:
+        last = next(reversed(_orders(session, phase["turn"])), {}) if phase["way"] != SPARK.name else {}
+        decided = ""
+        if last.get("moves"):
+            took = f" in {last['settled'] - last['asked']:.0f} s" if "settled" in last else ""
+            decided = f" ({last['moves']} moves{took})"
+        elif last:
+            decided = f" (no move: {last['sentence'].partition(': gain')[0].removeprefix('nothing to move: ')})"
+        said.append(f"{phase['way']} {phase['mean']:.2f} s{decided}")
+    return f"seed {session['seed']}: {', '.join(said)}"
 
 
 def _cell(cell: Cell | None) -> str:
@@ -180,15 +246,18 @@ def _cell(cell: Cell | None) -> str:
     return f"*{cell.middle:.2f}*{spread}" if cell.in_noise else f"{cell.middle:.2f}{spread}"
 
 
-def _range(cell: Cell) -> str:
+def _with_range(cell: Cell) -> str:
     if math.isinf(cell.reach):
-        return "chance not known"
-    return f"{cell.middle / cell.reach:.2f} to {cell.middle * cell.reach:.2f}"
+        return f"{cell.middle:.2f} (chance not known)"
+    middle = f"{cell.middle:.2f}" if cell.in_noise else f"**{cell.middle:.2f}**"
+    return f"{middle} ({cell.middle / cell.reach:.2f} to {cell.middle * cell.reach:.2f})"
 
 
-def _apart(one: Cell, other: Cell) -> float:
-    """Return the factor by which chance alone sets two ratios apart; each has its own."""
-    return math.exp(min(50.0, math.hypot(math.log(one.reach), math.log(other.reach))))
+def _against(one: Cell, other: Cell) -> str:
+    """Say how ``other`` is against ``one`` beyond chance, each having its own; "" where it is not."""
+    reach = math.exp(min(50.0, math.hypot(math.log(one.reach), math.log(other.reach))))
+    ratio = one.middle / other.middle
+    return "faster" if ratio > reach else "slower" if ratio * reach < 1 else ""
 
 
 def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str], *, unequal: bool) -> str:
@@ -202,21 +271,19 @@ def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str], *, u
         # Where nodes are unequal, equal use of them is nobody's aim.
         if metric not in own or own[metric].in_noise or (unequal and metric == "cpu_spread"):
             continue
+        if abs(own[metric].middle - 1) < _WORTH:
+            continue
         better = own[metric].middle > 1 if BETTER.get(metric) else own[metric].middle < 1
         (ahead if better else behind).append(METRICS[metric])
     sentences = [
         (
             f"Against Spark as it is, `{ADAPTIVE.name}` is ahead in {', '.join(ahead) or 'nothing'}, behind in "
-            f"{', '.join(behind) or 'nothing'}, and within chance in the rest."
+            f"{', '.join(behind) or 'nothing'}, and within chance, or 3 %, in the rest."
         )
     ]
-    rivals = {way: found["mean"] for way, found in cells.items() if way != ADAPTIVE.name and "mean" in found}
-    if rivals and "mean" in own:
-        against = {way: (cell.middle / own["mean"].middle, _apart(cell, own["mean"])) for way, cell in rivals.items()}
-        faster = [f"`{way}`" for way, (ratio, reach) in against.items() if ratio * reach < 1]
-        slower = [f"`{way}`" for way, (ratio, reach) in against.items() if ratio > reach]
-        sentences.append(
-            f"By the mean batch, beyond chance faster than it: {', '.join(faster) or 'none'}; slower: "
-            f"{', '.join(slower) or 'none'}."
-        )
+    if "mean" in own:
+        known = {way: _against(found["mean"], own["mean"]) for way, found in cells.items() if "mean" in found}
+        apart = [f"it is {word} than `{way}`" for way, word in known.items() if word]
+        if len(known) > 1:
+            sentences.append(f"By the mean batch, beyond chance: {', '.join(apart) or 'none is apart from it'}.")
     return " ".join(sentences)

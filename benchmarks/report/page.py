@@ -53,8 +53,8 @@ $ python -m benchmarks.nexmark --json out/nexmark.json
 $ python -m benchmarks.report --live out/live.json --simulation out/simulation.json --nexmark out/nexmark.json
 ```
 
-The figures behind the live part are in `docs/figures/live.json`, what is to be said of them in `docs/figures/notes.txt`
-(`--notes`); given as a second `--live`, your sessions stand beside ours, and are taken together with them where machine
+The figures behind this page are in `docs/figures/` (`--keep`), what is to be said of them in `docs/figures/notes.txt`
+(`--notes`). Given as a second `--live`, your sessions stand beside ours, and are taken together with them where machine
 and input are equal.
 
 [Policies](policies.md) has what every policy makes of generated situations and how long it thinks,
@@ -82,10 +82,14 @@ def render(found: Mapping[str, Any]) -> str:
 
 def _short(figures: Mapping[str, Any]) -> str:
     quick = " These are figures of the quick form: few batches, few sessions." if figures["quick"] else ""
-    said = live.headline(figures) or "not measured"
+    said = live.headline(figures)
+    if not said:
+        return "Not measured.\n"
     return (
-        "Mean batch after the event, `adaptive` over Spark as it is (in brackets how far chance may move it, 95 %): "
-        f"{said}.{quick}\n"
+        f"{said}\n\n"
+        "Less is better; in brackets what chance may make of it (95 %), bold where that leaves a difference. One "
+        "query counts words; its state is small, so that moving is cheap. A decision is asked for some batches after "
+        f"the event: how soon Rechannel notices by itself is not in these figures.{quick}\n"
     )
 
 

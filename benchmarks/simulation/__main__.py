@@ -72,7 +72,7 @@ def _parts(quick: bool, live: Path | None) -> dict[str, Callable[[], dict[str, A
 def _fleet(shape: fleet.Shape, quick: bool) -> dict[str, Any]:
     root = Path(tempfile.mkdtemp(prefix="rechannel-simulation-"))
     try:
-        found = fleet.measure(root / "controller", shape, 12.0 if quick else 45.0, say)
+        found = fleet.measure(root / "controller", shape, 12.0 if quick else 90.0, say)
         return found | {"agents_alone": agents.measure(root / "agents", shape.agents, 10.0 if quick else 30.0, say)}
     finally:
         shutil.rmtree(root, ignore_errors=True)

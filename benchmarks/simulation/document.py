@@ -14,8 +14,9 @@ __all__ = ["section"]
 
 _OPENING = """## Simulation past the machine
 
-Nothing in this section was measured on Spark unless it says so. Batches are discrete events on simulated executors; the
-policies, the gate and the planner of steps that act on them are those that are shipped."""
+`python -m benchmarks.simulation --json FILE --live RUNS` makes it (`--only PART` one part), RUNS being what `python
+-m benchmarks.live --runs` writes. Nothing in it was measured on Spark unless it says so. Batches are discrete events
+on simulated executors; the policies, the gate and the planner of steps that act on them are those that are shipped."""
 _METRICS = {"tuples_std": "std of tuples per node", "load_std": "std of busy share per node", "latency": "mean latency"}
 _UNITS = {"tuples_std": "{:.1f} %", "load_std": "{:.1f} points", "latency": "{:.2f} s"}
 _EQUAL = 0.03  # a ratio of medians that close to one is no difference, however often it points one way
@@ -56,8 +57,8 @@ def _calibration(part: Mapping[str, Any]) -> list[str]:
     return [
         "### Against live batches",
         (
-            f"Fitted to every second batch of {part['runs']} live runs, held against the others. Overhead of a batch "
-            f"{seconds(fit['overhead'])}, service scale {scale}, loads {load}."
+            f"Fitted to every second batch of {part['runs']} turns of live sessions, held against the others of "
+            f"these. Overhead of a batch {seconds(fit['overhead'])}, service scale {scale}, loads {load}."
         ),
         table(["held-out batches", "count", "median error", "90th percentile", "median with its sign"], rows),
         *(
@@ -228,6 +229,10 @@ def _large(part: Mapping[str, Any]) -> list[str]:
             ],
             rows,
         ),
+        (
+            "The largest difference that a policy makes to a query's mean batch, by the median query, is "
+            f"{max(abs(row['over_as_is']['median'] - 1) for row in part['rows']):.0%}."
+        ),
         "![mean batch over the time](images/simulation-large.svg)",
     ]
 
@@ -293,7 +298,9 @@ def _fleet(part: Mapping[str, Any]) -> list[str]:
         f"### Redis and the controller with {shape['agents']:,} agents and {shape['total']:,} partitions",
         (
             f"A real server and a real controller, synthetic messages: {shape['queries']} queries of {shape['stages']} "
-            f"stages of {shape['partitions']} partitions, a batch of each every {shape['period']:g} s. {_ran(part)}."
+            f"stages of {shape['partitions']} partitions, a batch of each every {shape['period']:g} s. The messages "
+            "say that batches last 3 s, whatever their tasks say, so the seconds of its decision are those of no "
+            f"system; that it decides is what counts. {_ran(part)}."
         ),
         table(
             ["what", "figure"],

@@ -1,8 +1,8 @@
 """What Redis and a real controller need when a thousand agents and one link report a hundred thousand partitions.
 
 The messages are synthetic, the server and the controller are not: agents write a window every five seconds, a link its
-report every second and a batch of each query as often as it runs, and ``rechannel controller`` reads, says every five
-seconds whether it could decide, and decides. Taken are processor time and resident memory of both, before and while it
+report every second and a batch of each query as often as it runs, and ``rechannel controller`` reads, says again and
+again whether it could decide, and decides. Taken are processor time and resident memory of both, before and while it
 decides, and what it then says. Agents tell as many map outputs a window as in :mod:`benchmarks.monitors.fleet`; what
 they would tell if every map output of these queries were told is computed, not sent.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from benchmarks.live.comparison import in_turns
 from benchmarks.live.figures import percentile, phase_figures
-from benchmarks.live.kept import compact, merged
+from benchmarks.live.kept import compact, merged, rounded
 from benchmarks.live.situations import Shape, as_spark_would
 from benchmarks.live.summary import Cell, group, left_out, noise, table
 from benchmarks.live.ways import QUICK, SPARK, ways
@@ -158,8 +159,8 @@ def test_a_percentile_is_one_of_the_values_and_not_below_so_many(values: list[fl
 def session(means: list[tuple[str, float]], **other: Any) -> dict[str, Any]:
     names = ("mean", "soon", "p99", "throughput", "bytes_per_row", "cpu_spread", "memory_spread", "all", "longest")
     figures = [
-        {**dict.fromkeys(names, value), "way": way, "turn": turn, "moves": 1, "landed": 1, "given_up": 0}
-        | {"placed": {"node1": 3, "node2": 1}}
+        {**dict.fromkeys(names, value), "way": way, "turn": turn, "landed": 1, "given_up": 0, "batches": 17}
+        | {"placed": {"node1": 3, "node2": 1}, "moves": 0 if way == "spark" else 1}
         for turn, (way, value) in enumerate(means)
     ]
     box = {"cores": 2, "memory_mb": 4096, "processor": "p", "spark": "4.3.0", "load_average": 0.5}
@@ -174,6 +175,7 @@ def session(means: list[tuple[str, float]], **other: Any) -> dict[str, Any]:
         "shape": asdict(Shape()),
         "lengths": {"after": 18},
         "input": {"rows": 1000, "keys": 10, "skew": 1.0},
+        "phases": [],
         "figures": figures,
         "exact": True,
         "testbed": {"machine": box, "nodes": {"node1": {}}, "network": "n", "cpu": "c", "memory": "m"},
@@ -190,7 +192,7 @@ SPARKS = [("spark", 1.0), ("spark", 1.01), ("spark", 1.0)]  # chance of a hundre
 def test_a_way_is_divided_by_what_spark_beside_it_says_for_its_place() -> None:
     # The machine becomes faster by the same factor with every turn, and that is nobody's merit.
     slowing = [("spark", 1.0), ("even", 0.5), ("spark", 0.25), ("adaptive", 0.1), ("spark", 0.0625)]
-    found = table([session(slowing)], noise([session(slowing)]))
+    found = table([session(slowing)], noise({"steady": [session(slowing)]}))
     assert found["even"]["mean"].middle == pytest.approx(1.0)
     assert found["adaptive"]["mean"].middle == pytest.approx(0.8)
     assert found.keys() == {"even", "adaptive"}
@@ -201,25 +203,39 @@ def test_chance_is_what_sparks_middle_turns_show_and_is_pooled_over_sessions() -
     one = session([("spark", 1.0), ("adaptive", 0.7), ("spark", math.e**0.1), ("even", 0.7), ("spark", 1.0)])
     other = session([("spark", 2.0), ("adaptive", 1.4), ("spark", 2 * math.e**-0.1), ("even", 1.4), ("spark", 2.0)])
     lone = session([("spark", 1.0), ("adaptive", 0.7), ("spark", 1.0)])
-    chance = noise([one, other, lone])["mean"]
+    chance = noise({"steady": [one, lone], "lost": [other]})["mean"]
+    assert chance.ratios == (("steady", pytest.approx(math.e**0.1)), ("lost", pytest.approx(math.e**-0.1)))
     assert (chance.count, chance.freedom, chance.error) == (2, 2, pytest.approx(0.1))
     assert chance.reach(1) == pytest.approx(math.exp(0.1 * 4.30))
     assert chance.reach(4) == pytest.approx(math.exp(0.1 * 4.30 / 2))
-    assert noise([lone])["mean"].reach(1) == math.inf
-    assert table([lone], noise([lone]))["adaptive"]["mean"].in_noise, "nothing is claimed where chance is not known"
+    assert noise({"steady": [lone]})["mean"].reach(1) == math.inf
+    assert table([lone], noise({"steady": [lone]}))["adaptive"]["mean"].in_noise, (
+        "nothing is claimed where chance is not known"
+    )
+
+
+def test_a_way_that_moved_nothing_is_spark_as_it_is() -> None:
+    one = session([("spark", 1.0), ("even", 1.1), ("adaptive", 0.77), ("spark", 1.1)])
+    one["figures"][1]["moves"] = 0
+    assert noise({"steady": [one]})["mean"].count == 1
+    cells = table([one], noise({"steady": [one]}))
+    assert cells["adaptive"]["mean"].middle == pytest.approx(0.7), "between even, where nothing moved, and Spark"
+    assert cells["even"]["mean"].middle == pytest.approx(1.1 / 1.1 ** (1 / 3)), "never over itself"
 
 
 def test_of_equal_ways_about_one_in_twenty_is_beyond_chance() -> None:
     random = np.random.default_rng(1)
     order = ["spark", "adaptive", "spark", "even", "spark"]
     beyond = 0
-    assert noise([session([*SPARKS, *SPARKS])])["mean"].freedom == pytest.approx(4**2 / (4 + 6 * 4 / 9 + 4 / 36))
+    assert noise({"steady": [session([*SPARKS, *SPARKS])]})["mean"].freedom == pytest.approx(
+        4**2 / (4 + 6 * 4 / 9 + 4 / 36)
+    )
     for _ in range(1000):
         drawn = [
             session([(way, float(value)) for way, value in zip(order, np.exp(random.normal(0, 0.1, 5)), strict=True)])
             for _ in range(4)
         ]
-        beyond += not table(drawn[:1], noise(drawn))["adaptive"]["mean"].in_noise
+        beyond += not table(drawn[:1], noise({"steady": drawn}))["adaptive"]["mean"].in_noise
     assert 25 <= beyond <= 80
 
 
@@ -253,19 +269,34 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     one = session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])
     text = live.section({"quick": True, "sessions": [one]})
     assert "`adaptive` is ahead in mean batch" in text
-    assert "beyond chance faster than it: `even`; slower: none" in text
-    assert "Rows lost: 0, doubled: 0" in text
+    assert "beyond chance: it is slower than `even`." in text
+    assert "Rows of the outputs lost: 0, doubled: 0, with another value: 0;" in text
+    assert "steady, word-count 1.01, 0.99" in text, "each turn that chance is known of"
     assert "Made by `python -m benchmarks.live --quick`." in text
     assert "| throughput |" not in text, "without a pause it is one over the mean batch"
     assert "Not measured for this page: drift, joined, lost, slowed, spike." in text
     slow = session([*SPARKS, ("adaptive", 1.01), ("even", 1.0), ("spark", 1.0)])
     text = live.section({"quick": True, "sessions": [slow]})
     assert "ahead in nothing, behind in nothing" in text
-    assert "faster than it: none; slower: none" in text
+    assert "beyond chance: none is apart from it" in text
+    certain = session([("spark", 1.0), ("spark", 1.0), ("spark", 1.0), ("adaptive", 0.98), ("spark", 1.0)])
+    assert "ahead in nothing" in live.section({"quick": True, "sessions": [certain]}), "2 % is nothing worth the name"
     paced = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)], shape=asdict(Shape(interval=2.0)))
     text = live.section({"quick": True, "sessions": [paced]})
     assert "### steady, word-count, a batch every 2 s" in text
     assert "behind in throughput" in text
+
+
+def test_every_turn_stands_there_with_what_was_decided_last() -> None:
+    one = session([*SPARKS, ("adaptive", 0.7), ("even", 0.9), ("spark", 1.0)])
+    before = {"asked": ZERO, "settled": ZERO + 3, "moves": 7, "sentence": "moving 7"}
+    after = {"asked": ZERO + 15, "settled": ZERO + 24, "moves": 2, "sentence": "moving 2"}
+    refused = {"asked": ZERO + 15, "moves": 0, "sentence": "a path would shorten by 7.8%: gain 1.2 s against 3.4 s"}
+    one["phases"] = [phase("adaptive", turn=3, orders=[before, after]), phase("even", turn=4, orders=[before, refused])]
+    text = live.section({"quick": True, "sessions": [one]})
+    assert "adaptive 0.70 s (2 moves in 9 s), even 0.90 s (no move: a path would shorten by 7.8%), spark 1.00 s" in text
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
+    assert "| 7 + 2 |" in rows["adaptive"] and "| 7 + 0 |" in rows["even"] and "| 0 |" in rows["spark"]
 
 
 def test_a_new_executors_first_batches_are_told_apart() -> None:
@@ -279,7 +310,7 @@ def test_a_session_with_a_lost_row_stands_on_the_page_and_does_not_count() -> No
     audit = {"ok": False, "lost": 2, "doubled": 0, "rows": 5, "different": 0}
     one = session(SPARKS, exact=False, end={"audit": {"q": audit}, "failed_attempts": 3})
     text = page.render({"live": {"quick": False, "sessions": [one]}})
-    assert "Rows lost: 2" in text
+    assert "Rows of the outputs lost: 2" in text
     assert "unlike the batch computation: 1 of 1" in text
     assert "Failed task attempts: 3" in text
     assert "* steady, word-count, seed 0: its output was not exact" in text
@@ -306,11 +337,13 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
 
 
 def test_the_headline_goes_between_its_marks() -> None:
-    figures = {"quick": True, "sessions": [session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)])]}
+    turns = [*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)]
+    figures = {"quick": True, "sessions": [session(turns)]}
     text = page.put_in("a\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nb\n", figures)
     assert text.startswith("a\n<!-- benchmarks -->\n")
     assert text.endswith("<!-- /benchmarks -->\nb\n")
-    assert "steady, word-count **0.70** (0." in text
+    assert re.search(r"\| steady, word-count \| \*\*0.70\*\* \(0.6\d to 0.7\d\) \| \*\*0.50\*\* \(0.*\) \| 1 \|", text)
+    assert "Between `adaptive` and `even` (partitions dealt round): `adaptive` is slower in steady, word-count." in text
     assert page.put_in(text, figures) == text
     with pytest.raises(ValueError, match="there is no <!-- benchmarks -->"):
         page.put_in("a", figures)
@@ -333,6 +366,16 @@ def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
     assert both["quick"]
     assert len(both["sessions"]) == 3, "each of them once"
     assert compact(both)["sessions"][2]["batches"] == [], "those of the first are drawn"
+
+
+def test_figures_are_kept_with_four_digits_or_decimals() -> None:
+    given = {
+        "small": 0.000123456,
+        "large": 1763888000.123456,
+        "none": float("nan"),
+        "rows": [{"whole": 7, "word": "w"}],
+    }
+    assert rounded(given) == {"small": 0.0001235, "large": 1763888000.1235, "none": None, "rows": given["rows"]}
 
 
 def test_every_test_bed_that_figures_come_from_is_stated() -> None:

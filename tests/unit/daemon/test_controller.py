@@ -10,7 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings
+from rechannel.daemon import readiness
 from rechannel.daemon.controller import Controller
+from rechannel.daemon.snapshot import take_snapshot
 from rechannel.wire import keys
 from rechannel.wire.messages import (
     ControllerState,
@@ -578,25 +580,47 @@ def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock
     assert made.decide_all()[0].reason == "query-problem"
 
 
-@pytest.mark.parametrize(("worked", "rest"), [(0.5, 5.0), (2.0, 10.0), (60.0, 30.0)])
-def test_what_takes_much_work_to_look_at_is_looked_at_less_often(
-    store: FakeStore, clock: FakeClock, world: World, worked: float, rest: float
+@pytest.mark.parametrize(("worked", "rest"), [(0.5, 5.0), (2.0, 10.0), (2.1, 15.0), (60.0, 30.0)])
+def test_a_model_that_takes_much_work_is_made_less_often(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, worked: float, rest: float
 ) -> None:
-    """No look takes more than a fifth of a core over time, and none is awaited for more than half a minute."""
+    """None takes more than a fifth of a core over time, as long as that makes it no rarer than every half a minute."""
     busy = FakeClock(0.0)
     made = controller(store, clock, busy=busy)
     looks: list[float] = []
-    gather = made._collector.gather
 
-    def slow(application: str) -> object:
+    def slow(*arguments: Any) -> Any:
         looks.append(clock())
         busy.sleep(worked)
-        return gather(application)
+        return take_snapshot(*arguments)
 
-    made._collector.gather = slow  # type: ignore[method-assign, assignment]
-    for _ in range(100):
+    monkeypatch.setattr(readiness, "take_snapshot", slow)
+    for _ in range(200):
         world.ready()
         made.observe()
         clock.sleep(0.5)
     gaps = {after - before for before, after in itertools.pairwise(looks)}
     assert gaps == {rest}
+
+
+def test_what_runs_is_told_every_window_however_long_a_model_takes(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = FakeClock(0.0)
+    made = controller(store, clock, busy=busy)
+    monkeypatch.setattr(readiness, "take_snapshot", lambda *given: (busy.sleep(60), take_snapshot(*given))[1])
+    world.ready()
+    made.observe()
+    assert state(store).applications[APP].startswith("ready: ")
+    made.decide_all()
+    made.observe()
+    assert state(store).applications[APP].endswith("0 of 3 moves landed")
+    world.obey("steered")
+    world.moves[0] = msgspec.structs.replace(world.moves[0], state="drained")
+    world.report()
+    clock.sleep(5)
+    made.observe()
+    made.follow()
+    clock.sleep(5)
+    made.observe()
+    assert state(store).applications[APP].endswith("1 of 3 moves landed")

@@ -220,7 +220,7 @@ def test_what_is_not_ready_for_long_is_told_once_for_each_reason(
 
 def test_a_window_counts_once(store: FakeStore, clock: FakeClock, world: World) -> None:
     leader = overloaded(store, clock, world)
-    leader._words.pop(APP)
+    leader._readiness.again(APP)
     leader.observe()
     leader.follow()
     assert decisions(store) == []

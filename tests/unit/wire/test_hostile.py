@@ -709,8 +709,8 @@ def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: p
 def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_BYTES_KEPT", 100_000)
-    huge = [fakes.batch(number, PLACEMENT * 40) for number in range(10, 13)]
-    assert all(len(encode(sealed(batch))) > 40_000 for batch in huge), "more than four shares"
+    huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 13)]
+    assert all(len(encode(sealed(batch))) > 60_000 for batch in huge), "more than six shares"
     facts = gathered(store, clock, huge, nodes=10)
     assert len(facts.windows) == 10
     assert min(len(kept) for kept in facts.windows.values()) >= 3

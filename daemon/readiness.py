@@ -1,0 +1,100 @@
+"""What the leader says of each application: whether it could be decided on, and why not, or how its migration gets on.
+
+It looks at each once an agent window. What takes long is the model, seconds for tens of thousands of partitions: that
+is made anew only so often that it takes a fifth of a core, though every half a minute at least. What is read off it
+tells of overloads too (`Occasions.look`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from rechannel.daemon.collect import Collector
+from rechannel.daemon.cpu_share import CpuShare
+from rechannel.daemon.leader import Leader
+from rechannel.daemon.occasions import Occasions
+from rechannel.daemon.snapshot import NotReady, measured_only, take_snapshot
+from rechannel.daemon.triggers import only
+
+_SHARE = 0.2  # of a core, for each application
+_LONGEST_REST = 30.0  # seconds from one look to the next: an overload is to be seen several times in a row
+
+Each = Callable[[Iterable[str], Callable[[str], object]], None]
+
+
+class Readiness:
+    """Looks at what one leader knows, and keeps the ``words`` by application.
+
+    ``clock``: seconds since the epoch; ``steady``: that nobody sets; ``busy``: for which the asking thread had a core.
+    """
+
+    def __init__(
+        self,
+        leader: Leader,
+        collector: Collector,
+        occasions: Occasions,
+        clock: Callable[[], float],
+        steady: Callable[[], float],
+        busy: Callable[[], float],
+    ) -> None:
+        self.words: dict[str, str] = {}
+        self._leader = leader
+        self._collector = collector
+        self._occasions = occasions
+        self._clock = clock
+        self._steady = steady
+        self._busy = busy
+        self._window = 0.0  # when the present one began
+        self._looked: set[str] = set()  # applications, in this window
+        self._not_before: dict[str, float] = {}  # application -> when its model may be made again
+
+    def look(self, applications: Iterable[str], each: Each) -> None:
+        """Look at those that were not looked at in this window. ``each`` acts on several; may raise StoreError."""
+        now, known = self._steady(), set(applications)
+        if now >= self._window + self._leader.settings.agent.window:
+            self._window = now
+            self._looked.clear()
+        self.words = only(self.words, known)
+        self._not_before = only(self._not_before, known)
+        each(sorted(known - self._looked), self._look)
+
+    def again(self, application: str) -> None:
+        """What is said of it is no longer so: look at it next time, whatever that takes."""
+        self.words.pop(application, None)
+        self._looked.discard(application)
+        self._not_before.pop(application, None)
+
+    def forget(self) -> None:
+        """Another controller leads."""
+        self.words.clear()
+        self._looked.clear()
+        self._not_before.clear()
+        self._window = 0.0
+
+    def _look(self, application: str) -> None:
+        self._looked.add(application)
+        migration = self._leader.migrations.running.get(application)
+        if migration is not None:
+            self.words[application] = migration.sentence()
+            return
+        facts = self._collector.gather(application)  # read on in any case: what is trimmed unread is lost
+        began = self._steady()
+        if facts is None or began < self._not_before.get(application, began):
+            return
+        with CpuShare(_SHARE, _LONGEST_REST, self._busy) as work:
+            settings, now = measured_only(self._leader.settings), self._clock()
+            arguments = (application, facts.report, facts.batches, facts.windows, settings, now)
+            found = take_snapshot(*arguments, self._leader.orders.nodes)
+            if isinstance(found, NotReady):
+                self._occasions.not_ready(application)
+                words = f"not ready: {found.sentence}"
+            else:
+                usable = self._occasions.usable(facts.report)
+                self._occasions.look(application, found, facts.batches, usable, self._window)
+                resting = self._leader.migrations.resting(application, self._clock())
+                rest = f", cool-down for {resting:.0f} s" if resting else ""
+                placed = sum(stage.n for stage in found.workload.placeable)
+                held = self._occasions.guard.words(application, self._clock())
+                words = f"ready: {placed} partitions on {found.cluster.size} executors{rest}{held}"
+        self.words[application] = words
+        self._not_before[application] = began + work.rest
