@@ -6,6 +6,8 @@ import msgspec
 
 from rechannel.wire.body import Body, Moment, Number, Whole
 
+# Rows come by the hundred thousand and hold nothing that could hold them: `gc=False` keeps the collector off them.
+
 __all__ = [
     "AgentEvidence",
     "AgentWindow",
@@ -36,7 +38,7 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[tuple[Moment, Number, Number]] = []  # end of each sample's part of the window, JVM and Python CPU in it
 
 
-class StreamRow(msgspec.Struct, frozen=True, array_like=True):
+class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one map task sends: bytes to each downstream partition, off its shuffle index file."""
 
     application: str
@@ -81,7 +83,7 @@ class AgentEvidence(Body, frozen=True, tag="agent-evidence", kw_only=True):
     closed: list[ClosedStore]
 
 
-class TaskRow(msgspec.Struct, frozen=True, array_like=True):
+class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One successful task of a batch."""
 
     task: Whole
