@@ -68,20 +68,28 @@ def headline(figures: Mapping[str, Any]) -> str:
         "| --- | ---: | ---: | ---: |",
     ]
     apart = []
+    reaches: dict[int, float] = {}
     for label, sessions in groups.items():
         cells = {way: found["mean"] for way, found in table(sessions, chance).items() if "mean" in found}
         if ADAPTIVE.name not in cells:
             continue
-        said = " | ".join(_with_range(cells[way]) if way in cells else "-" for way in _COMPARED)
+        said = " | ".join(_shown(cells.get(way)) for way in _COMPARED)
         lines.append(f"| {label} | {said} | {cells[ADAPTIVE.name].sessions} |")
+        reaches[cells[ADAPTIVE.name].sessions] = cells[ADAPTIVE.name].reach
         own, other = (cells.get(way) for way in _COMPARED)
         if own is not None and other is not None and (word := _against(other, own)):
             apart.append(f"{word} in {label}")
     if len(lines) == 2:
         return ""
     differ = f"`{_COMPARED[0]}` is {', '.join(apart)}" if apart else "nowhere a difference beyond chance"
-    lines += ["", f"Between `{_COMPARED[0]}` and `{_COMPARED[1]}` (partitions dealt round): {differ}."]
-    return "\n".join(lines)
+    known = [f"{reach:.2f} of {_sessions(count)}" for count, reach in sorted(reaches.items()) if math.isfinite(reach)]
+    factor = f"up to a factor of {', '.join(known)}" if known else "what is not known yet"
+    said = (
+        "Less is better; in brackets the least and the most of the sessions, each with a starting placement and keys "
+        f"of its own. Chance alone makes {factor} (95 %); bold is what is beyond that. Between `{_COMPARED[0]}` and "
+        f"`{_COMPARED[1]}` (partitions dealt round): {differ}."
+    )
+    return "\n".join([*lines, "", said])
 
 
 def section(figures: Mapping[str, Any]) -> str:
@@ -228,7 +236,8 @@ def _turns(session: Mapping[str, Any]) -> str:
     """Return a session's turns with what each way was told, and how long it took from the question to the last move."""
     said = []
     for phase in session["figures"]:
-        last = next(reversed(_orders(session, phase["turn"])), {}) if phase["way"] != SPARK.name else {}
+        orders = _orders(session, phase["turn"]) if phase["way"] != SPARK.name else []
+        last: Mapping[str, Any] = orders[-1] if orders else {}
         decided = ""
         if last.get("moves"):
             took = f" in {last['settled'] - last['asked']:.0f} s" if "settled" in last else ""
@@ -246,11 +255,15 @@ def _cell(cell: Cell | None) -> str:
     return f"*{cell.middle:.2f}*{spread}" if cell.in_noise else f"{cell.middle:.2f}{spread}"
 
 
-def _with_range(cell: Cell) -> str:
-    if math.isinf(cell.reach):
-        return f"{cell.middle:.2f} (chance not known)"
-    middle = f"{cell.middle:.2f}" if cell.in_noise else f"**{cell.middle:.2f}**"
-    return f"{middle} ({cell.middle / cell.reach:.2f} to {cell.middle * cell.reach:.2f})"
+def _sessions(count: int) -> str:
+    return "1 session" if count == 1 else f"{count} sessions"
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    spread = f" ({cell.least:.2f} to {cell.most:.2f})" if cell.sessions > 1 else ""
+    return f"{cell.middle:.2f}{spread}" if cell.in_noise else f"**{cell.middle:.2f}**{spread}"
 
 
 def _against(one: Cell, other: Cell) -> str:

@@ -87,9 +87,8 @@ def _short(figures: Mapping[str, Any]) -> str:
         return "Not measured.\n"
     return (
         f"{said}\n\n"
-        "Less is better; in brackets what chance may make of it (95 %), bold where that leaves a difference. One "
-        "query counts words; its state is small, so that moving is cheap. A decision is asked for some batches after "
-        f"the event: how soon Rechannel notices by itself is not in these figures.{quick}\n"
+        "One query counts words; its state is small, so that moving is cheap. A decision is asked for some batches "
+        f"after the event: how soon Rechannel notices by itself is not in these figures.{quick}\n"
     )
 
 
@@ -99,7 +98,7 @@ def put_in(text: str, figures: Mapping[str, Any]) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"there is no {BEGIN} with {END} after it")
-    return f"{before}{begin}\n{_short(figures)}{end}{after}"
+    return f"{before}{begin}\n\n{_short(figures)}\n{end}{after}"
 
 
 def draw(found: Mapping[str, Any], directory: Path) -> None:
