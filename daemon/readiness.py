@@ -1,7 +1,8 @@
 """What the leader says of each application: whether it could be decided on, and why not, or how its migration gets on.
 
 It looks at each once an agent window. What takes long is the model, seconds for tens of thousands of partitions: that
-is made anew only so often that it takes a fifth of a core, though every half a minute at least. What is read off it
+is made anew only so often that it takes a fifth of a core, though every half a minute at least. That an application is
+not ready is seen without it. What is read off it
 tells of overloads too (`Occasions.look`).
 """
 
@@ -13,7 +14,7 @@ from rechannel.daemon.collect import Collector
 from rechannel.daemon.cpu_share import CpuShare
 from rechannel.daemon.leader import Leader
 from rechannel.daemon.occasions import Occasions
-from rechannel.daemon.snapshot import NotReady, measured_only, take_snapshot
+from rechannel.daemon.snapshot import NotReady, measured_only, take_snapshot, unready
 from rechannel.daemon.triggers import only
 
 _SHARE = 0.2  # of a core, for each application
@@ -72,18 +73,27 @@ class Readiness:
         self._window = 0.0
 
     def _look(self, application: str) -> None:
-        self._looked.add(application)
+        try:
+            self._say(application)
+        except Exception:
+            self.words.pop(application, None)  # nobody knows whether they are true still
+            raise
+
+    def _say(self, application: str) -> None:
         migration = self._leader.migrations.running.get(application)
         if migration is not None:
             self.words[application] = migration.sentence()
+            self._looked.add(application)
             return
         facts = self._collector.gather(application)  # read on in any case: what is trimmed unread is lost
-        began = self._steady()
-        if facts is None or began < self._not_before.get(application, began):
+        self._looked.add(application)
+        if facts is None:
+            return
+        began, settings = self._steady(), measured_only(self._leader.settings)
+        arguments = (application, facts.report, facts.batches, facts.windows, settings, self._clock())
+        if began < self._not_before.get(application, began) and unready(*arguments) is None:
             return
         with CpuShare(_SHARE, _LONGEST_REST, self._busy) as work:
-            settings, now = measured_only(self._leader.settings), self._clock()
-            arguments = (application, facts.report, facts.batches, facts.windows, settings, now)
             found = take_snapshot(*arguments, self._leader.orders.nodes)
             if isinstance(found, NotReady):
                 self._occasions.not_ready(application)

@@ -96,7 +96,7 @@ def take_snapshot(
     drained: Collection[str] = (),
 ) -> Snapshot | NotReady:
     """Build the model of an application, or say why it cannot be decided on. ``drained``: nodes to hold no state."""
-    reason = _readiness(application, report, batches, windows, settings, now)
+    reason = unready(application, report, batches, windows, settings, now)
     if reason is not None:
         return reason
     built = build_snapshot(application, report, batches, windows, settings, now, drained)
@@ -312,7 +312,7 @@ def stale_after(settings: Settings) -> float:
     return settings.agent.window * (settings.reschedule.windows + 1)
 
 
-def _readiness(
+def unready(
     application: str,
     report: LinkReport,
     batches: Sequence[BatchReport],
@@ -320,6 +320,7 @@ def _readiness(
     settings: Settings,
     now: float,
 ) -> NotReady | None:
+    """Say why an application cannot be decided on, without building its model; None where nothing stands against it."""
     if not report.executors:
         return NotReady("no-executors", "the application has no executors", transient=True)
     active = [query for query in report.queries if query.active]

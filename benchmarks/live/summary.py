@@ -32,7 +32,7 @@ METRICS: dict[str, str] = {
     "cpu_spread": "CPU spread",
     "memory_spread": "memory spread",
     "all": "mean batch since the event",
-    "longest": "longest batch, moves included",
+    "longest": "longest batch (moves included)",
 }
 """Figure of a phase -> what a table calls it."""
 

@@ -25,8 +25,9 @@ _HOW = f"""\
 **How it is measured.** In a session one query runs through all ways by turns, in an order that chance decides. A way's
 turn begins with every partition on the same uneven placement, drawn as Spark's first batches were seen to place them;
 then comes the event (none in `steady`), ten or more batches later the way is asked for a decision, its moves are
-carried out, and the batches that follow are measured. Where it says "adapts before", a way is asked before the event
-too. `{SPARK.name}` is the same turn with nobody asked: nothing moves. It stands first, last, and between the others.
+carried out, and the batches that follow are measured. Where it says so, a way is asked before the event
+too. `{SPARK.name}` is the same turn with nobody asked: nothing moves. It stands first, last, and after every one or two
+of the others.
 Before the first turn a hundred batches run unmeasured, twenty of them under the nodes' quotas.
 
 **What runs beside it.** Link, agents and controller are there in every turn, those of `{SPARK.name}` too; what they
@@ -43,9 +44,12 @@ nothing to move), treated in the same way, should give 1; how far it is off is c
 sessions of this page, comes the range that chance alone reaches in 95 of 100 cases. *In italics is what lies within
 it*, or where sessions do not agree on the side: no difference is claimed there. With so many figures, one in twenty is
 beyond it by chance all the same. Several sessions are told by their geometric mean, with the least and the most in
-brackets. What another placement to begin with would have made of it is in no range: a session has one."""
+brackets. The range is for the placements that were measured: another one to begin with can change a ratio by more
+(`slowed`), and a few sessions do not tell by how much."""
 _COLUMNS = f"""\
-* *sessions*: how many the row is made of; *seconds*: the mean batch, median over them
+* *sessions*: how many the row is made of
+* *seconds*: the mean batch, median over turns; as ratios are made turn by turn, these are not to be divided
+* no *throughput* where batches follow each other without a pause: it is one over the mean batch
 * *{METRICS["p99"]}* of so few batches is the longest of them
 * *{METRICS["bytes_per_row"]}*: what left the nodes for each row of input, to other nodes, driver and Redis; the
   checkpoint is on the machine's own disk, so state that moves does not go over these links
@@ -85,9 +89,9 @@ def headline(figures: Mapping[str, Any]) -> str:
     known = [f"{reach:.2f} of {_sessions(count)}" for count, reach in sorted(reaches.items()) if math.isfinite(reach)]
     factor = f"up to a factor of {', '.join(known)}" if known else "what is not known yet"
     said = (
-        "Less is better; in brackets the least and the most of the sessions, each with a starting placement and keys "
-        f"of its own. Chance alone makes {factor} (95 %); bold is what is beyond that. Between `{_COMPARED[0]}` and "
-        f"`{_COMPARED[1]}` (partitions dealt round): {differ}."
+        "Less is better; in brackets the least and the most of the sessions, each with a starting placement of its "
+        f"own. Chance alone makes {factor} (95 %); bold is what is beyond that, on the same side in all sessions. "
+        f"Between `{_COMPARED[0]}` and `{_COMPARED[1]}` (as many partitions on each node): {differ}."
     )
     return "\n".join([*lines, "", said])
 
@@ -150,7 +154,7 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"{len(ended)} sessions, {len(phases)} turns: {moved} moves landed, {given_up} given up.",
         f"Rows of the outputs lost: {lost}, doubled: {doubled}, with another value: {different};",
-        f"outputs unlike the batch computation: {wrong} of {len(audits)}.",
+        f"outputs unlike the batch computation: {wrong} of {len(audits)}. What is left out here stands under *Limits*.",
         f"Failed task attempts: {failed}, of which {killed} where the situation itself kills an executor or a node.",
     ]
 
@@ -186,7 +190,7 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         if situation.rest
         else ""
     )
-    adapts = " Every way adapts before it." if situation.acts_before else ""
+    adapts = " Every way is asked before it too." if situation.acts_before else ""
     spiked = f" ({given['rows'] * given['spike']:,.0f} from the event on)" if given.get("spike", 1) != 1 else ""
     counts = sorted({phase["batches"] for session in sessions for phase in session["figures"]})
     measured = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
@@ -212,7 +216,7 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         lines.append(f"| `{way}` | {said} |")
     lines += ["", _verdict(cells, shown, unequal=situation.event == "slow" or bool(sessions[0]["shape"].get("speeds")))]
     lines += [f"`{way}`'s source reports of its own system: {said}." for way, said in _SOURCES.items() if way in cells]
-    lines += ["", "In the order of their turns, mean batch and what was decided last:", ""]
+    lines += ["", "Turns in order: mean batch, and the last decision (those before the event are in *moves*).", ""]
     return [*lines, *(f"* {_turns(session)}" for session in sessions), ""]
 
 
@@ -298,5 +302,5 @@ def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str], *, u
         known = {way: _against(found["mean"], own["mean"]) for way, found in cells.items() if "mean" in found}
         apart = [f"it is {word} than `{way}`" for way, word in known.items() if word]
         if len(known) > 1:
-            sentences.append(f"By the mean batch, beyond chance: {', '.join(apart) or 'none is apart from it'}.")
+            sentences.append(f"By the mean batch, beyond chance: {', '.join(apart) or 'no other way differs from it'}.")
     return " ".join(sentences)

@@ -122,10 +122,10 @@ def _why(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         (
-            f"Where `adaptive` is behind the proposed way here, it moves {moves['adaptive']:g} instances and not "
-            f"{moves['proposed']:g}, so more of the hundred seconds is migration ({seconds(lasts['adaptive'])} against "
-            f"{seconds(lasts['proposed'])}). It looks for the shortest batches from then on, and knows nothing of "
-            "deviation; the last column has what either leaves behind."
+            f"Where `adaptive` is behind the proposed way here: in runs that moved anything, it moves "
+            f"{moves['adaptive']:g} instances and not {moves['proposed']:g}, so more of the hundred seconds is "
+            f"migration ({seconds(lasts['adaptive'])} against {seconds(lasts['proposed'])}). It looks for the shortest "
+            "batches from then on, and knows nothing of deviation; the last column has what either leaves behind."
         )
     ]
 
@@ -231,7 +231,8 @@ def _large(part: Mapping[str, Any]) -> list[str]:
         ),
         (
             "The largest difference that a policy makes to a query's mean batch, by the median query, is "
-            f"{max(abs(row['over_as_is']['median'] - 1) for row in part['rows']):.0%}."
+            f"{max(abs(row['over_as_is']['median'] - 1) for row in part['rows']):.0%}. Where that is below the fit's "
+            "median error above, it is to be read as no difference."
         ),
         "![mean batch over the time](images/simulation-large.svg)",
     ]

@@ -24,7 +24,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 from integration import common
-from unit.daemon.fakes import APP, QUERY, World
+from unit.daemon.fakes import APP, QUERY, World, query
 
 from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
@@ -296,10 +296,12 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
     batch = store.last(keys.BATCHES, APP, 1)[0].body
     window = store.last(keys.WINDOWS, HOST, 1)[0].body
     rows = batch.stages[1].tasks * 2000  # some 2 MB each
+    world.queries = [query(world.placement, name) for name in ("q1", "q2", "q3")]
     seen: list[int] = []
     for number in range(100, 250):
         stage = msgspec.structs.replace(batch.stages[1], tasks=rows)
         large = msgspec.structs.replace(batch, batch=number, end=time.time(), stages=[batch.stages[0], stage])
+        large = msgspec.structs.replace(large, query=f"q{1 + number % 3}")
         store.append(keys.BATCHES, APP, author.envelope(large, ttl=60, application=APP, run="run-1"))
         sent = [StreamRow(APP, "0", 0, number * 40 + task, [300] * 2000) for task in range(40)]
         wide = msgspec.structs.replace(window, end=time.time(), streams=sent)

@@ -624,3 +624,39 @@ def test_what_runs_is_told_every_window_however_long_a_model_takes(
     clock.sleep(5)
     made.observe()
     assert state(store).applications[APP].endswith("1 of 3 moves landed")
+
+
+def test_what_is_not_ready_is_seen_however_long_a_model_takes(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = FakeClock(0.0)
+    made = controller(store, clock, busy=busy)
+    monkeypatch.setattr(readiness, "take_snapshot", lambda *given: (busy.sleep(60), take_snapshot(*given))[1])
+    world.ready()
+    made.observe()
+    clock.sleep(25)
+    world.report()
+    made.observe()
+    assert state(store).applications[APP].startswith("not ready: fresh figures for 0 of 4 executors")
+
+
+def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    assert state(store).applications[APP].startswith("ready: ")
+    looks: list[str] = []
+
+    def odd(application: str, *_: Any) -> None:
+        looks.append(application)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(readiness, "take_snapshot", odd)
+    for _ in range(8):
+        clock.sleep(1)
+        world.ready()
+        made.observe()
+    assert state(store).applications == {}
+    assert looks == [APP], "once a window"
