@@ -580,35 +580,40 @@ def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock
     assert made.decide_all()[0].reason == "query-problem"
 
 
+class Laborious:
+    """A controller whose models take so many seconds of work each; ``looks``: when they were made."""
+
+    def __init__(self, store: FakeStore, clock: FakeClock, patch: pytest.MonkeyPatch, worked: float = 60.0) -> None:
+        busy = FakeClock(0.0)
+        self.controller = controller(store, clock, busy=busy)
+        self.looks: list[float] = []
+
+        def slow(*arguments: Any) -> Any:
+            self.looks.append(clock())
+            busy.sleep(worked)
+            return take_snapshot(*arguments)
+
+        patch.setattr(readiness, "take_snapshot", slow)
+
+
 @pytest.mark.parametrize(("worked", "rest"), [(0.5, 5.0), (2.0, 10.0), (2.1, 15.0), (60.0, 30.0)])
 def test_a_model_that_takes_much_work_is_made_less_often(
     store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, worked: float, rest: float
 ) -> None:
     """None takes more than a fifth of a core over time, as long as that makes it no rarer than every half a minute."""
-    busy = FakeClock(0.0)
-    made = controller(store, clock, busy=busy)
-    looks: list[float] = []
-
-    def slow(*arguments: Any) -> Any:
-        looks.append(clock())
-        busy.sleep(worked)
-        return take_snapshot(*arguments)
-
-    monkeypatch.setattr(readiness, "take_snapshot", slow)
+    made = Laborious(store, clock, monkeypatch, worked)
     for _ in range(200):
         world.ready()
-        made.observe()
+        made.controller.observe()
         clock.sleep(0.5)
-    gaps = {after - before for before, after in itertools.pairwise(looks)}
+    gaps = {after - before for before, after in itertools.pairwise(made.looks)}
     assert gaps == {rest}
 
 
 def test_what_runs_is_told_every_window_however_long_a_model_takes(
     store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy = FakeClock(0.0)
-    made = controller(store, clock, busy=busy)
-    monkeypatch.setattr(readiness, "take_snapshot", lambda *given: (busy.sleep(60), take_snapshot(*given))[1])
+    made = Laborious(store, clock, monkeypatch).controller
     world.ready()
     made.observe()
     assert state(store).applications[APP].startswith("ready: ")
@@ -629,9 +634,7 @@ def test_what_runs_is_told_every_window_however_long_a_model_takes(
 def test_what_is_not_ready_is_seen_however_long_a_model_takes(
     store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy = FakeClock(0.0)
-    made = controller(store, clock, busy=busy)
-    monkeypatch.setattr(readiness, "take_snapshot", lambda *given: (busy.sleep(60), take_snapshot(*given))[1])
+    made = Laborious(store, clock, monkeypatch).controller
     world.ready()
     made.observe()
     clock.sleep(25)
