@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
+from sys import intern
 from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
@@ -146,6 +147,8 @@ class Collector:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application or body.query not in own:
                 continue
+            for task in (task for run in body.stages for task in run.tasks):
+                force_setattr(task, "executor", intern(task.executor))  # one string for all tasks, not one for each
             kept = known.batches.setdefault(body.query, deque(maxlen=keys.BATCHES.bound))
             kept.append((envelope.run, body, len(encode(envelope))))
             tasks = sum(len(run.tasks) for _, batch, _ in kept for run in batch.stages)

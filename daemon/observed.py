@@ -193,16 +193,25 @@ def observations(batches: Iterable[BatchReport], last: Mapping[str, int], execut
     ``last``: query -> number of the oldest of its last batches, those that count as now.
     """
     stages: dict[str, int] = {}
-    found: list[tuple[float, ...]] = []
+    found: list[FloatArray] = [np.empty((0, 6))]
     for batch in batches:
         now = batch.batch >= last.get(batch.query, 0)
         for key, run in stage_keys(batch.query, batch):
             stage = stages.setdefault(key, len(stages))
-            for task in run.tasks:
-                partition = task.partition if run.stateful >= 0 else -1
-                executor = executors.get(task.executor, -1)
-                found.append((stage, partition, executor, now, busy_seconds(task), max(0, task.rows_in)))
-    table = np.array(found, dtype=np.float64).reshape(len(found), 6).T
+            rows = [
+                (
+                    stage,
+                    task.partition if run.stateful >= 0 else -1,
+                    executors.get(task.executor, -1),
+                    now,
+                    busy_seconds(task),
+                    max(0, task.rows_in),
+                )
+                for task in run.tasks
+            ]
+            # An array for each run: as tuples, all tasks together would take several times as much memory.
+            found.append(np.array(rows, dtype=np.float64).reshape(len(rows), 6))
+    table = np.concatenate(found).T
     stage, partition, executor = (column.astype(np.int64) for column in table[:3])
     return Observations(stage, partition, executor, table[3] > 0, table[4], table[5])
 

@@ -1,9 +1,8 @@
 """What the leader says of each application: whether it could be decided on, and why not, or how its migration gets on.
 
 It looks at each once an agent window. What takes long is the model, seconds for tens of thousands of partitions: that
-is made anew only so often that it takes a fifth of a core, though every half a minute at least. That an application is
-not ready is seen without it. What is read off it
-tells of overloads too (`Occasions.look`).
+is made anew only so often that it takes a fifth of a core, though every half a minute at least. What is read off it
+tells of overloads too (`Occasions.look`). That an application is not ready is seen without it.
 """
 
 from __future__ import annotations

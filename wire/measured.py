@@ -6,8 +6,6 @@ import msgspec
 
 from rechannel.wire.body import Body, Moment, Number, Whole
 
-# Rows come by the hundred thousand and hold nothing that could hold them: `gc=False` keeps the collector off them.
-
 __all__ = [
     "AgentEvidence",
     "AgentWindow",
@@ -38,6 +36,7 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[tuple[Moment, Number, Number]] = []  # end of each sample's part of the window, JVM and Python CPU in it
 
 
+# Rows come by the hundred thousand and hold nothing that could hold them: `gc=False` keeps the collector off them.
 class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one map task sends: bytes to each downstream partition, off its shuffle index file."""
 

@@ -30,7 +30,6 @@ from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon.cli import main
-from rechannel.daemon.collect import _BYTES_KEPT
 from rechannel.daemon.exits import Exit
 from rechannel.migration.link.courier import Courier
 from rechannel.wire import keys
@@ -317,7 +316,7 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
         seen.append(process.memory_info().rss)
         time.sleep(0.15)  # the controller reads on every few seconds
     grown = max(seen) - seen[0]
-    assert max(seen) < 12 * _BYTES_KEPT, f"{[rss // MIB for rss in seen]}"
+    assert max(seen) < 1000 * MIB, f"{[rss // MIB for rss in seen]}"
     assert len(link._closed) <= 10_000 and here.memory_info().rss < 2000 * MIB
     assert link.refused > 0
     print(f"controller grew by {grown / MIB:.0f} MiB to {max(seen) / MIB:.0f} MiB in {len(seen)} rounds")
