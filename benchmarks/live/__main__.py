@@ -44,6 +44,7 @@ def main() -> None:
     )
     parser.add_argument("--rootless", action="store_true", help="loopback addresses, quotas by stopping processes")
     parser.add_argument("--rows", type=int, metavar="N", help="of a batch [default: the workload's]")
+    parser.add_argument("--keys", type=int, metavar="N", help="different keys [default: the workload's]")
     parser.add_argument("--skew", type=float, metavar="S", help="exponent of Zipf's law over the keys")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of placements and of the order of ways")
     parser.add_argument("--resume", action="store_true", help="go on with what FILE does not have yet")
@@ -88,7 +89,9 @@ def main() -> None:
         for number, (situation, workload, repeat) in enumerate(wanted):
             minutes = (time.monotonic() - began) / 60
             seed = arguments.seed + repeat
-            given = comparison.input_of(workload, SITUATIONS[situation], lengths, arguments.rows, arguments.skew)
+            given = comparison.input_of(
+                workload, SITUATIONS[situation], lengths, arguments.rows, arguments.keys, arguments.skew
+            )
             order = comparison.in_turns(chosen, f"{seed} {situation}")
             keep: dict[str, Any] = {
                 "situation": situation,

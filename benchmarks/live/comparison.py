@@ -32,11 +32,20 @@ HELD = 20  # batches under quotas before the first way: a first session's first 
 
 
 def input_of(
-    workload: str, situation: Situation, lengths: Lengths, rows: int | None = None, skew: float | None = None
+    workload: str,
+    situation: Situation,
+    lengths: Lengths,
+    rows: int | None = None,
+    keys: int | None = None,
+    skew: float | None = None,
 ) -> Input:
-    """Return the input that a workload gets in a situation; ``rows`` and ``skew`` None: by the workload's own."""
+    """Return the input that a workload gets in a situation; what is None is the workload's own."""
     chosen = workloads()[workload]
-    given = Input(int(chosen.rows * ROWS) if rows is None else rows, chosen.keys, chosen.skew if skew is None else skew)
+    given = Input(
+        int(chosen.rows * ROWS) if rows is None else rows,
+        chosen.keys if keys is None else keys,
+        chosen.skew if skew is None else skew,
+    )
     if situation.event == "drift":
         return replace(given, cycle=lengths.cycle, drift_at=(lengths.event,))
     if situation.event == "spike":

@@ -13,7 +13,6 @@ import json
 import math
 import statistics
 from bisect import bisect
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -103,15 +102,18 @@ def group(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         if not _flaw(session):
             key = [session[name] for name in ("situation", "workload", "shape", "input", "lengths")] + _bed(session)
             alike.setdefault(json.dumps(key, sort_keys=True), []).append(session)
-    labels = Counter(_label(sessions[0]) for sessions in alike.values())
-    named = {}
+    by_label: dict[str, list[list[dict[str, Any]]]] = {}
     for sessions in alike.values():
-        label, given, lengths = _label(sessions[0]), sessions[0]["input"], sessions[0]["lengths"]
-        if labels[label] > 1:
-            label += f", {given['rows']} rows, {given['keys']} keys, skew {given['skew']:g}, {lengths['after']} batches"
-        while label in named:
-            label += ", others"
-        named[label] = sessions
+        by_label.setdefault(_label(sessions[0]), []).append(sessions)
+    named = {}
+    for label, groups in by_label.items():
+        details = [_detail(sessions[0]) for sessions in groups]
+        differing = [name for name in details[0] if len({detail[name] for detail in details}) > 1]
+        for sessions, detail in zip(groups, details, strict=True):
+            full = ", ".join([label, *(detail[name] for name in differing)])
+            while full in named:
+                full += ", others"
+            named[full] = sessions
     return named
 
 
@@ -195,6 +197,17 @@ def _label(session: Mapping[str, Any]) -> str:
     shape = {key: value for key, value in session["shape"].items() if _plain(value) != _plain(usual.get(key))}
     said = [_SAID[key].format(_plain(value)) for key, value in shape.items() if key in _SAID]
     return ", ".join([session["situation"], session["workload"], *said])
+
+
+def _detail(session: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what sessions with the same label may differ by."""
+    given = session["input"]
+    return {
+        "rows": f"{given['rows']:,} rows",
+        "keys": f"{given['keys']:,} keys",
+        "skew": f"skew {given['skew']:g}",
+        "after": f"{session['lengths']['after']} batches",
+    }
 
 
 def _bed(session: Mapping[str, Any]) -> list[object]:

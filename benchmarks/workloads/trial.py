@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -60,6 +62,7 @@ def session(partitions: int, events: Path | None = None) -> Iterator[SparkSessio
     """Open a session of two cores; ``events``: where Spark writes what its tasks cost."""
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not whatever python3 there is: functions want pandas
     builder = SparkSession.builder.master("local[2]").appName("workloads")
     conf: dict[str, Any] = {
         "spark.ui.enabled": "false",

