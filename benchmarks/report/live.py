@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.live.catalog import workloads
 from benchmarks.live.situations import SITUATIONS
 from benchmarks.live.summary import BETTER, METRICS, Cell, Noise, group, left_out, noise, table
 from benchmarks.live.ways import ADAPTIVE, SPARK
@@ -191,6 +192,8 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         else ""
     )
     adapts = " Every way is asked before it too." if situation.acts_before else ""
+    known = workloads().get(sessions[0]["workload"])
+    summary = f" `{known.name}`: {known.summary}" if known else ""
     spiked = f" ({given['rows'] * given['spike']:,.0f} from the event on)" if given.get("spike", 1) != 1 else ""
     counts = sorted({phase["batches"] for session in sessions for phase in session["figures"]})
     measured = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
@@ -198,8 +201,8 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         f"### {label}",
         "",
         (
-            f"{situation.summary}{adapts}{rest} {given['rows']:,} rows a batch{spiked}, {given['keys']:,} keys in "
-            f"{sessions[0]['shape']['partitions']} partitions; {measured} batches measured in a turn."
+            f"{situation.summary}{adapts}{rest}{summary} {given['rows']:,} rows a batch{spiked}, {given['keys']:,} keys"
+            f" in {sessions[0]['shape']['partitions']} partitions; {measured} batches measured in a turn."
         ),
         "",
         f"| way | sessions | seconds | {' | '.join(METRICS[metric] for metric in shown)} | moves | placed |",

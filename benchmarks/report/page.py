@@ -87,7 +87,7 @@ def _short(figures: Mapping[str, Any]) -> str:
         return "Not measured.\n"
     return (
         f"{said}\n\n"
-        "One query counts words; its state is small. These are batches after the moves, in `lost` and `joined` thirty "
+        "One query a session, whose state is small. These are batches after the moves, in `lost` and `joined` thirty "
         "batches later still: what moving itself costs is on the page with *mean batch since the event* and *longest "
         "batch*, and can take up much of the gain. In `slowed`, `drift` and `lost` each way had been asked before the "
         "event too, and what that was worth is in here. A decision is asked for some batches after the event: how soon "

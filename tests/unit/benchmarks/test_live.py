@@ -271,6 +271,7 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     assert "Rows of the outputs lost: 0, doubled: 0, with another value: 0;" in text
     assert "steady, word-count 1.01, 0.99" in text, "each turn that chance is known of"
     assert "Made by `python -m benchmarks.live --quick`." in text
+    assert "`word-count`: Words, counted; nothing is combined before the shuffle. 1,000 rows a batch, 10 keys" in text
     assert "| throughput |" not in text, "without a pause it is one over the mean batch"
     assert "Not measured for this page: drift, joined, lost, slowed, spike." in text
     slow = session([*SPARKS, ("adaptive", 1.01), ("even", 1.0), ("spark", 1.0)])
