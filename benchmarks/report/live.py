@@ -81,8 +81,7 @@ def headline(figures: Mapping[str, Any]) -> str:
         said = " | ".join(_shown(cells.get(way)) for way in _COMPARED)
         lines.append(f"| {label} | {said} | {cells[ADAPTIVE.name].sessions} |")
         reaches[cells[ADAPTIVE.name].sessions] = cells[ADAPTIVE.name].reach
-        own, other = (cells.get(way) for way in _COMPARED)
-        if own is not None and other is not None and (word := _against(other, own)):
+        if word := _against(_COMPARED[1], sessions, chance):
             apart.append(f"{word} in {label}")
     if len(lines) == 2:
         return ""
@@ -126,8 +125,7 @@ def _testbed(sessions: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"{max(len(each['nodes']) for each in known)} nodes on one machine of {box['cores']} cores "
         f"({box['processor']}, {box['memory_mb'] // 1024} GB), Spark {box['spark']}. "
-        f"Network: {_each(known, 'network')}. CPU: {_each(known, 'cpu')}. Memory: {one['memory']}. "
-        f"Made by {', '.join(_commands(sessions))}."
+        f"Network: {_each(known, 'network')}. CPU: {_each(known, 'cpu')}. Memory: {one['memory']}."
     )
 
 
@@ -202,7 +200,8 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         "",
         (
             f"{situation.summary}{adapts}{rest}{summary} {given['rows']:,} rows a batch{spiked}, {given['keys']:,} keys"
-            f" in {sessions[0]['shape']['partitions']} partitions; {measured} batches measured in a turn."
+            f" in {sessions[0]['shape']['partitions']} partitions; {measured} batches measured in a turn. "
+            f"Made by {', '.join(_commands(sessions))}."
         ),
         "",
         f"| way | sessions | seconds | {' | '.join(METRICS[metric] for metric in shown)} | moves | placed |",
@@ -217,7 +216,12 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         placed = "/".join(str(count) for count in phases[0]["placed"].values())
         said = " | ".join([str(len(having)), f"{seconds:.2f}", *row, _moves(having, way), placed])
         lines.append(f"| `{way}` | {said} |")
-    lines += ["", _verdict(cells, shown, unequal=situation.event == "slow" or bool(sessions[0]["shape"].get("speeds")))]
+    lines += [
+        "",
+        _verdict(
+            sessions, chance, shown, unequal=situation.event == "slow" or bool(sessions[0]["shape"].get("speeds"))
+        ),
+    ]
     lines += [f"`{way}`'s source reports of its own system: {said}." for way, said in _SOURCES.items() if way in cells]
     lines += ["", "Turns in order: mean batch, and the last decision (those before the event are in *moves*).", ""]
     return [*lines, *(f"* {_turns(session)}" for session in sessions), ""]
@@ -273,15 +277,26 @@ def _shown(cell: Cell | None) -> str:
     return f"{cell.middle:.2f}{spread}" if cell.in_noise else f"**{cell.middle:.2f}**{spread}"
 
 
-def _against(one: Cell, other: Cell) -> str:
-    """Say how ``other`` is against ``one`` beyond chance, each having its own; "" where it is not."""
+def _against(way: str, sessions: Sequence[Mapping[str, Any]], chance: Mapping[str, Noise]) -> str:
+    """Say how the default policy is against another way beyond chance, each having its own; "" where it is not.
+
+    Only sessions that have both count: what there is to gain differs from one to the next.
+    """
+    both = [each for each in sessions if {way, ADAPTIVE.name} <= {phase["way"] for phase in each["figures"]}]
+    found = table(both, {"mean": chance["mean"]})
+    if not all("mean" in found.get(name, {}) for name in (way, ADAPTIVE.name)):
+        return ""
+    one, other = found[way]["mean"], found[ADAPTIVE.name]["mean"]
     reach = math.exp(min(50.0, math.hypot(math.log(one.reach), math.log(other.reach))))
     ratio = one.middle / other.middle
     return "faster" if ratio > reach else "slower" if ratio * reach < 1 else ""
 
 
-def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str], *, unequal: bool) -> str:
+def _verdict(
+    sessions: Sequence[Mapping[str, Any]], chance: Mapping[str, Noise], shown: Sequence[str], *, unequal: bool
+) -> str:
     """Say plainly where the default policy is ahead, and where it is not."""
+    cells = table(sessions, chance)
     own = cells.get(ADAPTIVE.name)
     if own is None:
         return "The default policy was not measured here."
@@ -302,8 +317,11 @@ def _verdict(cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str], *, u
         )
     ]
     if "mean" in own:
-        known = {way: _against(found["mean"], own["mean"]) for way, found in cells.items() if "mean" in found}
+        known = {way: _against(way, sessions, chance) for way in cells if way != ADAPTIVE.name}
         apart = [f"it is {word} than `{way}`" for way, word in known.items() if word]
-        if len(known) > 1:
-            sentences.append(f"By the mean batch, beyond chance: {', '.join(apart) or 'no other way differs from it'}.")
+        if known:
+            sentences.append(
+                f"By the mean batch of sessions that have both, beyond chance: "
+                f"{', '.join(apart) or 'no other way differs from it'}."
+            )
     return " ".join(sentences)

@@ -263,6 +263,14 @@ def test_spark_stands_first_last_and_beside_every_way(count: int) -> None:
     assert order == in_turns(names, "0 steady")
 
 
+def test_ways_are_compared_in_sessions_that_have_both() -> None:
+    one = session([*SPARKS, ("adaptive", 0.2), ("spark", 1.0)])
+    other = session([*SPARKS, ("adaptive", 0.9), ("even", 0.9), ("spark", 1.0)])
+    text = live.section({"quick": True, "sessions": [one, other]})
+    assert "beyond chance: no other way differs from it." in text, "there was more to gain where even did not run"
+    assert "nowhere a difference beyond chance" in live.headline({"sessions": [one, other]})
+
+
 def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     one = session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])
     text = live.section({"quick": True, "sessions": [one]})
