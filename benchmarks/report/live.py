@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.live.catalog import workloads
 from benchmarks.live.situations import SITUATIONS
-from benchmarks.live.summary import BETTER, METRICS, Cell, Noise, group, left_out, noise, table
+from benchmarks.live.summary import BETTER, METRICS, Cell, Noise, group, left_out, noise, still, table
 from benchmarks.live.ways import ADAPTIVE, SPARK
 
 __all__ = ["headline", "section"]
@@ -73,6 +73,7 @@ def headline(figures: Mapping[str, Any]) -> str:
         "| --- | ---: | ---: | ---: |",
     ]
     apart = []
+    compared = 0
     reaches: dict[int, float] = {}
     for label, sessions in groups.items():
         cells = {way: found["mean"] for way, found in table(sessions, chance).items() if "mean" in found}
@@ -81,17 +82,19 @@ def headline(figures: Mapping[str, Any]) -> str:
         said = " | ".join(_shown(cells.get(way)) for way in _COMPARED)
         lines.append(f"| {label} | {said} | {cells[ADAPTIVE.name].sessions} |")
         reaches[cells[ADAPTIVE.name].sessions] = cells[ADAPTIVE.name].reach
+        compared += _COMPARED[1] in cells
         if word := _against(_COMPARED[1], sessions, chance):
-            apart.append(f"{word} in {label}")
+            apart.append(f"{word} in *{label}*")
     if len(lines) == 2:
         return ""
-    differ = f"`{_COMPARED[0]}` is {', '.join(apart)}" if apart else "nowhere a difference beyond chance"
+    differ = f"`{_COMPARED[0]}` is {'; '.join(apart)}" if apart else "nowhere a difference beyond chance"
     known = [f"{reach:.2f} of {_sessions(count)}" for count, reach in sorted(reaches.items()) if math.isfinite(reach)]
     factor = f"up to a factor of {', '.join(known)}" if known else "what is not known yet"
     said = (
         "Less is better; in brackets the least and the most of the sessions, each with a starting placement of its "
         f"own. Chance alone makes {factor} (95 %); bold is what is beyond that, on the same side in all sessions. "
-        f"Between `{_COMPARED[0]}` and `{_COMPARED[1]}` (as many partitions on each node): {differ}."
+        f"Between `{_COMPARED[0]}` and `{_COMPARED[1]}` (as many partitions on each node), in {compared} "
+        f"{'comparison' if compared == 1 else 'comparisons'}: {differ}."
     )
     return "\n".join([*lines, "", said])
 
@@ -200,7 +203,7 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         "",
         (
             f"{situation.summary}{adapts}{rest}{summary} {given['rows']:,} rows a batch{spiked}, {given['keys']:,} keys"
-            f" in {sessions[0]['shape']['partitions']} partitions; {measured} batches measured in a turn. "
+            f" in the input, {sessions[0]['shape']['partitions']} partitions; {measured} batches measured in a turn. "
             f"Made by {', '.join(_commands(sessions))}."
         ),
         "",
@@ -246,6 +249,7 @@ def _moves(sessions: Sequence[Mapping[str, Any]], way: str) -> str:
 def _turns(session: Mapping[str, Any]) -> str:
     """Return a session's turns with what each way was told, and how long it took from the question to the last move."""
     said = []
+    start = next((phase["placed"] for phase in session["figures"] if phase["way"] == SPARK.name), {})
     for phase in session["figures"]:
         orders = _orders(session, phase["turn"]) if phase["way"] != SPARK.name else []
         last: Mapping[str, Any] = orders[-1] if orders else {}
@@ -255,7 +259,10 @@ def _turns(session: Mapping[str, Any]) -> str:
             decided = f" ({last['moves']} moves{took})"
         elif last:
             decided = f" (no move: {last['sentence'].partition(': gain')[0].removeprefix('nothing to move: ')})"
-        said.append(f"{phase['way']} {phase['mean']:.2f} s{decided}")
+        # Where Spark waits too long for an executor, it runs a partition elsewhere, and there it stays.
+        strayed = still(phase) and session["situation"] != "lost" and phase["placed"] != start
+        on = f" on {'/'.join(map(str, phase['placed'].values()))}" if strayed else ""
+        said.append(f"{phase['way']} {phase['mean']:.2f} s{on}{decided}")
     return f"seed {session['seed']}: {', '.join(said)}"
 
 
@@ -280,16 +287,22 @@ def _shown(cell: Cell | None) -> str:
 def _against(way: str, sessions: Sequence[Mapping[str, Any]], chance: Mapping[str, Noise]) -> str:
     """Say how the default policy is against another way beyond chance, each having its own; "" where it is not.
 
-    Only sessions that have both count: what there is to gain differs from one to the next.
+    Only sessions in which both moved something count, as what there is to gain differs from one to the next; they have
+    to agree on the side. That both are divided by the same turns of Spark is left out, which errs on the side of "".
     """
-    both = [each for each in sessions if {way, ADAPTIVE.name} <= {phase["way"] for phase in each["figures"]}]
-    found = table(both, {"mean": chance["mean"]})
-    if not all("mean" in found.get(name, {}) for name in (way, ADAPTIVE.name)):
+    pairs = []
+    for session in sessions:
+        moving = {
+            **session,
+            "figures": [each for each in session["figures"] if each["way"] == SPARK.name or not still(each)],
+        }
+        found = table([moving], {"mean": chance["mean"]})
+        if all("mean" in found.get(name, {}) for name in (way, ADAPTIVE.name)):
+            pairs.append(math.log(found[way]["mean"].middle / found[ADAPTIVE.name]["mean"].middle))
+    if not pairs or min(pairs) <= 0 <= max(pairs):
         return ""
-    one, other = found[way]["mean"], found[ADAPTIVE.name]["mean"]
-    reach = math.exp(min(50.0, math.hypot(math.log(one.reach), math.log(other.reach))))
-    ratio = one.middle / other.middle
-    return "faster" if ratio > reach else "slower" if ratio * reach < 1 else ""
+    beyond = abs(statistics.fmean(pairs)) > math.sqrt(2) * math.log(chance["mean"].reach(len(pairs)))
+    return ("faster" if pairs[0] > 0 else "slower") if beyond else ""
 
 
 def _verdict(
@@ -321,7 +334,7 @@ def _verdict(
         apart = [f"it is {word} than `{way}`" for way, word in known.items() if word]
         if known:
             sentences.append(
-                f"By the mean batch of sessions that have both, beyond chance: "
+                f"By the mean batch, in sessions in which both moved something, beyond chance: "
                 f"{', '.join(apart) or 'no other way differs from it'}."
             )
     return " ".join(sentences)

@@ -2,7 +2,7 @@
 
 In the papers' counts a task's time hardly depends on how many rows it gets: what is done for a row is little beside
 starting the task and committing its state. Here each row is read by Python, and few customers have most of them, so
-partitions differ in what they cost as much as in what they get. It is what `applyInPandasWithState` is used for.
+partitions differ in what they cost the more, the more rows there are. It is what `applyInPandasWithState` is used for.
 """
 
 from __future__ import annotations

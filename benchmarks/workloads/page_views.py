@@ -71,7 +71,7 @@ def unique(feed: Feed) -> list[Output]:
 WORKLOADS = [
     Workload(
         "page-view",
-        "Clicks, counted by page; seven of ten go to one page.",
+        "Clicks of users, counted by page; there are three pages, and seven of ten clicks go to one.",
         "L/F scheduler, simple page view",
         simple,
         rows=500_000,

@@ -269,6 +269,18 @@ def test_ways_are_compared_in_sessions_that_have_both() -> None:
     text = live.section({"quick": True, "sessions": [one, other]})
     assert "beyond chance: no other way differs from it." in text, "there was more to gain where even did not run"
     assert "nowhere a difference beyond chance" in live.headline({"sessions": [one, other]})
+    idle = session([*SPARKS, ("adaptive", 0.5), ("even", 1.0), ("spark", 1.0)])
+    idle["figures"][4]["moves"] = 0
+    assert "no other way differs from it." in live.section({"quick": True, "sessions": [idle]}), "it was Spark as it is"
+    unlike = [session([*SPARKS, ("adaptive", 0.5), ("even", even), ("spark", 1.0)]) for even in (0.9, 0.4)]
+    assert "no other way differs from it." in live.section({"quick": True, "sessions": unlike}), "they do not agree"
+
+
+def test_a_turn_that_was_not_where_it_began_is_marked() -> None:
+    one = session(SPARKS)
+    one["figures"][2]["placed"] = {"node1": 1, "node2": 2}
+    lines = live.section({"quick": True, "sessions": [one, session([("adaptive", 1.0), *SPARKS])]})
+    assert "spark 1.01 s, spark 1.00 s on 1/2" in lines
 
 
 def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
@@ -279,7 +291,10 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     assert "Rows of the outputs lost: 0, doubled: 0, with another value: 0;" in text
     assert "steady, word-count 1.01, 0.99" in text, "each turn that chance is known of"
     assert "Made by `python -m benchmarks.live --quick`." in text
-    assert "`word-count`: Words, counted; nothing is combined before the shuffle. 1,000 rows a batch, 10 keys" in text
+    assert (
+        "`word-count`: Words, counted; nothing is combined before the shuffle. 1,000 rows a batch, 10 keys in the input"
+        in text
+    )
     assert "| throughput |" not in text, "without a pause it is one over the mean batch"
     assert "Not measured for this page: drift, joined, lost, slowed, spike." in text
     slow = session([*SPARKS, ("adaptive", 1.01), ("even", 1.0), ("spark", 1.0)])
@@ -351,7 +366,7 @@ def test_the_headline_goes_between_its_marks() -> None:
     assert text.endswith("<!-- /benchmarks -->\nb\n")
     assert "| steady, word-count | **0.70** | **0.50** | 1 |" in text
     assert "of 1 session (95 %)" in text
-    assert "(as many partitions on each node): `adaptive` is slower in steady, word-count." in text
+    assert "(as many partitions on each node), in 1 comparison: `adaptive` is slower in *steady, word-count*." in text
     assert page.put_in(text, figures) == text
     with pytest.raises(ValueError, match="there is no <!-- benchmarks -->"):
         page.put_in("a", figures)
