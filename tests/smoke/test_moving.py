@@ -31,7 +31,7 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
         loop.start_daemons(1)
         loop.start_application(APP, loop.cluster.conf(executor_cores=2))
         loop.wait("everything is measured", lambda: loop.status(APP).get("readiness", {}).get("ready", False))
-        loop.wait("both queries are spread", lambda: all(len(set(held)) == 2 for held in placements(loop).values()))
+        loop.wait("both queries are spread", lambda: [len(set(held)) for held in placements(loop).values()] == [2, 2])
         loop.wait("what the link did by itself is over", lambda: not loop.status(APP)["moves"])
         yield loop
 
