@@ -249,7 +249,7 @@ def _moves(sessions: Sequence[Mapping[str, Any]], way: str) -> str:
 def _turns(session: Mapping[str, Any]) -> str:
     """Return a session's turns with what each way was told, and how long it took from the question to the last move."""
     said = []
-    start = next((phase["placed"] for phase in session["figures"] if phase["way"] == SPARK.name), {})
+    start: Mapping[str, int] = next((phase["placed"] for phase in session["figures"] if phase["way"] == SPARK.name), {})
     for phase in session["figures"]:
         orders = _orders(session, phase["turn"]) if phase["way"] != SPARK.name else []
         last: Mapping[str, Any] = orders[-1] if orders else {}
