@@ -219,12 +219,9 @@ def _situation(label: str, sessions: Sequence[Mapping[str, Any]], chance: Mappin
         placed = "/".join(str(count) for count in phases[0]["placed"].values())
         said = " | ".join([str(len(having)), f"{seconds:.2f}", *row, _moves(having, way), placed])
         lines.append(f"| `{way}` | {said} |")
-    lines += [
-        "",
-        _verdict(
-            sessions, chance, shown, unequal=situation.event == "slow" or bool(sessions[0]["shape"].get("speeds"))
-        ),
-    ]
+    compared = {way: _against(way, sessions, chance) for way in cells if way != ADAPTIVE.name}
+    unequal = situation.event == "slow" or bool(sessions[0]["shape"].get("speeds"))
+    lines += ["", _verdict(cells, shown, compared, unequal=unequal)]
     lines += [f"`{way}`'s source reports of its own system: {said}." for way, said in _SOURCES.items() if way in cells]
     lines += ["", "Turns in order: mean batch, and the last decision (those before the event are in *moves*).", ""]
     return [*lines, *(f"* {_turns(session)}" for session in sessions), ""]
@@ -260,7 +257,7 @@ def _turns(session: Mapping[str, Any]) -> str:
         elif last:
             decided = f" (no move: {last['sentence'].partition(': gain')[0].removeprefix('nothing to move: ')})"
         # Where Spark waits too long for an executor, it runs a partition elsewhere, and there it stays.
-        strayed = still(phase) and session["situation"] != "lost" and phase["placed"] != start
+        strayed = still(phase) and SITUATIONS[session["situation"]].event != "kill" and phase["placed"] != start
         on = f" on {'/'.join(map(str, phase['placed'].values()))}" if strayed else ""
         said.append(f"{phase['way']} {phase['mean']:.2f} s{on}{decided}")
     return f"seed {session['seed']}: {', '.join(said)}"
@@ -292,13 +289,10 @@ def _against(way: str, sessions: Sequence[Mapping[str, Any]], chance: Mapping[st
     """
     pairs = []
     for session in sessions:
-        moving = {
-            **session,
-            "figures": [each for each in session["figures"] if each["way"] == SPARK.name or not still(each)],
-        }
-        found = table([moving], {"mean": chance["mean"]})
-        if all("mean" in found.get(name, {}) for name in (way, ADAPTIVE.name)):
-            pairs.append(math.log(found[way]["mean"].middle / found[ADAPTIVE.name]["mean"].middle))
+        if {way, ADAPTIVE.name} <= {phase["way"] for phase in session["figures"] if not still(phase)}:
+            found = table([session], {"mean": chance["mean"]})
+            if all("mean" in found.get(name, {}) for name in (way, ADAPTIVE.name)):
+                pairs.append(math.log(found[way]["mean"].middle / found[ADAPTIVE.name]["mean"].middle))
     if not pairs or min(pairs) <= 0 <= max(pairs):
         return ""
     beyond = abs(statistics.fmean(pairs)) > math.sqrt(2) * math.log(chance["mean"].reach(len(pairs)))
@@ -306,10 +300,9 @@ def _against(way: str, sessions: Sequence[Mapping[str, Any]], chance: Mapping[st
 
 
 def _verdict(
-    sessions: Sequence[Mapping[str, Any]], chance: Mapping[str, Noise], shown: Sequence[str], *, unequal: bool
+    cells: Mapping[str, Mapping[str, Cell]], shown: Sequence[str], compared: Mapping[str, str], *, unequal: bool
 ) -> str:
-    """Say plainly where the default policy is ahead, and where it is not."""
-    cells = table(sessions, chance)
+    """Say plainly where the default policy is ahead, and where it is not; ``compared``: what `_against` says by way."""
     own = cells.get(ADAPTIVE.name)
     if own is None:
         return "The default policy was not measured here."
@@ -330,9 +323,8 @@ def _verdict(
         )
     ]
     if "mean" in own:
-        known = {way: _against(way, sessions, chance) for way in cells if way != ADAPTIVE.name}
-        apart = [f"it is {word} than `{way}`" for way, word in known.items() if word]
-        if known:
+        apart = [f"it is {word} than `{way}`" for way, word in compared.items() if word]
+        if compared:
             sentences.append(
                 f"By the mean batch, in sessions in which both moved something, beyond chance: "
                 f"{', '.join(apart) or 'no other way differs from it'}."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.state import GroupStateTimeout
 
 from benchmarks.workloads.base import Feed, Output, Workload
 
@@ -74,8 +75,6 @@ def totals(feed: Feed) -> list[Output]:
     if feed.streaming:
         item = F.struct((F.col("number") % CENTS).alias("id"), F.lit("as shown").alias("name"), "cents")
         event = F.to_json(F.struct("number", "customer", "action", item.alias("item"))).alias("event")
-        from pyspark.sql.streaming.state import GroupStateTimeout
-
         frame = (
             rows.select("batch", "customer", event)
             .groupBy("customer")
