@@ -17,6 +17,7 @@ from rechannel.wire.messages import (
     AgentWindow,
     AnyBody,
     BatchReport,
+    ControllerState,
     Decision,
     DesiredPlacement,
     Envelope,
@@ -471,6 +472,13 @@ def controller(
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:
     return store.get(keys.DESIRED, application)
+
+
+def state(store: FakeStore) -> ControllerState:
+    found = store.get(keys.STATE)
+    assert found is not None
+    assert isinstance(found.body, ControllerState)
+    return found.body
 
 
 def wanted(store: FakeStore, application: str = APP) -> DesiredPlacement:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import msgspec
@@ -10,12 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings
-from rechannel.daemon import readiness
 from rechannel.daemon.controller import Controller
-from rechannel.daemon.snapshot import take_snapshot
 from rechannel.wire import keys
 from rechannel.wire.messages import (
-    ControllerState,
     Decision,
     DesiredPlacement,
     MessageError,
@@ -39,15 +35,9 @@ from unit.daemon.fakes import (
     query,
     request,
     settings,
+    state,
     wanted,
 )
-
-
-def state(store: FakeStore) -> ControllerState:
-    found = store.get(keys.STATE)
-    assert found is not None
-    assert isinstance(found.body, ControllerState)
-    return found.body
 
 
 def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore) -> None:
@@ -578,88 +568,3 @@ def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock
     made.observe()
     assert state(store).applications == {APP: "not ready: no query can be moved: name-of-q1: runs in real-time mode"}
     assert made.decide_all()[0].reason == "query-problem"
-
-
-class Laborious:
-    """A controller whose models take so many seconds of work each; ``looks``: when they were made."""
-
-    def __init__(self, store: FakeStore, clock: FakeClock, patch: pytest.MonkeyPatch, worked: float = 60.0) -> None:
-        busy = FakeClock(0.0)
-        self.controller = controller(store, clock, busy=busy)
-        self.looks: list[float] = []
-
-        def slow(*arguments: Any) -> Any:
-            self.looks.append(clock())
-            busy.sleep(worked)
-            return take_snapshot(*arguments)
-
-        patch.setattr(readiness, "take_snapshot", slow)
-
-
-@pytest.mark.parametrize(("worked", "rest"), [(0.5, 5.0), (2.0, 10.0), (2.1, 15.0), (60.0, 30.0)])
-def test_a_model_that_takes_much_work_is_made_less_often(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, worked: float, rest: float
-) -> None:
-    """None takes more than a fifth of a core over time, as long as that makes it no rarer than every half a minute."""
-    made = Laborious(store, clock, monkeypatch, worked)
-    for _ in range(200):
-        world.ready()
-        made.controller.observe()
-        clock.sleep(0.5)
-    gaps = {after - before for before, after in itertools.pairwise(made.looks)}
-    assert gaps == {rest}
-
-
-def test_what_runs_is_told_every_window_however_long_a_model_takes(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = Laborious(store, clock, monkeypatch).controller
-    world.ready()
-    made.observe()
-    assert state(store).applications[APP].startswith("ready: ")
-    made.decide_all()
-    made.observe()
-    assert state(store).applications[APP].endswith("0 of 3 moves landed")
-    world.obey("steered")
-    world.moves[0] = msgspec.structs.replace(world.moves[0], state="drained")
-    world.report()
-    clock.sleep(5)
-    made.observe()
-    made.follow()
-    clock.sleep(5)
-    made.observe()
-    assert state(store).applications[APP].endswith("1 of 3 moves landed")
-
-
-def test_what_is_not_ready_is_seen_however_long_a_model_takes(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = Laborious(store, clock, monkeypatch).controller
-    world.ready()
-    made.observe()
-    clock.sleep(25)
-    world.report()
-    made.observe()
-    assert state(store).applications[APP].startswith("not ready: fresh figures for 0 of 4 executors")
-
-
-def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.ready()
-    made = controller(store, clock)
-    made.observe()
-    assert state(store).applications[APP].startswith("ready: ")
-    looks: list[str] = []
-
-    def odd(application: str, *_: Any) -> None:
-        looks.append(application)
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(readiness, "take_snapshot", odd)
-    for _ in range(8):
-        clock.sleep(1)
-        world.ready()
-        made.observe()
-    assert state(store).applications == {}
-    assert looks == [APP], "once a window"
