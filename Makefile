@@ -9,7 +9,7 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench chaos docs drills matrix test test-unit test-full lint audit clean install uninstall
+.PHONY: help setup demo bench bench-page chaos docs drills matrix test test-unit test-full lint audit clean install uninstall
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -27,14 +27,22 @@ $(TOOLS): $(STAMP)
 demo: $(STAMP) ## Rebalance a skewed query while it runs; JSON=FILE writes the figures, ARGS=... adds options
 	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
 
-bench: $(STAMP) ## Every benchmark (a night; ARGS=--quick: three hours); writes docs/benchmarks.md, policies.md, migration.md
+bench: $(STAMP) ## Every benchmark (a day or more; ARGS=--quick: three hours); writes docs/benchmarks.md, policies.md, migration.md
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
 	$(BIN)/python -m benchmarks.migration --json out/migration.json --document docs/migration.md $(ARGS)
-	-$(BIN)/python -m benchmarks.live --json out/live.json --runs out/runs.json $(ARGS) # the page says what failed
-	-$(BIN)/python -m benchmarks.nexmark --json out/nexmark.json
+	$(BIN)/python -m benchmarks.forecast --json out/forecast.json $(ARGS)
+	-$(BIN)/python -m benchmarks.monitors --json out/monitors.json $(ARGS)
+	-$(BIN)/python -m benchmarks.workloads --json out/workloads.json $(ARGS)
+	-$(BIN)/python -m benchmarks.live --resume --json out/live.json --runs out/runs.json $(ARGS) # the page says what failed
+	-$(BIN)/python -m benchmarks.nexmark --json out/nexmark.json $(ARGS)
 	$(BIN)/python -m benchmarks.simulation --json out/simulation.json --live out/runs.json $(ARGS)
-	$(BIN)/python -m benchmarks.report --live out/live.json --nexmark out/nexmark.json --simulation out/simulation.json --keep docs/figures --readme README.md
+	$(BIN)/python -m benchmarks.report --live out/live.json --nexmark out/nexmark.json --simulation out/simulation.json --runs out/runs.json --keep docs/figures --readme README.md
+
+bench-page: FIGURES = docs/figures
+bench-page: $(STAMP) ## docs/benchmarks.md again, from the figures in docs/figures; nothing is measured
+	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
+	$(BIN)/python -m benchmarks.report --live $(FIGURES)/live.json --nexmark $(FIGURES)/nexmark.json --simulation $(FIGURES)/simulation.json --notes $(FIGURES)/notes.txt --readme README.md
 
 # What tests call beside Python and no package of the system brings: promtool.
 test test-unit test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)

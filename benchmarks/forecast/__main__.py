@@ -9,8 +9,10 @@ that came: by how much the most loaded executor has more than the mean.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -96,16 +98,19 @@ def measure(kind: str, trials: int, seed: int) -> tuple[float, float, float, flo
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="What a forecast is worth.")
-    parser.add_argument("--trials", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forecast", description="What a forecast is worth.")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
+    parser.add_argument("--trials", type=int, metavar="N", default=300, help="of each kind of load (%(default)s)")
+    parser.add_argument("--seed", type=int, metavar="N", default=1)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
     options = parser.parse_args()
+    trials = options.trials // 10 if options.quick else options.trials
+    rows = {kind: measure(kind, trials, options.seed) for kind in KINDS}
     print(
         "| load | partitions told by a forecast | error over the last value's | uneven by last values | by forecast |"
     )
     print("| --- | --- | --- | --- | --- |")
-    for kind in KINDS:
-        used, error, last, told = measure(kind, options.trials, options.seed)
+    for kind, (used, error, last, told) in rows.items():
         print(f"| {kind} | {used:.1%} | {error:.2f} | {last:.1%} | {told:.1%} |")
     past = np.abs(np.random.default_rng(options.seed).normal(10, 2, (24, 100_000)))
     taken = []
@@ -114,6 +119,11 @@ def main() -> None:
         look_ahead(past, slots_ahead(24, _WANTED))
         taken.append(time.process_time() - began)
     print(f"\n100,000 partitions, 24 slots: {1e3 * min(taken):.0f} ms of CPU time (best of five)")
+    if options.json:
+        names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
+        kinds = {kind: dict(zip(names, row, strict=True)) for kind, row in rows.items()}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps({"trials": trials, "kinds": kinds, "seconds": min(taken)}, indent=1))
 
 
 if __name__ == "__main__":

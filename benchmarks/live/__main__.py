@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live import comparison
+from benchmarks.live.kept import rounded
 from benchmarks.live.runs import runs
 from benchmarks.live.situations import NODES, SITUATIONS, Shape
 from benchmarks.live.summary import left_out
@@ -83,7 +84,6 @@ def main() -> None:
         for workload in arguments.workload or [WORKLOAD]
         for situation in arguments.situation or SITUATIONS
     ]
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     root, began = Path(tempfile.mkdtemp(prefix="rechannel-live-")), time.monotonic()
     try:
         for number, (situation, workload, repeat) in enumerate(wanted):
@@ -108,19 +108,23 @@ def main() -> None:
             say(f"session {number + 1} of {len(wanted)} after {minutes:.1f} minutes: {situation}, {workload}")
             keep |= {"began": time.time(), "machine": machine(), "command": _command(sys.argv[1:])}
             figures["sessions"].append(keep)
-            with keeping(
-                f"{situation}, {workload}", keep, lambda: arguments.json.write_text(json.dumps(figures, indent=1))
-            ):
+            with keeping(f"{situation}, {workload}", keep, lambda: _save(figures, arguments.json, arguments.runs)):
                 comparison.measure(root / str(number), SITUATIONS[situation], given, order, lengths, shape, keep)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    if arguments.runs:
-        arguments.runs.parent.mkdir(parents=True, exist_ok=True)
-        arguments.runs.write_text(json.dumps(runs(figures)))
     say(f"all sessions: {(time.monotonic() - began) / 60:.1f} minutes")
     if missing := left_out(figures):
         say("not measured:\n" + "\n".join(missing))
         raise SystemExit(1)
+
+
+def _save(figures: Mapping[str, Any], whole: Path, to_calibrate: Path | None) -> None:
+    """Write what there is, should the next session fail."""
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    whole.write_text(json.dumps(figures, indent=1))
+    if to_calibrate:
+        to_calibrate.parent.mkdir(parents=True, exist_ok=True)
+        to_calibrate.write_text(json.dumps(rounded(runs(figures)), separators=(",", ":")))
 
 
 def _command(words: Sequence[str]) -> list[str]:

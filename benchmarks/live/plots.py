@@ -52,9 +52,9 @@ def _ratios(groups: dict[str, list[dict[str, Any]]], chance: Noise, path: Path) 
             cell = cells[way]
             axes.bar(at, cell.middle, color=_COLORS.get(way, _OTHERS))
             axes.plot([at, at], [cell.least, cell.most], color="black", linewidth=1)
-        reach = chance.reach(len(sessions))
-        if math.isfinite(reach):
-            axes.axhspan(1 / reach, reach, color="black", alpha=0.12, linewidth=0)
+            if math.isfinite(cell.reach):
+                width = (at - 0.5, at + 0.5)
+                axes.fill_between(width, 1 / cell.reach, cell.reach, color="black", alpha=0.12, linewidth=0)
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set_xticks(range(len(order)), order, rotation=90)
         axes.set_title(label.replace(", ", "\n"), fontsize=9)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.live.summary import in_full
 from benchmarks.testbed.progress import Batch, batches
 from rechannel.conf.settings import Settings
 from rechannel.daemon.collect import Collector
@@ -49,6 +50,7 @@ def runs(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _runs(session: Mapping[str, Any], phase: Mapping[str, Any], known: Sequence[Batch]) -> list[dict[str, Any]]:
     told, order = phase["model"], phase["orders"][-1]
     begin = phase["modeled_at"] - 10.0  # batches that the model was made of
+    situation = in_full(session)
     made = []
     for query, name in told["names"].items():
         shown = [batch for batch in known if batch.query == name and begin <= batch.begin and batch.end <= phase["end"]]
@@ -66,7 +68,9 @@ def _runs(session: Mapping[str, Any], phase: Mapping[str, Any], known: Sequence[
         ]
         made.append(
             {
-                "name": f"{session['workload']} {session['situation']} {session['repeat']} {phase['way']}",
+                "name": f"{situation}, seed {session['seed']}, turn {phase['turn'] + 1}, {phase['way']}",
+                "workload": session["workload"],
+                "situation": situation,
                 "scenario": told["scenario"],
                 "query": _query_of(told, query),
                 "batches": [

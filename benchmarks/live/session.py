@@ -57,8 +57,6 @@ class Session(Bench):
             "spark.executorEnv.PYTHONPATH": self.environment["PYTHONPATH"],
             "spark.sql.shuffle.partitions": str(self.shape.partitions),
         }
-        if self.shape.provider:
-            conf["spark.sql.streaming.stateStore.providerClass"] = self.shape.provider
         plan = {
             "workload": workload,
             "input": asdict(given),

@@ -40,15 +40,14 @@ class Shape:
     All nodes together leave a good part of two cores to driver, Redis and the rest: else nodes would wait for those,
     and what is measured would be chance.
 
-    ``provider``: of the state stores, as Spark names it; "" for Spark's default. ``rootless``: as for who is not root,
-    on loopback addresses and with quotas that are held by stopping processes. ``speeds``: shares of the quota that the
-    nodes get, where they are unequal. ``interval``: seconds from batch to batch, 0: as soon as the last one is over.
+    ``rootless``: as for who is not root, on loopback addresses and with quotas that are held by stopping processes.
+    ``speeds``: shares of the quota that the nodes get, where they are unequal. ``interval``: seconds from batch to
+    batch, 0: as soon as the last one is over.
     """
 
     quota: float = 0.3
     link: float = 100.0
     partitions: int = 12
-    provider: str = ""
     rootless: bool = False
     speeds: tuple[float, ...] = ()
     interval: float = 0.0

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.live.situations import Shape
 from benchmarks.live.ways import SPARK
 
-__all__ = ["BETTER", "METRICS", "Cell", "Noise", "group", "left_out", "noise", "still", "table"]
+__all__ = ["BETTER", "METRICS", "Cell", "Noise", "group", "in_full", "left_out", "noise", "still", "table"]
 
 METRICS: dict[str, str] = {
     "mean": "mean batch",
@@ -46,7 +46,6 @@ _SAID = {
     "quota": "{:g} cores a node",
     "link": "{:g} Mbit/s",
     "partitions": "{} partitions",
-    "provider": "{}",
     "rootless": "rootless",
     "speeds": "speeds {}",
     "interval": "a batch every {:g} s",
@@ -115,6 +114,11 @@ def group(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
                 full += ", others"
             named[full] = sessions
     return named
+
+
+def in_full(session: Mapping[str, Any]) -> str:
+    """Return what a session is called where nothing else is known of the others."""
+    return ", ".join([_label(session), *_detail(session).values()])
 
 
 def left_out(figures: Mapping[str, Any]) -> list[str]:

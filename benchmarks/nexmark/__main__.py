@@ -7,15 +7,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.nexmark.bench import Measured, NotFinishedError, run
 from benchmarks.nexmark.queries import IMPOSSIBLE, QUERIES, workload
+from benchmarks.policies.machine import machine
 from benchmarks.workloads.base import Input
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+BATCHES, QUICK = 30, 10
 HEADER = f"{'query':8} {'events/s':>10} {'mean':>8} {'p99':>8} {'state rows':>11} {'rows out':>10}  audit"
 
 
@@ -25,7 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pyspark.errors import PySparkException
 
     spark, failed = _session(given.master), 0
-    results: list[Measured] = []
+    batches = given.batches or (QUICK if given.quick else BATCHES)
+    figures: dict[str, Any] = {
+        "machine": machine(),
+        "spark": spark.version,
+        "master": spark.sparkContext.master,
+        "partitions": given.partitions,
+        "seed": given.seed,
+        "queries": [],
+        "failed": {},
+    }
     try:
         _say(f"Spark {spark.version}, {spark.sparkContext.master}, {given.partitions} partitions")
         _say(HEADER)
@@ -34,17 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows = given.events_per_batch or chosen.rows
             source = Input(rows=rows, seed=given.seed, seconds=given.seconds_per_batch)
             try:
-                measured = run(spark, chosen, source, given.partitions, given.batches, given.audit, given.checkpoints)
+                measured = run(spark, chosen, source, given.partitions, batches, given.audit, given.checkpoints)
             except (NotFinishedError, PySparkException, ValueError) as error:
-                _say(f"{name:8} FAILED: {str(error).splitlines()[0]}")
+                figures["failed"][name] = str(error).partition("\n")[0]
+                _say(f"{name:8} FAILED: {figures['failed'][name]}")
                 failed += 1
-                continue
-            _say(line(measured))
-            failed += measured.audit is not None and not measured.audit["ok"]
-            results.append(measured)
+            else:
+                _say(line(measured))
+                failed += measured.audit is not None and not measured.audit["ok"]
+                figures["queries"].append(measured.as_dict())
             if given.json:  # what there is, should a later query fail
                 given.json.parent.mkdir(parents=True, exist_ok=True)
-                given.json.write_text(json.dumps([result.as_dict() for result in results], indent=1))
+                given.json.write_text(json.dumps(figures, indent=1))
     finally:
         spark.stop()
     return 1 if failed else 0
@@ -77,7 +89,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--master", metavar="URL", help="of the Spark cluster (Spark's own configuration, or local[*])")
     parser.add_argument("--events-per-batch", type=int, metavar="N", help="persons, auctions and bids (by query)")
     parser.add_argument("--seconds-per-batch", type=int, default=1, metavar="N", help="of event time (%(default)s)")
-    parser.add_argument("--batches", type=int, default=30, metavar="N", help="of each query (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} batches of each query")
+    parser.add_argument("--batches", type=int, metavar="N", help=f"of each query ({BATCHES})")
     parser.add_argument("--partitions", type=int, default=4, metavar="N", help="of the state (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other events (%(default)s)")
     parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="that all executors see (a temporary one here)")

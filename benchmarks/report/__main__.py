@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,20 @@ def main() -> None:
         "--live", type=Path, action="append", metavar="FILE", help="of python -m benchmarks.live; again for another run"
     )
     parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="write the given figures there, rounded, of live ones what is shown"
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="write what is given there, rounded, of live figures what is shown",
     )
     parser.add_argument("--simulation", type=Path, metavar="FILE", help="of python -m benchmarks.simulation")
     parser.add_argument("--nexmark", type=Path, metavar="FILE", help="of python -m benchmarks.nexmark")
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="of the same, only to be kept; again for another run",
+    )
     parser.add_argument("--notes", type=Path, metavar="FILE", help="what is to be said of just these figures")
     parser.add_argument("--readme", type=Path, metavar="PAGE", help="a page to put the headline into")
     parser.add_argument("--document", type=Path, metavar="PAGE", default=Path("docs/benchmarks.md"))
@@ -54,11 +64,25 @@ def main() -> None:
                 arguments.keep.mkdir(parents=True, exist_ok=True)
                 text = json.dumps(found[name], separators=(",", ":"))
                 (arguments.keep / f"{name}.json").write_text(text + "\n")
+    if arguments.keep:
+        _keep_beside(arguments.keep, found.get("notes"), arguments.runs or ())
     page.draw(found, arguments.document.parent / "images")
     arguments.document.write_text(page.render(found))
     if arguments.readme and arguments.live:
         arguments.readme.write_text(page.put_in(arguments.readme.read_text(), found["live"]))
     say(f"written: {arguments.document}")
+
+
+def _keep_beside(directory: Path, notes: str | None, runs: Sequence[Path]) -> None:
+    """Keep what goes with the figures: what is said of them, and what the simulation was calibrated with."""
+    said = directory / "notes.txt"
+    if notes is None:  # those that are there are of other figures
+        said.unlink(missing_ok=True)
+    else:
+        said.write_text(notes)
+    records = {json.dumps(run, separators=(",", ":")): None for path in runs for run in json.loads(path.read_text())}
+    if records:
+        (directory / "runs.json").write_text("[" + ",\n".join(records) + "]\n")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ __all__ = ["headline", "section"]
 
 # What the papers report for their own systems, on other engines and machines: not comparable figure by figure.
 _SOURCES = {
-    "stream-classification": "DSC-Heron, average over its topologies: latency -8.35 %, traffic -7.07 %, throughput "
-    "+6.83 %, CPU spread -41.44 %",
+    "stream-classification": "DSC-Heron over Heron's round robin, average of its topologies: latency -8.35 %, traffic "
+    "-7.07 %, throughput +6.83 %, CPU spread -41.44 %",
     "locality-fairness": "the L/F scheduler, page view: latency 19.58 % (simple) and 12.13 % (unique) below even",
     "fair-redistribution": "pipelined migration: no figures in its text; see the simulation",
     "round-robin": "Twister2's schedulers: no measured results",
@@ -64,10 +64,15 @@ _COMPARED = (ADAPTIVE.name, "even")
 _WORTH = 0.03  # a ratio that near to 1 is no difference worth the name, even where chance does less
 
 
-def headline(figures: Mapping[str, Any]) -> str:
-    """Return the table that the README may show: by situation, the default policy and ``even`` over Spark as it is."""
-    groups = group(figures)
-    chance = noise(groups)
+def headline(figures: Mapping[str, Any], least: int = 1) -> str:
+    """Return by situation the default policy and ``even`` over Spark as it is.
+
+    Only what has at least so many sessions, if anything has.
+    """
+    whole = group(figures)
+    chance = noise(whole)
+    often = {label: sessions for label, sessions in whole.items() if len(sessions) >= least}
+    groups = often or whole
     lines = [
         f"| mean batch over Spark's | `{_COMPARED[0]}` | `{_COMPARED[1]}` | sessions |",
         "| --- | ---: | ---: | ---: |",
@@ -88,13 +93,15 @@ def headline(figures: Mapping[str, Any]) -> str:
     if len(lines) == 2:
         return ""
     differ = f"`{_COMPARED[0]}` is {'; '.join(apart)}" if apart else "nowhere a difference beyond chance"
+    count = len(whole) - len(groups)
+    more = f" What was measured once ({count} more) is on the page alone." if count else ""
     known = [f"{reach:.2f} of {_sessions(count)}" for count, reach in sorted(reaches.items()) if math.isfinite(reach)]
     factor = f"up to a factor of {', '.join(known)}" if known else "what is not known yet"
     said = (
         "Less is better; in brackets the least and the most of the sessions, each with a starting placement of its "
         f"own. Chance alone makes {factor} (95 %); bold is what is beyond that, on the same side in all sessions. "
         f"Between `{_COMPARED[0]}` and `{_COMPARED[1]}` (as many partitions on each node), in {compared} "
-        f"{'comparison' if compared == 1 else 'comparisons'}: {differ}."
+        f"{'comparison' if compared == 1 else 'comparisons'}: {differ}.{more}"
     )
     return "\n".join([*lines, "", said])
 
@@ -109,6 +116,7 @@ def section(figures: Mapping[str, Any]) -> str:
         lines += ["![mean batch duration over Spark's, by situation and way](images/live-latency.svg)", ""]
         lines += ["Gray: what chance alone does (95 %); lines: from the least to the most over sessions.", ""]
         lines += ["![batch durations since the event](images/live-timeline.svg)", ""]
+        lines += ["Of each situation's first session: the default policy's turn, and those of Spark beside it.", ""]
     lines += [_HOW, "", _chances(chance), "", "Columns:", "", _COLUMNS, ""]
     for label, found in groups.items():
         lines += _situation(label, found, chance)
@@ -134,7 +142,7 @@ def _testbed(sessions: Sequence[Mapping[str, Any]]) -> str:
 
 def _commands(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what was called, each once."""
-    said = (" ".join(["python -m benchmarks.live", *session.get("command", ())]) for session in sessions)
+    said = (" ".join(["python -m benchmarks.live", *session.get("command", ()), "--json FILE"]) for session in sessions)
     return [f"`{command}`" for command in dict.fromkeys(said)]
 
 
@@ -146,18 +154,22 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     ended = [session for session in sessions if "end" in session]
     audits = [found for session in ended for found in session["end"]["audit"].values()]
     lost, doubled = (sum(found[name] for found in audits) for name in ("lost", "doubled"))
-    failed = sum(session["end"]["failed_attempts"] for session in ended)
-    killed = sum(session["end"]["failed_attempts"] for session in ended if session["situation"] in ("lost", "joined"))
+    kill = [session for session in ended if session["situation"] in ("lost", "joined")]
+    others = [session for session in ended if session not in kill]
+    by_spark, killed = (sum(each["end"]["failed_attempts"] for each in some) for some in (others, kill))
+    by_link, by_link_killed = (sum(each.get("link", {}).get("failed", 0) for each in some) for some in (others, kill))
     phases = [phase for session in sessions for phase in session.get("figures", ())]
     moved = sum(phase["landed"] for phase in phases)
     given_up = sum(phase["given_up"] for phase in phases)
     different = sum(found.get("different", 0) for found in audits)
     wrong = sum(not found["ok"] for found in audits)
+    aside = ", whose session counts for nothing else" if wrong else ""
     return [
         f"{len(ended)} sessions, {len(phases)} turns: {moved} moves landed, {given_up} given up.",
         f"Rows of the outputs lost: {lost}, doubled: {doubled}, with another value: {different};",
-        f"outputs unlike the batch computation: {wrong} of {len(audits)}. What is left out here stands under *Limits*.",
-        f"Failed task attempts: {failed}, of which {killed} where the situation itself kills an executor or a node.",
+        f"outputs unlike the batch computation: {wrong} of {len(audits)}{aside}.",
+        f"Failed task attempts: {max(by_spark, by_link)}; where the situation itself ends an executor, {killed} by",
+        f"Spark's status, {by_link_killed} that the link saw.",
     ]
 
 

@@ -11,6 +11,7 @@ from benchmarks.simulation import document as simulation
 
 __all__ = ["draw", "put_in", "render"]
 
+_TWICE = 2
 BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 _HEAD = """\
@@ -44,18 +45,20 @@ _AGAIN = """\
 $ make bench
 ```
 
-makes all of it; `make bench ARGS=--quick` a shorter form of all. One part alone:
+measures all situations and writes this page anew; `make bench ARGS=--quick` does so in a shorter form. The first takes
+a day or more; broken off, it goes on with the live sessions that `out/live.json` has. One part alone:
 
 ```console
-$ python -m benchmarks.live --quick --json out/live.json
-$ python -m benchmarks.simulation --quick --json out/simulation.json
-$ python -m benchmarks.nexmark --json out/nexmark.json
+$ python -m benchmarks.live --quick --json out/live.json --runs out/runs.json
+$ python -m benchmarks.simulation --quick --json out/simulation.json --live out/runs.json
+$ python -m benchmarks.nexmark --quick --json out/nexmark.json
 $ python -m benchmarks.report --live out/live.json --simulation out/simulation.json --nexmark out/nexmark.json
 ```
 
-The figures behind this page are in `docs/figures/` (`--keep`), what is to be said of them in `docs/figures/notes.txt`
-(`--notes`). Given as a second `--live`, your sessions stand beside ours, and are taken together with them where machine
-and input are equal.
+Ours are the sessions of the commands that stand in each section, taken together: `--live` of the last command may be
+given again, and so may that of the simulation. The figures behind this page are in `docs/figures/`, with what is to be
+said of them in `notes.txt`; `make bench-page` writes the page from these and measures nothing. Given as one more
+`--live`, your sessions stand beside ours, and are taken together with them where machine and input are equal.
 
 [Policies](policies.md) has what every policy makes of generated situations and how long it thinks,
 [migration](migration.md) what moving costs beside a restart, [forecast](forecast.md) how well load is foretold.
@@ -80,9 +83,9 @@ def render(found: Mapping[str, Any]) -> str:
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
-def _short(figures: Mapping[str, Any]) -> str:
+def _short(figures: Mapping[str, Any], least: int = 1) -> str:
     quick = " These are figures of the quick form: few batches, few sessions." if figures["quick"] else ""
-    said = live.headline(figures)
+    said = live.headline(figures, least)
     if not said:
         return "Not measured.\n"
     return (
@@ -96,12 +99,12 @@ def _short(figures: Mapping[str, Any]) -> str:
 
 
 def put_in(text: str, figures: Mapping[str, Any]) -> str:
-    """Return a page with the headline between its two marks. ValueError where it has none."""
+    """Return a page with the headline between its two marks: what was measured twice. ValueError where it has none."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"there is no {BEGIN} with {END} after it")
-    return f"{before}{begin}\n\n{_short(figures)}\n{end}{after}"
+    return f"{before}{begin}\n\n{_short(figures, _TWICE)}\n{end}{after}"
 
 
 def draw(found: Mapping[str, Any], directory: Path) -> None:

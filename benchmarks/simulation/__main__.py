@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: some minutes")
     parser.add_argument("--only", choices=PARTS, action="append", help="only this part; may be given again")
-    parser.add_argument("--live", type=Path, metavar="FILE", help="measured runs to calibrate with, a list of LiveRun")
+    parser.add_argument(
+        "--live",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="measured runs to calibrate with, a list of LiveRun; may be given again",
+    )
     parser.add_argument("--no-run", action="store_true", help="only tell and draw what the file has")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="where the plots go")
     given = parser.parse_args()
+    if missing := [str(file) for file in given.live or () if not file.is_file()]:
+        parser.error(f"--live: no such file: {', '.join(missing)}; python -m benchmarks.live --runs writes one")
     figures: dict[str, Any] = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
     for name, part in () if given.no_run else _parts(given.quick, given.live).items():
         if given.only and name not in given.only:
@@ -52,7 +60,7 @@ def main() -> None:
     sys.stdout.write(section(figures))
 
 
-def _parts(quick: bool, live: Path | None) -> dict[str, Callable[[], dict[str, Any]]]:
+def _parts(quick: bool, live: Sequence[Path] | None) -> dict[str, Callable[[], dict[str, Any]]]:
     tasks, seconds = (10_000, 900.0) if quick else (100_000, 3600.0)
     policies = large.POLICIES
     ways = [(name, None) for name in policies] + [("adaptive", large.MORE_MOVES)]
@@ -64,8 +72,11 @@ def _parts(quick: bool, live: Path | None) -> dict[str, Callable[[], dict[str, A
         "decisions": lambda: {"tasks": tasks, "rows": large.decisions(tasks, 120.0, say)},
         "fleet": lambda: _fleet(shape, quick),
     }
-    if live is not None:
-        parts = {"calibration": lambda: validate(read_runs(json.loads(live.read_text())))} | parts
+    runs = [run for file in live or () for run in json.loads(file.read_text())]
+    if runs:
+        parts = {"calibration": lambda: validate(read_runs(runs))} | parts
+    elif live:
+        say(f"calibration: no runs in {', '.join(map(str, live))}")
     return parts
 
 

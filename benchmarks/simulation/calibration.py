@@ -1,16 +1,17 @@
 """How well the simulation tells what was measured: fitted to some batches of live runs, held against the others.
 
-A batch is predicted by the engine itself, alone and without noise: overhead, stages as long as their slowest executor,
-and the loads of the partitions that moved with it. Fitted are the overhead of a batch, what a task takes over what the
-workload says, and what a load costs (overhead and bytes per second). The first two by least absolute deviations over
-batches in which nothing landed, the others over those in which something did; medians, because a live batch is now and
-then disturbed by something that no model knows. Times are seconds here, milliseconds in the file as Spark tells them.
+Each workload has a fit of its own, as what Spark does around its tasks differs. A batch is predicted by the engine
+itself, alone and without noise: overhead, stages as long as their slowest executor, and the loads of the partitions
+that moved with it. Fitted are the overhead of a batch, what a task takes over what the workload says, and what a load
+costs (overhead and bytes per second). The first two by least absolute deviations over batches in which nothing landed,
+the others over those in which something did; medians, because a live batch is now and then disturbed by something that
+no model knows. Times are seconds here, milliseconds in the file as Spark tells them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ _LEAST = 1e-9
 class LiveRun:
     """One live run of one query, as JSON: an object with these fields. A file holds a list of them.
 
-    ``name``: for people; runs of one query and machine share what is fitted.
+    ``name``: for people. ``workload``: runs of one share what is fitted. ``situation``: what was measured, in words;
+    runs of one are left out together when it is to be predicted from the others of its workload.
 
     ``scenario``: cluster, workload and placement before the run's moves, as the controller saw them, in the format of
     :func:`rechannel.policies.scenario.to_document`: busy seconds of each partition per batch, the executor of each.
@@ -51,6 +53,8 @@ class LiveRun:
     """
 
     name: str
+    workload: str
+    situation: str
     scenario: Mapping[str, Any]
     query: str
     batches: Sequence[Mapping[str, Any]]
@@ -137,42 +141,45 @@ def fit(runs: Sequence[LiveRun], *, every: int = 2) -> Fit:
 
 
 def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
-    """Fit as :func:`fit`, and predict the batches that were held out: relative errors, quiet and with moves.
+    """Fit as :func:`fit`, each workload by itself, and predict what was held out: relative errors, quiet and moving.
 
-    ``unseen``: each situation's batches, all of them, predicted by a fit to those of the other situations.
+    ``unseen``: all batches of each situation, predicted by a fit to the other situations of its workload.
+    ``constant``: the errors of who says that every batch lasts as long as the median of those that the fit has seen.
     """
-    known = [(_situation(run), _points(run)) for run in runs]
-    found = _fitted([point for _, points in known for point in points[::every]])
-    held = [point for _, points in known for number, point in enumerate(points) if number % every]
-    groups = {
-        "all": held,
-        "quiet": [point for point in held if not point.moves],
-        "moving": [point for point in held if point.moves],
-    }
-    wrong = {name: errors(_predictions(points, found.costs), _measured(points)) for name, points in groups.items()}
-    situations = sorted({situation for situation, _ in known})
-    if len(situations) > 1:
-        told, seen = [], []
-        for situation in situations:
-            own = [point for name, points in known if name == situation for point in points]
-            others = [point for name, points in known if name != situation for point in points[::every]]
-            if all(point.moves for point in others):
-                continue
-            fitted = _fitted(others)
-            told.append(_predictions(own, fitted.costs))
-            seen.append(_measured(own))
-        if told:
-            wrong["unseen"] = errors(np.concatenate(told), np.concatenate(seen))
+    known: dict[str, list[tuple[str, list[_Point]]]] = {}
+    for run in runs:
+        known.setdefault(run.workload, []).append((run.situation, _points(run)))
+    told: dict[str, list[FloatArray]] = {"all": [], "quiet": [], "moving": [], "unseen": []}
+    fits = {}
+    for workload, rows in known.items():
+        seen = [point for _, points in rows for point in points[::every]]
+        if all(point.moves for point in seen):
+            continue
+        fits[workload] = _fitted(seen)
+        held = [point for _, points in rows for number, point in enumerate(points) if number % every]
+        told["all"].append(_told(seen, fits[workload], held))
+        for name, moving in (("quiet", False), ("moving", True)):
+            told[name].append(_told(seen, fits[workload], [point for point in held if bool(point.moves) is moving]))
+        for situation in sorted({situation for situation, _ in rows}):
+            own = [point for name, points in rows if name == situation for point in points]
+            others = [point for name, points in rows if name != situation for point in points[::every]]
+            if not all(point.moves for point in others):
+                told["unseen"].append(_told(others, _fitted(others), own))
+    if not fits:
+        raise ValueError("batches: at least one without a move is needed")
+    whole = {name: np.concatenate(parts, axis=1) for name, parts in told.items() if parts}
     return {
-        "fit": {field.name: getattr(found, field.name) for field in fields(found)},
-        "runs": len(runs),
-        "errors": wrong,
+        "fits": {workload: asdict(found) for workload, found in fits.items()},
+        "runs": {workload: len(rows) for workload, rows in known.items()},
+        "errors": {name: errors(rows[0], rows[2]) for name, rows in whole.items()},
+        "constant": {name: errors(rows[1], rows[2]) for name, rows in whole.items()},
     }
 
 
-def _situation(run: LiveRun) -> str:
-    """Workload and situation: a run's name without repeat and way."""
-    return run.name.rsplit(" ", 2)[0]
+def _told(seen: Sequence[_Point], fitted: Fit, points: Sequence[_Point]) -> FloatArray:
+    """Return three rows: what the model says of the points, what a constant says, and what was measured."""
+    constant = np.full(len(points), np.median(_measured(seen)))
+    return np.array([_predictions(points, fitted.costs), constant, _measured(points)])
 
 
 def errors(predicted: FloatArray, measured: FloatArray) -> dict[str, float | int | None]:

@@ -166,7 +166,6 @@ def bounds(shape: Shape) -> dict[str, Any]:
         "report": size(report(shape, now)),
         "batch": size(batch(shape, 0, 1, now)),
         "window": size(window(shape, 0, now)),
-        "one_query_report": size(report(one, now)),
         "one_query_batch": size(batch(one, 0, 1, now)),
         "every_output": {"outputs": outputs, "window": every, "bytes_per_second": every * shape.agents / WINDOW},
     }

@@ -12,7 +12,6 @@ import os
 import resource
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -71,11 +70,9 @@ def hour(
         controller = Controller(simulation, policy, settings_with(moves), EVERY, 3, say)
         if policy != AS_IS:
             controller.begin()
-        began = time.process_time()
         simulation.run(seconds)
-        row: dict[str, Any] = {"policy": policy, "limit": moves, "simulating": time.process_time() - began}
+        row: dict[str, Any] = {"policy": policy, "limit": moves}
         row |= _durations(simulation.batches, seconds)
-        row["utilization"] = float(simulation.worked.sum() / simulation.cluster.cores.sum() / seconds)
         row["made"] = [asdict(one) for one in controller.made]
         rows.append(row)
     first = {row["query"]: row["mean"] for row in rows[0]["queries"]}

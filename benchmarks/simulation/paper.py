@@ -11,7 +11,6 @@ The paper prints figures but no numbers; what can be tested is its ranking. A cl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
@@ -109,15 +108,13 @@ def one_migration(size: int, seed: int, ways: Sequence[Way] = WAYS) -> list[dict
         run.until(ORDER / 2)
         jobs.reshuffle(random)
         run.until(ORDER)
-        began = time.process_time()
         goal = fluid.node if way.means == "none" else target(way, cluster, jobs, fluid.node)
-        thought = time.process_time() - began
         moves = int((goal != fluid.node).sum())
         run.begin(migrate(way, fluid, goal))
         run.until(END)
         last = run.ended if run.ended >= 0 else END
         row: dict[str, Any] = {"way": way.name, "size": size, "seed": seed, "tasks": jobs.size, "moves": moves}
-        row |= {"seconds": last - ORDER, "thought": thought, "windows": run.windows}
+        row |= {"seconds": last - ORDER, "windows": run.windows}
         for metric in METRICS:
             own = run.mean_of(metric, ORDER, max(last, ORDER + WINDOW)) if moves else None
             row[metric] = {

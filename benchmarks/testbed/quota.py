@@ -124,14 +124,6 @@ class CpuQuota:
         stat = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
         return int(stat["throttled_time"]) / 1e9 if "throttled_time" in stat else int(stat["throttled_usec"]) / 1e6
 
-    def usage_s(self) -> float | None:
-        """Return the CPU seconds that the members used so far, where the kernel tells."""
-        if self.version == 2:
-            stat = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
-            return int(stat["usage_usec"]) / 1e6
-        usage = self.path / "cpuacct.usage"  # present where cpu and cpuacct are mounted together
-        return int(usage.read_text()) / 1e9 if usage.exists() else None
-
     def remove(self, timeout_s: float = 5.0) -> None:
         """Remove the group once it is empty; members that stay are moved to the parent."""
         deadline = time.monotonic() + timeout_s

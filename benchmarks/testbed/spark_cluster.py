@@ -153,10 +153,6 @@ class StandaloneCluster(Block):
         """Return the root of a worker's shuffle files."""
         return self.directory / f"worker-{host}" / "local"
 
-    def executor_logs(self, host: str) -> list[Path]:
-        """Return the logs of all executors that ran on a node."""
-        return sorted(self.work_dir(host).glob("app-*/*/stderr"))
-
     def environment(self, host: str, **extra: str) -> dict[str, str]:
         """Return the environment of a Spark process on a node, free of the caller's own Spark settings."""
         env = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}

@@ -194,4 +194,4 @@ def test_the_command_prints_a_table_and_writes_a_file(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["q0", "q18"]
-    assert [result["audit"]["ok"] for result in json.loads(file.read_text())] == [True, True]
+    assert [result["audit"]["ok"] for result in json.loads(file.read_text())["queries"]] == [True, True]

@@ -290,7 +290,7 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     assert "beyond chance: it is slower than `even`." in text
     assert "Rows of the outputs lost: 0, doubled: 0, with another value: 0;" in text
     assert "steady, word-count 1.01, 0.99" in text, "each turn that chance is known of"
-    assert "Made by `python -m benchmarks.live --quick`." in text
+    assert "Made by `python -m benchmarks.live --quick --json FILE`." in text, "so that it can be typed"
     assert (
         "`word-count`: Words, counted; nothing is combined before the shuffle. 1,000 rows a batch, 10 keys in the input"
         in text
@@ -370,6 +370,16 @@ def test_the_headline_goes_between_its_marks() -> None:
     assert page.put_in(text, figures) == text
     with pytest.raises(ValueError, match="there is no <!-- benchmarks -->"):
         page.put_in("a", figures)
+
+
+def test_the_readme_shows_what_was_measured_twice_where_anything_was() -> None:
+    turns = [*SPARKS, ("adaptive", 0.7), ("spark", 1.0)]
+    figures = {"quick": True, "sessions": [session(turns), session(turns), session(turns, situation="lost")]}
+    text = page.put_in("<!-- benchmarks --><!-- /benchmarks -->", figures)
+    assert "| steady, word-count | **0.70** (0.70 to 0.70) | - | 2 |" in text
+    assert "| lost" not in text
+    assert "What was measured once (1 more) is on the page alone." in text
+    assert "| lost, word-count | **0.70** | - | 1 |" in page.render({"live": figures})
 
 
 def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:

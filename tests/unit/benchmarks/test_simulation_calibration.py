@@ -45,6 +45,8 @@ def made(seed: int, noise: float, wrong: bool) -> dict[str, Any]:
     landed = [number for number, batch in enumerate(simulation.batches) if batch.landed]
     return {
         "name": f"run {seed}",
+        "workload": "words",
+        "situation": "steady",
         "scenario": to_document(Scenario("live", cluster, Workload((stage,)), current)),
         "query": "q",
         "batches": batches,
@@ -77,6 +79,27 @@ def test_with_five_percent_of_noise_held_out_batches_are_told_within_as_much() -
         assert told["errors"][group]["batches"] > 5
         assert told["errors"][group]["median"] < 0.06
     assert told["errors"]["all"]["p90"] < 0.2
+
+
+def test_each_workload_has_its_own_fit_and_situations_are_left_out_among_their_own_workload() -> None:
+    rows = [record(seed, 0.0) for seed in range(4)]
+    for row in rows[2:]:
+        row["workload"] = "slow"
+        for batch in row["batches"]:
+            batch["milliseconds"] += 5000
+    rows[1]["situation"] = "drift"
+    told = validate(read_runs(rows))
+    assert told["fits"]["slow"]["overhead"] == pytest.approx(TRUTH.commit + 5, abs=0.1)
+    assert told["fits"]["words"]["overhead"] == pytest.approx(TRUTH.commit, abs=0.1)
+    assert told["runs"] == {"words": 2, "slow": 2}
+    assert told["errors"]["unseen"]["batches"] == len(rows[0]["batches"]) + len(rows[1]["batches"])
+    assert told["errors"]["all"]["median"] < 0.05
+
+
+def test_a_constant_is_a_worse_guess_than_the_model_where_placements_matter() -> None:
+    told = validate(read_runs([record(seed, 0.05) for seed in range(3)]))
+    assert told["constant"]["all"]["batches"] == told["errors"]["all"]["batches"]
+    assert told["constant"]["all"]["median"] > 2 * told["errors"]["all"]["median"]
 
 
 def test_batches_that_the_model_does_not_explain_show_a_large_error() -> None:

@@ -1,0 +1,60 @@
+"""What the report keeps beside the page, and how it tells Nexmark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.report import __main__ as report
+from benchmarks.report import nexmark
+
+MACHINE = {"cores": 2, "load_average": 0.5}
+
+
+def figures(**other: Any) -> dict[str, Any]:
+    row = {
+        "query": "nexmark-q3",
+        "batches": 30,
+        "events_per_second": 1234.5,
+        "mean": 0.5,
+        "p99": 0.75,
+        "state_rows": 7,
+        "audit": {"ok": True, "lost": 0, "doubled": 0},
+    }
+    known = {"machine": MACHINE, "spark": "4.3.0", "master": "local[*]", "partitions": 4}
+    return {**known, "queries": [row], "failed": {}, **other}
+
+
+def test_a_query_that_failed_stands_on_the_page_with_its_reason() -> None:
+    assert "| q3 | 30 | 1,234 | 0.50 | 0.75 | 7 | 0 | 0 | exact |" in nexmark.section(figures())
+    assert "Not run to the end" not in nexmark.section(figures())
+    told = nexmark.section(figures(failed={"q7": "no batch in 600 s"}))
+    assert "**Not run to the end**:\n\n* q7: no batch in 600 s" in told
+
+
+def write(monkeypatch: pytest.MonkeyPatch, directory: Path, *options: str) -> None:
+    given, page = directory / "nexmark.json", directory / "page" / "page.md"
+    given.write_text(json.dumps(figures()))
+    page.parent.mkdir(exist_ok=True)
+    command = ["report", "--nexmark", str(given), "--document", str(page), "--keep", str(directory / "kept"), *options]
+    monkeypatch.setattr(sys, "argv", command)
+    report.main()
+
+
+def test_notes_and_runs_are_kept_and_notes_of_other_figures_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    notes, one, two = tmp_path / "said.txt", tmp_path / "one.json", tmp_path / "two.json"
+    notes.write_text("* of these figures\n")
+    one.write_text('[{"name": "a"}, {"name": "b"}]')
+    two.write_text('[{"name": "b"}, {"name": "c"}]')
+    write(monkeypatch, tmp_path, "--notes", str(notes), "--runs", str(one), "--runs", str(two))
+    kept = tmp_path / "kept"
+    assert (kept / "notes.txt").read_text() == notes.read_text()
+    assert [run["name"] for run in json.loads((kept / "runs.json").read_text())] == ["a", "b", "c"]
+    assert "* of these figures" in (tmp_path / "page" / "page.md").read_text()
+    write(monkeypatch, tmp_path)
+    assert not (kept / "notes.txt").exists()
