@@ -42,7 +42,7 @@ bench: $(STAMP) ## Every benchmark (a day or more; ARGS=--quick: three hours); w
 bench-page: FIGURES = docs/figures
 bench-page: $(STAMP) ## docs/benchmarks.md again, from the figures in docs/figures; nothing is measured
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
-	$(BIN)/python -m benchmarks.report --live $(FIGURES)/live.json --nexmark $(FIGURES)/nexmark.json --simulation $(FIGURES)/simulation.json --notes $(FIGURES)/notes.txt --readme README.md
+	$(BIN)/python -m benchmarks.report --live $(FIGURES)/live.json --nexmark $(FIGURES)/nexmark.json --simulation $(FIGURES)/simulation.json $(if $(wildcard $(FIGURES)/notes.txt),--notes $(FIGURES)/notes.txt) --readme README.md
 
 # What tests call beside Python and no package of the system brings: promtool.
 test test-unit test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)

@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, metavar="N", default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
     options = parser.parse_args()
-    trials = options.trials // 10 if options.quick else options.trials
+    trials = max(1, options.trials // 10) if options.quick else options.trials
     rows = {kind: measure(kind, trials, options.seed) for kind in KINDS}
     print(
         "| load | partitions told by a forecast | error over the last value's | uneven by last values | by forecast |"

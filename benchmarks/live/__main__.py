@@ -75,8 +75,11 @@ def main() -> None:
     repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
     figures: dict[str, Any] = {"machine": machine(), "quick": arguments.quick, "sessions": []}
     if arguments.resume and arguments.json.exists():
-        kept = json.loads(arguments.json.read_text())["sessions"]
-        figures["sessions"] = [session for session in kept if session.get("figures") and "error" not in session]
+        kept = json.loads(arguments.json.read_text())
+        figures["quick"] |= kept["quick"]
+        figures["sessions"] = [
+            session for session in kept["sessions"] if session.get("figures") and "error" not in session
+        ]
     done = {_identity(one) for one in figures["sessions"]}
     wanted = [
         (situation, workload, repeat)
@@ -84,6 +87,7 @@ def main() -> None:
         for workload in arguments.workload or [WORKLOAD]
         for situation in arguments.situation or SITUATIONS
     ]
+    _save(figures, arguments.json, arguments.runs)
     root, began = Path(tempfile.mkdtemp(prefix="rechannel-live-")), time.monotonic()
     try:
         for number, (situation, workload, repeat) in enumerate(wanted):
@@ -119,12 +123,13 @@ def main() -> None:
 
 
 def _save(figures: Mapping[str, Any], whole: Path, to_calibrate: Path | None) -> None:
-    """Write what there is, should the next session fail."""
-    whole.parent.mkdir(parents=True, exist_ok=True)
-    whole.write_text(json.dumps(figures, indent=1))
-    if to_calibrate:
-        to_calibrate.parent.mkdir(parents=True, exist_ok=True)
-        to_calibrate.write_text(json.dumps(rounded(runs(figures)), separators=(",", ":")))
+    """Write what there is, each file whole or not at all."""
+    for path, value in ((whole, figures), (to_calibrate, rounded(runs(figures)))):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f"{path.name}.partial")
+            partial.write_text(json.dumps(value, indent=1))
+            partial.rename(path)
 
 
 def _command(words: Sequence[str]) -> list[str]:

@@ -20,13 +20,13 @@ _COLUMNS = 4  # situations beside each other
 
 def draw(figures: dict[str, Any], directory: Path) -> list[str]:
     """Draw what there are figures for; returns the names of the files."""
+    groups = group(figures)
+    if not groups:
+        return []
     import matplotlib as mpl  # the benchmark's own dependency
 
     mpl.use("Agg")
     mpl.rcParams.update({"font.size": 9, "font.family": "sans-serif", "svg.hashsalt": "rechannel"})
-    groups = group(figures)
-    if not groups:
-        return []
     directory.mkdir(parents=True, exist_ok=True)
     noises = noise(groups)
     _ratios(groups, noises["mean"], directory / "live-latency.svg")

@@ -117,8 +117,8 @@ def group(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def in_full(session: Mapping[str, Any]) -> str:
-    """Return what a session is called where nothing else is known of the others."""
-    return ", ".join([_label(session), *_detail(session).values()])
+    """Return what a session is called, with all of its input, however long its turns are."""
+    return ", ".join([_label(session), *(said for name, said in _detail(session).items() if name != "after")])
 
 
 def left_out(figures: Mapping[str, Any]) -> list[str]:

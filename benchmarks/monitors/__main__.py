@@ -32,8 +32,8 @@ def main() -> None:
     try:
         if "overhead" in parts:
             rows = figures["overhead"] = []
-            for partitions, *size in QUICK if quick else WHOLE:
-                rows.append(overhead.measure(root / f"overhead-{partitions}", partitions, *size, _say))
+            for partitions, rounds, batches in QUICK if quick else WHOLE:
+                rows.append(overhead.measure(root / f"overhead-{partitions}", partitions, rounds, batches, _say))
             _overhead_table(rows)
         if "accuracy" in parts:
             files = 3 if quick else 6

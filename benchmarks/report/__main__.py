@@ -64,7 +64,7 @@ def main() -> None:
                 arguments.keep.mkdir(parents=True, exist_ok=True)
                 text = json.dumps(found[name], separators=(",", ":"))
                 (arguments.keep / f"{name}.json").write_text(text + "\n")
-    if arguments.keep:
+    if arguments.keep and "live" in found:
         _keep_beside(arguments.keep, found.get("notes"), arguments.runs or ())
     page.draw(found, arguments.document.parent / "images")
     arguments.document.write_text(page.render(found))
@@ -74,13 +74,12 @@ def main() -> None:
 
 
 def _keep_beside(directory: Path, notes: str | None, runs: Sequence[Path]) -> None:
-    """Keep what goes with the figures: what is said of them, and what the simulation was calibrated with."""
-    said = directory / "notes.txt"
-    if notes is None:  # those that are there are of other figures
-        said.unlink(missing_ok=True)
-    else:
-        said.write_text(notes)
+    """Keep what goes with live figures: notes, and what the simulation was calibrated with; what others had goes."""
     records = {json.dumps(run, separators=(",", ":")): None for path in runs for run in json.loads(path.read_text())}
+    for name in ("notes.txt", "runs.json"):
+        (directory / name).unlink(missing_ok=True)
+    if notes is not None:
+        (directory / "notes.txt").write_text(notes)
     if records:
         (directory / "runs.json").write_text("[" + ",\n".join(records) + "]\n")
 

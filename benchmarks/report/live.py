@@ -71,7 +71,11 @@ def headline(figures: Mapping[str, Any], least: int = 1) -> str:
     """
     whole = group(figures)
     chance = noise(whole)
-    often = {label: sessions for label, sessions in whole.items() if len(sessions) >= least}
+    often = {
+        label: sessions
+        for label, sessions in whole.items()
+        if sum(any(phase["way"] == ADAPTIVE.name for phase in each["figures"]) for each in sessions) >= least
+    }
     groups = often or whole
     lines = [
         f"| mean batch over Spark's | `{_COMPARED[0]}` | `{_COMPARED[1]}` | sessions |",
@@ -156,8 +160,10 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     lost, doubled = (sum(found[name] for found in audits) for name in ("lost", "doubled"))
     kill = [session for session in ended if session["situation"] in ("lost", "joined")]
     others = [session for session in ended if session not in kill]
-    by_spark, killed = (sum(each["end"]["failed_attempts"] for each in some) for some in (others, kill))
-    by_link, by_link_killed = (sum(each.get("link", {}).get("failed", 0) for each in some) for some in (others, kill))
+    failed, killed = (
+        sum(max(each["end"]["failed_attempts"], each.get("link", {}).get("failed", 0)) for each in some)
+        for some in (others, kill)
+    )
     phases = [phase for session in sessions for phase in session.get("figures", ())]
     moved = sum(phase["landed"] for phase in phases)
     given_up = sum(phase["given_up"] for phase in phases)
@@ -168,8 +174,7 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{len(ended)} sessions, {len(phases)} turns: {moved} moves landed, {given_up} given up.",
         f"Rows of the outputs lost: {lost}, doubled: {doubled}, with another value: {different};",
         f"outputs unlike the batch computation: {wrong} of {len(audits)}{aside}.",
-        f"Failed task attempts: {max(by_spark, by_link)}; where the situation itself ends an executor, {killed} by",
-        f"Spark's status, {by_link_killed} that the link saw.",
+        f"Failed task attempts: {failed}; {killed} more where the situation itself ends an executor.",
     ]
 
 

@@ -46,7 +46,8 @@ $ make bench
 ```
 
 measures all situations and writes this page anew; `make bench ARGS=--quick` does so in a shorter form. The first takes
-a day or more; broken off, it goes on with the live sessions that `out/live.json` has. One part alone:
+a day or more. Live sessions that `out/live.json` has are not run again, so it goes on where it was broken off; delete
+that file to measure anew. One part alone:
 
 ```console
 $ python -m benchmarks.live --quick --json out/live.json --runs out/runs.json

@@ -21,7 +21,7 @@ from rechannel.policies.arrays import FloatArray
 from rechannel.policies.model import UNPLACED, Cluster, Move, Placement, Workload
 from rechannel.policies.scenario import Scenario, from_document
 
-__all__ = ["Fit", "LiveRun", "errors", "fit", "read_runs", "validate"]
+__all__ = ["Fit", "LiveRun", "errors", "read_runs", "validate"]
 
 _PASSES = 12
 _RATES = np.logspace(5, 10, 11)  # bytes per second
@@ -132,19 +132,14 @@ class _Point:
         return simulation.batches[0].seconds
 
 
-def fit(runs: Sequence[LiveRun], *, every: int = 2) -> Fit:
-    """Fit to every so-manyth batch of the runs, from the first on (the others are for :func:`validate`).
-
-    Raises ValueError where there is no batch without a move.
-    """
-    return _fitted([point for run in runs for point in _points(run)[::every]])
-
-
 def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
-    """Fit as :func:`fit`, each workload by itself, and predict what was held out: relative errors, quiet and moving.
+    """Fit each workload to every so-manyth batch of its runs, from the first on, and predict those that were held out.
 
-    ``unseen``: all batches of each situation, predicted by a fit to the other situations of its workload.
-    ``constant``: the errors of who says that every batch lasts as long as the median of those that the fit has seen.
+    Returns the fits and how many runs each is of, by workload, and relative errors of all batches, of those in which
+    something landed (``moving``) or nothing (``quiet``), and ``unseen``: all batches of each situation, predicted by
+    a fit to the other situations of its workload. ``errors`` are the model's, ``constant`` those of who says that every
+    batch lasts as long as the median of what the fit has seen, ``turn`` of who says the median of what it has seen of
+    the same run. Raises ValueError where there is no batch without a move.
     """
     known: dict[str, list[tuple[str, list[_Point]]]] = {}
     for run in runs:
@@ -156,30 +151,33 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
         if all(point.moves for point in seen):
             continue
         fits[workload] = _fitted(seen)
-        held = [point for _, points in rows for number, point in enumerate(points) if number % every]
-        told["all"].append(_told(seen, fits[workload], held))
-        for name, moving in (("quiet", False), ("moving", True)):
-            told[name].append(_told(seen, fits[workload], [point for point in held if bool(point.moves) is moving]))
+        for _, points in rows:
+            held = [point for number, point in enumerate(points) if number % every]
+            quiet, moving = ([point for point in held if bool(point.moves) is wanted] for wanted in (False, True))
+            for name, some in (("all", held), ("quiet", quiet), ("moving", moving)):
+                told[name].append(_told(some, fits[workload], seen, points[::every]))
         for situation in sorted({situation for situation, _ in rows}):
             own = [point for name, points in rows if name == situation for point in points]
             others = [point for name, points in rows if name != situation for point in points[::every]]
             if not all(point.moves for point in others):
-                told["unseen"].append(_told(others, _fitted(others), own))
+                told["unseen"].append(_told(own, _fitted(others), others, ()))
     if not fits:
         raise ValueError("batches: at least one without a move is needed")
     whole = {name: np.concatenate(parts, axis=1) for name, parts in told.items() if parts}
     return {
         "fits": {workload: asdict(found) for workload, found in fits.items()},
         "runs": {workload: len(rows) for workload, rows in known.items()},
-        "errors": {name: errors(rows[0], rows[2]) for name, rows in whole.items()},
-        "constant": {name: errors(rows[1], rows[2]) for name, rows in whole.items()},
+        **{
+            guess: {name: errors(rows[at], rows[-1]) for name, rows in whole.items() if not np.isnan(rows[at]).any()}
+            for at, guess in enumerate(("errors", "constant", "turn"))
+        },
     }
 
 
-def _told(seen: Sequence[_Point], fitted: Fit, points: Sequence[_Point]) -> FloatArray:
-    """Return three rows: what the model says of the points, what a constant says, and what was measured."""
-    constant = np.full(len(points), np.median(_measured(seen)))
-    return np.array([_predictions(points, fitted.costs), constant, _measured(points)])
+def _told(points: Sequence[_Point], fitted: Fit, seen: Sequence[_Point], turn: Sequence[_Point]) -> FloatArray:
+    """Return four rows: what the model says of the points, what two constants say (nan: unknown), what was measured."""
+    constants = [np.full(len(points), np.median(_measured(some)) if some else np.nan) for some in (seen, turn)]
+    return np.array([_predictions(points, fitted.costs), *constants, _measured(points)])
 
 
 def errors(predicted: FloatArray, measured: FloatArray) -> dict[str, float | int | None]:

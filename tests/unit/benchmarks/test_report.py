@@ -37,16 +37,15 @@ def test_a_query_that_failed_stands_on_the_page_with_its_reason() -> None:
 
 
 def write(monkeypatch: pytest.MonkeyPatch, directory: Path, *options: str) -> None:
-    given, page = directory / "nexmark.json", directory / "page" / "page.md"
-    given.write_text(json.dumps(figures()))
+    given, page = directory / "live.json", directory / "page" / "page.md"
+    given.write_text(json.dumps({"quick": True, "sessions": []}))
     page.parent.mkdir(exist_ok=True)
-    command = ["report", "--nexmark", str(given), "--document", str(page), "--keep", str(directory / "kept"), *options]
+    command = ["report", "--live", str(given), "--document", str(page), "--keep", str(directory / "kept"), *options]
     monkeypatch.setattr(sys, "argv", command)
     report.main()
 
 
 def test_notes_and_runs_are_kept_and_notes_of_other_figures_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     notes, one, two = tmp_path / "said.txt", tmp_path / "one.json", tmp_path / "two.json"
     notes.write_text("* of these figures\n")
     one.write_text('[{"name": "a"}, {"name": "b"}]')
@@ -56,5 +55,9 @@ def test_notes_and_runs_are_kept_and_notes_of_other_figures_go(monkeypatch: pyte
     assert (kept / "notes.txt").read_text() == notes.read_text()
     assert [run["name"] for run in json.loads((kept / "runs.json").read_text())] == ["a", "b", "c"]
     assert "* of these figures" in (tmp_path / "page" / "page.md").read_text()
+    own = ("--notes", str(kept / "notes.txt"), "--runs", str(kept / "runs.json"))
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    write(monkeypatch, tmp_path, *own)
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
     write(monkeypatch, tmp_path)
-    assert not (kept / "notes.txt").exists()
+    assert [path.name for path in kept.iterdir()] == ["live.json"], "what belongs to other figures is gone"

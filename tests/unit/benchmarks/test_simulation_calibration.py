@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.simulation.calibration import LiveRun, errors, fit, read_runs, validate
+from benchmarks.simulation.calibration import Fit, LiveRun, errors, read_runs, validate
+from benchmarks.simulation.document import section
 from benchmarks.simulation.engine import Costs, Simulation
 from rechannel.policies.model import Cluster, Move, Placement, Stage, Workload
 from rechannel.policies.scenario import Scenario, to_document
@@ -64,8 +65,12 @@ def made(seed: int, noise: float, wrong: bool) -> dict[str, Any]:
     }
 
 
+def fit(rows: list[dict[str, Any]]) -> Fit:
+    return Fit(**validate(read_runs(rows))["fits"]["words"])
+
+
 def test_it_finds_what_the_batches_were_made_with() -> None:
-    found = fit(read_runs([record(seed, 0.0) for seed in range(3)]))
+    found = fit([record(seed, 0.0) for seed in range(3)])
     assert found.overhead == pytest.approx(TRUTH.commit, abs=0.02)
     assert found.scale == pytest.approx(TRUTH.scale, rel=0.02)
     assert found.load_rate == pytest.approx(TRUTH.load_rate, rel=0.3)
@@ -94,12 +99,16 @@ def test_each_workload_has_its_own_fit_and_situations_are_left_out_among_their_o
     assert told["runs"] == {"words": 2, "slow": 2}
     assert told["errors"]["unseen"]["batches"] == len(rows[0]["batches"]) + len(rows[1]["batches"])
     assert told["errors"]["all"]["median"] < 0.05
+    text = section({"calibration": {"quick": True, "machine": {}, **told}})
+    assert "words: 2 turns, overhead of a batch 8" in text
+    assert next(line for line in text.splitlines() if line.startswith("| unseen ")).split("|")[5].strip() == "-, -"
 
 
 def test_a_constant_is_a_worse_guess_than_the_model_where_placements_matter() -> None:
     told = validate(read_runs([record(seed, 0.05) for seed in range(3)]))
-    assert told["constant"]["all"]["batches"] == told["errors"]["all"]["batches"]
-    assert told["constant"]["all"]["median"] > 2 * told["errors"]["all"]["median"]
+    assert told["constant"]["quiet"]["median"] > told["turn"]["quiet"]["median"] > 2 * told["errors"]["quiet"]["median"]
+    assert "unseen" not in told["errors"], "there is one situation"
+    assert "unseen" not in told["turn"]
 
 
 def test_batches_that_the_model_does_not_explain_show_a_large_error() -> None:
@@ -119,7 +128,7 @@ def test_a_placement_that_is_told_wrong_shows_an_error() -> None:
 def test_without_moves_and_with_one_path_only_the_overhead_is_fitted() -> None:
     row = record(0, 0.0)
     row["batches"], row["moves"] = row["batches"][:8], []
-    found = fit(read_runs([row]))
+    found = fit([row])
     assert (found.scale, found.scale_known, found.loads_known) == (1.0, False, False)
 
 
@@ -130,7 +139,7 @@ def test_a_record_that_is_not_one_is_named() -> None:
     with pytest.raises(ValueError, match="no field 'guess'"):
         LiveRun.from_record({**row, "guess": 1})
     with pytest.raises(ValueError, match="none of the scenario's"):
-        fit(read_runs([{**row, "query": "other"}]))
+        fit([{**row, "query": "other"}])
 
 
 def test_errors_are_relative() -> None:

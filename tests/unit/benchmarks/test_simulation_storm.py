@@ -113,6 +113,30 @@ def test_claims_are_tested_by_pairs() -> None:
     assert not any(one["less"] == "adaptive" for one in found)
 
 
+def row(way: str, moves: int, deviation: float, latency: float) -> dict[str, Any]:
+    known = {"way": way, "moves": moves, "migrations": 1, "load_std": {"whole": 5.0, "joining": 5.0}}
+    return known | {
+        "tuples_std": {"whole": deviation, "joining": deviation},
+        "latency": {"whole": latency, "joining": latency},
+    }
+
+
+def hour(stopped: float, steps: float, adaptive: int) -> str:
+    rows = [row("as it is", 0, 40.0, 0.07), row("proposed", 100, 21.5, 0.08), row("adaptive", adaptive, 17.5, 0.2)]
+    rows += [row("DCR-like", 100, 21.6, 0.6), row("MT-like", 2000, stopped, 5.0)]
+    rows += [row("MT's target, in steps", 2000, steps, 0.4)]
+    known = {"quick": True, "machine": MACHINE, "seconds": 3600.0, "seeds": 1, "rows": rows, "claims": []}
+    return " ".join(section({"hour": known}).split())
+
+
+def test_why_a_ranking_does_not_hold_is_read_off_the_figures() -> None:
+    assert "ranking: its target moves 2,000 instances and not 100." in hour(19.6, 19.9, 700)
+    assert "ranking: while everything stands still" in hour(14.0, 26.0, 700)
+    assert "ranking:" not in hour(30.0, 26.0, 700)
+    assert "it moves 700 instances in the hour, the proposed way 100" in hour(19.6, 19.9, 700)
+    assert "behind in latency" not in hour(19.6, 19.9, 50)
+
+
 def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> None:
     known = {"quick": True, "machine": MACHINE}
     quiet = lambda _: None  # noqa: E731
