@@ -66,8 +66,9 @@ def _calibration(part: Mapping[str, Any]) -> list[str]:
         (
             "*unseen*: all batches of each situation, predicted by a fit to the other situations of its workload, if "
             "it has any. *Constant*: the median of those batches of the workload, or of just this turn, that the fit "
-            "has seen, for a guess without a model; the turn's knows what the placement came to. The fits go into this "
-            "table alone; what is simulated below states its costs."
+            "has seen, for a guess without a model; the turn's knows what the placement came to. Where state is small, "
+            "the rate of its loads is hardly known. The fits go into this table alone; what is simulated below states "
+            "its costs."
         ),
     ]
 
