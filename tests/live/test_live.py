@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.live.summary import noise, table
+from benchmarks.live.summary import group, noise, table
 from benchmarks.simulation.calibration import read_runs
 from benchmarks.testbed.quota import available
 
@@ -41,7 +41,9 @@ def test_a_node_becomes_slow(tmp_path: Path, options: tuple[str, ...]) -> None:
     (even,) = (each for each in figures if each["way"] == "even")
     assert even["moves"], "the placement that all begin with is not even"
     assert sorted(even["placed"].values()) == [3, 3, 3, 3]
-    assert set(table([session], noise([session]))) == {"even"}
+    found = group({"sessions": [session]})
+    (counted,) = found.values()
+    assert set(table(counted, noise(found))) == {"even"}
     said = session["testbed"]
     assert isinstance(said, dict)
     assert ("by stopping processes" in said["cpu"]) is (bool(options) or not available())
