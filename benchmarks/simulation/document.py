@@ -309,8 +309,7 @@ def _decisions(part: Mapping[str, Any]) -> list[str]:
             if "cold" in one:
                 alone = (
                     f"`adaptive` alone with its own defaults, which price no move, takes {seconds(one['cold'])} cold "
-                    f"and {seconds(one['warm'])} warm at the same size: on top comes the search under the settings' "
-                    "limits and prices, and the pricing of the steps."
+                    f"and {seconds(one['warm'])} warm at the same size."
                 )
             continue
         if "problem" in row:
@@ -397,7 +396,7 @@ def _fleet(part: Mapping[str, Any]) -> list[str]:
             f"Bounds: a message may have {amount(known['largest'])}. The link's report has {amount(known['report'])}, "
             f"a batch {amount(known['batch'])}, a window with twenty map outputs {amount(known['window'])}. Were all "
             f"partitions those of one stage of one query, its batch would have {amount(known['one_query_batch'])}, "
-            f"which {fits}; a link sends no batch of more than 60,000 tasks. Were every map output of these queries "
+            f"which {fits}, but a link sends none of more than 60,000 tasks. Were every map output of these queries "
             f"told, a node would tell {every['outputs']} of them a window, {amount(every['window'])}, and all nodes "
             f"{rate(every['bytes_per_second'])}."
         ),
