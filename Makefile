@@ -27,7 +27,7 @@ $(TOOLS): $(STAMP)
 demo: $(STAMP) ## Rebalance a skewed query while it runs; JSON=FILE writes the figures, ARGS=... adds options
 	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
 
-bench: $(STAMP) ## Every benchmark (a day or more; ARGS=--quick: three hours); writes docs/benchmarks.md, policies.md, migration.md
+bench: $(STAMP) ## Every benchmark (a day or more; ARGS=--quick: some hours); writes docs/benchmarks.md, policies.md, migration.md
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
 	$(BIN)/python -m benchmarks.migration --json out/migration.json --document docs/migration.md $(ARGS)

@@ -123,13 +123,18 @@ def main() -> None:
 
 
 def _save(figures: Mapping[str, Any], whole: Path, to_calibrate: Path | None) -> None:
-    """Write what there is, each file whole or not at all."""
-    for path, value in ((whole, figures), (to_calibrate, rounded(runs(figures)))):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f"{path.name}.partial")
-            partial.write_text(json.dumps(value, indent=1))
-            partial.rename(path)
+    """Write what there is, should the next session fail."""
+    _write(whole, figures)
+    if to_calibrate is not None:
+        _write(to_calibrate, rounded(runs(figures)))
+
+
+def _write(path: Path, value: object) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(value, indent=1))
+    partial.rename(path)
 
 
 def _command(words: Sequence[str]) -> list[str]:
