@@ -9,13 +9,13 @@ that came: by how much the most loaded executor has more than the mean.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.policies.machine import write
 from rechannel.policies.arrays import FloatArray
 from rechannel.policies.forecast import look_ahead, slots_ahead
 
@@ -122,8 +122,7 @@ def main() -> None:
     if options.json:
         names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
         kinds = {kind: dict(zip(names, row, strict=True)) for kind, row in rows.items()}
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"trials": trials, "kinds": kinds, "seconds": min(taken)}, indent=1))
+        write(options.json, {"trials": trials, "kinds": kinds, "seconds": min(taken)})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from benchmarks.live.runs import runs
 from benchmarks.live.situations import NODES, SITUATIONS, Shape
 from benchmarks.live.summary import left_out
 from benchmarks.live.ways import QUICK, SPARK, ways
-from benchmarks.policies.machine import keeping, machine, say
+from benchmarks.policies.machine import keeping, machine, say, write
 
 REPEATS = 3
 QUICK_REPEATS = 1
@@ -124,17 +124,9 @@ def main() -> None:
 
 def _save(figures: Mapping[str, Any], whole: Path, to_calibrate: Path | None) -> None:
     """Write what there is, should the next session fail."""
-    _write(whole, figures)
+    write(whole, figures)
     if to_calibrate is not None:
-        _write(to_calibrate, rounded(runs(figures)))
-
-
-def _write(path: Path, value: object) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(value, indent=1))
-    partial.rename(path)
+        write(to_calibrate, rounded(runs(figures)))
 
 
 def _command(words: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.policies.machine import keeping, machine, say
+from benchmarks.policies.machine import keeping, machine, say, write
 
 REPEATS = 2
 QUICK_REPEATS = 1
@@ -66,14 +66,13 @@ def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
         wanted = [row for row in wanted if row.name not in done]
     root = Path(tempfile.mkdtemp(prefix="rechannel-migration-"))
     began = time.monotonic()
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     try:
         for number, row in enumerate(wanted):
             minutes = (time.monotonic() - began) / 60
             say(f"row {number + 1} of {len(wanted)} after {minutes:.1f} minutes: {row.name}")
             keep: dict[str, Any] = {}
             figures["rows"].append(keep)
-            with keeping(row.name, keep, lambda: arguments.json.write_text(json.dumps(figures, indent=1))):
+            with keeping(row.name, keep, lambda: write(arguments.json, figures)):
                 measure.measure(root, row, repeats, say, keep)
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import accuracy, fleet, overhead
+from benchmarks.policies.machine import write
 
 PARTS = ("overhead", "accuracy", "fleet")
 # Partitions, phases with link and agents (each between two without), batches in each phase.
@@ -47,8 +47,7 @@ def main() -> None:
     finally:
         shutil.rmtree(root, ignore_errors=True)
         if arguments.json:  # what there is, should a part have failed
-            arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            arguments.json.write_text(json.dumps(figures, indent=1))
+            write(arguments.json, figures)
 
 
 def _say(text: str) -> None:

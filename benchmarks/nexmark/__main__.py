@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.nexmark.bench import Measured, NotFinishedError, run
 from benchmarks.nexmark.queries import IMPOSSIBLE, QUERIES, workload
-from benchmarks.policies.machine import machine
+from benchmarks.policies.machine import machine, write
 from benchmarks.workloads.base import Input
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed += measured.audit is not None and not measured.audit["ok"]
                 figures["queries"].append(measured.as_dict())
             if given.json:  # what there is, should a later query fail
-                given.json.parent.mkdir(parents=True, exist_ok=True)
-                given.json.write_text(json.dumps(figures, indent=1))
+                write(given.json, figures)
     finally:
         spark.stop()
     return 1 if failed else 0

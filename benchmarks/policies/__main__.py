@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.policies import comparison, optimum, scale
 from benchmarks.policies.document import render
-from benchmarks.policies.machine import say
+from benchmarks.policies.machine import say, write
 
 PARTS = ("compare", "optimum", "scale", "growth")
 LIMIT = 120.0  # processor seconds for one run of one policy
@@ -31,8 +31,7 @@ def main() -> None:
     figures["policies"] = comparison.describe()
     for part in () if arguments.no_run else arguments.only or PARTS:
         figures[part] = {"quick": arguments.quick, **_measured(part, arguments.quick, arguments.limit)}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=1))  # what there is, should the next part fail
+        write(arguments.json, figures)  # what there is, should the next part fail
     if arguments.document:
         from benchmarks.policies import plots  # needs matplotlib, which the figures do not
 

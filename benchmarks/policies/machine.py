@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
-__all__ = ["keeping", "machine", "say"]
+__all__ = ["keeping", "machine", "say", "write"]
 
 
 def say(text: str) -> None:
@@ -33,6 +35,14 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             found[name] = None
     return found
+
+
+def write(path: Path, figures: object) -> None:
+    """Write figures as JSON, the file whole or not at all; its directory is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(figures, indent=1) + "\n")
+    partial.rename(path)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import fleet as agents
-from benchmarks.policies.machine import machine, say
+from benchmarks.policies.machine import machine, say, write
 from benchmarks.simulation import fleet, large, paper
 from benchmarks.simulation.calibration import read_runs, validate
 from benchmarks.simulation.document import section
@@ -51,8 +51,7 @@ def main() -> None:
         figures[name]["took"] = time.monotonic() - began
         say(f"{name}: {figures[name]['took']:.0f} s")
         if given.json:
-            given.json.parent.mkdir(parents=True, exist_ok=True)
-            given.json.write_text(json.dumps(figures, indent=1))  # what there is, should the next part fail
+            write(given.json, figures)  # what there is, should the next part fail
     if given.plots:
         from benchmarks.simulation import plots  # needs matplotlib, which the figures do not
 

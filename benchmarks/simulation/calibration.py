@@ -153,9 +153,10 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
         fits[workload] = _fitted(seen)
         for _, points in rows:
             held = [point for number, point in enumerate(points) if number % every]
-            quiet, moving = ([point for point in held if bool(point.moves) is wanted] for wanted in (False, True))
-            for name, some in (("all", held), ("quiet", quiet), ("moving", moving)):
-                told[name].append(_told(some, fits[workload], seen, points[::every]))
+            columns = _told(held, fits[workload], seen, points[::every])
+            moving = np.array([bool(point.moves) for point in held], dtype=np.bool_)
+            for name, wanted in (("all", slice(None)), ("quiet", ~moving), ("moving", moving)):
+                told[name].append(columns[:, wanted])
         for situation in sorted({situation for situation, _ in rows}):
             own = [point for name, points in rows if name == situation for point in points]
             others = [point for name, points in rows if name != situation for point in points[::every]]

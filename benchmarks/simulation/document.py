@@ -187,7 +187,7 @@ def _pays(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _moved(rows: Sequence[Mapping[str, Any]], way: str) -> str:
-    return f"{median([row['moves'] for row in rows if row['way'] == way] or [0]):,g}"
+    return f"{median([row['moves'] for row in rows if row['way'] == way]):,g}"
 
 
 def _middle(values: Sequence[float], metric: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.policies.machine import write
 from benchmarks.workloads.base import Input
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.trial import Ran, costs, session, try_out
@@ -46,8 +46,7 @@ def main() -> None:
         exact &= ran.ok
         print(_line(ran), flush=True)
         if arguments.json:  # what there is, should the next one fail
-            arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+            write(arguments.json, rows)
     sys.exit(not exact)
 
 
