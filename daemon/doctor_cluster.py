@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from rechannel import __version__
 from rechannel.daemon.doctor import Found, failed, ok, warning
-from rechannel.migration.link import compatibility, versions
+from rechannel.migration.link import compatibility
+from rechannel.migration.spark import versions
 from rechannel.wire.messages import AgentWindow, ControllerState, LinkReport
 
 _COMPLETE = 0.8  # share of a window's samples

@@ -81,7 +81,7 @@ class IllegalTransitionError(RuntimeError):
 class Move:
     """A move and its story so far.
 
-    ``missed_in``: the last batch that was counted as a miss; ``before_steer``: what `Reconciler.take_back` restores.
+    ``missed_in``: the last batch that was counted as a miss.
     ``holder`` is the executor that really held the partition when it was steered (it may have drifted off the planned
     source); ``steered_batch`` is the last batch begun before it was steered. ``until``: when a move of the link's own
     expires; those of a desired placement expire with it (0).
@@ -101,7 +101,6 @@ class Move:
     drained_at: float = 0.0
     until: float = 0.0
     missed_in: int = -1
-    before_steer: tuple[MoveState, Reason, int, float, str] | None = None
 
     @property
     def unit(self) -> tuple[str, int, int]:

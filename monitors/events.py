@@ -45,12 +45,16 @@ class JobEnded(msgspec.Struct, frozen=True):
 
 
 class StageEnded(msgspec.Struct, frozen=True):
-    """A stage attempt is over. ``accumulators`` are the ids of its SQL metrics: they tie it to the plan's operators."""
+    """A stage attempt of ``tasks`` tasks is over.
+
+    ``accumulators`` are the ids of its SQL metrics: they tie it to the plan's operators.
+    """
 
     stage: int
     attempt: int
     failure: str
     accumulators: frozenset[int]
+    tasks: int = 0
 
 
 class TaskEnded(msgspec.Struct, frozen=True):
@@ -311,7 +315,7 @@ def _event(data: object) -> Event | None:
             return JobEnded(data.job, data.result.result == "JobSucceeded", data.time / 1000)
         case _StageEnd():
             ids = frozenset(item.id for item in data.info.accumulables if item.metadata == "sql")
-            return StageEnded(data.info.stage, data.info.attempt, data.info.failure, ids)
+            return StageEnded(data.info.stage, data.info.attempt, data.info.failure, ids, data.info.tasks)
         case _ExecutorAdded():
             return ExecutorAdded(data.executor, data.info.host, data.info.cores, data.time / 1000)
         case _ExecutorRemoved():

@@ -40,10 +40,13 @@ class StageSeen:
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A micro-batch is committed."""
+    """A micro-batch of ``seconds`` is committed. ``report``: None where the event that told of it was lost."""
 
+    query: str
     run: str
-    report: BatchReport
+    batch: int
+    seconds: float
+    report: BatchReport | None
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,14 @@ class TaskTable:
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
         self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
+        self.runs: dict[str, str] = {}  # run -> query, of runs that began a batch
+        self.doubts: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
         self.ended = False
         self._jobs: dict[int, _Job] = {}
         self._stage_job: dict[int, int] = {}
         self._running: dict[str, set[int]] = {}
         self._strangers: set[int] = set()  # running jobs that open state stores and name no query
+        self._others: set[int] = set()  # running jobs that are of no concern
         self._trusted: set[str] = set()  # queries seen from one batch's end on: no job of theirs is unseen
         self._tasks: dict[tuple[int, int], list[events.TaskEnded]] = {}
         self._batches: dict[tuple[str, int], _Batch] = {}
@@ -117,6 +123,31 @@ class TaskTable:
         if not self._running.get(query):
             self._trusted.add(query)
 
+    @property
+    def jobs(self) -> set[int]:
+        """All jobs that run, as far as the events tell."""
+        return self._jobs.keys() | self._strangers | self._others
+
+    def uncommitted(self) -> dict[str, str]:
+        """Return run -> query where the last batch's jobs have ended and its commit was not told of yet."""
+        return {run: query for run, query in self.runs.items() if self.in_batch(query) and not self._running.get(query)}
+
+    def doubt_placement(self) -> None:
+        """Events were lost: every partition may have run elsewhere than the table says."""
+        self.doubts = {
+            (query, stage, partition)
+            for (query, stage), where in self.placement.items()
+            for partition in range(len(where))
+        }
+
+    def place(self, query: str, stage: int, partition: int, executor: str) -> None:
+        """Take over from Spark itself where a doubtful partition is; "": Spark does not know, and the table stands."""
+        self.doubts.discard((query, stage, partition))
+        where = self.placement.get((query, stage), [])
+        if executor and partition < len(where) and where[partition] != executor:
+            where[partition] = executor
+            self.ran[query, stage][partition] = self.last_batch.get(query, -1)
+
     def add(self, event: events.Event) -> list[Notice]:
         """Fold one event in; returns what follows from it."""
         match event:
@@ -138,8 +169,7 @@ class TaskTable:
                 self.executors.pop(event.executor, None)
                 return [event]
             case events.QueryTerminated():
-                self._forget(event.query)
-                self.committed.pop(event.run, None)
+                self._forget(event.query, event.run)
                 return [event]
             case events.ApplicationEnded():
                 self.ended = True
@@ -148,9 +178,10 @@ class TaskTable:
     def _job_started(self, event: events.JobStarted) -> list[Notice]:
         if not event.query:
             # foreachBatch from a thread of the user's own: whose state it opens is not said, so nobody is quiet.
-            if any(shape.stateful for shape in event.stages):
-                self._strangers.add(event.job)
+            opens_state = any(shape.stateful for shape in event.stages)
+            (self._strangers if opens_state else self._others).add(event.job)
             return []
+        self.runs[event.run] = event.query
         stateful = sorted(shape.stage for shape in event.stages if shape.stateful)
         self._jobs[event.job] = _Job(event, {stage: ordinal for ordinal, stage in enumerate(stateful)})
         for shape in event.stages:
@@ -165,22 +196,26 @@ class TaskTable:
 
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
         self._strangers.discard(event.job)
-        job = self._jobs.pop(event.job, None)
+        self._others.discard(event.job)
+        job = self._jobs.get(event.job)
         if job is None:
             return []
         started = job.started
+        notices: list[Notice] = []
         for shape in started.stages:
+            # Tasks are left where the end of their stage was lost.
+            for stage, attempt in [key for key in self._tasks if key[0] == shape.stage]:
+                notices += self._stage_ended(events.StageEnded(stage, attempt, "", frozenset(), shape.partitions))
             self._stage_job.pop(shape.stage, None)
-            for key in [key for key in self._tasks if key[0] == shape.stage]:
-                del self._tasks[key]
+        del self._jobs[event.job]
         batch = self._batches.get((started.query, started.batch))
         if batch is not None:
             batch.end = event.at
         running = self._running.get(started.query, set())
         running.discard(event.job)
-        return (
-            [] if running or not self.quiet(started.query) else [QueryQuiet(started.query, started.run, started.batch)]
-        )
+        if not running and self.quiet(started.query):
+            notices.append(QueryQuiet(started.query, started.run, started.batch))
+        return notices
 
     def _task_ended(self, event: events.TaskEnded) -> list[Notice]:
         if event.failure:
@@ -203,6 +238,8 @@ class TaskTable:
         # A stage that lists state among its ancestors but opened no store read a cached copy: no partition ran here.
         opened = [task.row for task in ended if task.opened_state]
         ordinal = job.ordinals.get(event.stage, -1) if opened else -1
+        if not event.failure and len({row.partition for row in rows}) < event.tasks:
+            self._doubt(started, job.ordinals.get(event.stage, -1), {row.partition for row in opened})
         batch = self._batches.get((started.query, started.batch))
         if batch is not None and rows:
             earlier = batch.stages.get(event.stage)
@@ -227,20 +264,31 @@ class TaskTable:
             if before and before != row.executor:
                 notices.append(Relocated(started.query, ordinal, row.partition, before, row.executor))
             where[row.partition], ran[row.partition] = row.executor, started.batch
+            self.doubts.discard((*key, row.partition))
         if event.failure:
             return notices
         return [*notices, StageSeen(started.query, started.run, ordinal, shape.partitions, event.accumulators)]
 
+    def _doubt(self, started: events.JobStarted, ordinal: int, seen: set[int]) -> None:
+        """Ends of tasks were lost: where the partitions without one ran is not known."""
+        size = len(self.placement.get((started.query, ordinal), []))
+        self.doubts |= {(started.query, ordinal, partition) for partition in range(size) if partition not in seen}
+
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
         self._trusted.add(event.query)
+        self.runs[event.run] = event.query
         self.committed[event.run] = event.batch
+        notices: list[Notice] = []
         # A committed batch has no running job. Should the end of one have been lost, this heals it.
         for number, job in list(self._jobs.items()):
             if job.started.query == event.query and job.started.batch <= event.batch:
-                self._job_ended(events.JobEnded(number, True, job.started.at))
+                notices += self._job_ended(events.JobEnded(number, True, job.started.at))
         batch = self._batches.pop((event.query, event.batch), None)
+        # What was never told to be committed is so with the batches after it.
+        for older in [key for key in self._batches if key[0] == event.query and key[1] < event.batch]:
+            del self._batches[older]
         if batch is None:
-            return []
+            return notices
         report = BatchReport(
             query=event.query,
             batch=event.batch,
@@ -250,19 +298,28 @@ class TaskTable:
             stages=[batch.stages[stage] for stage in sorted(batch.stages)],
             duration=event.seconds,
         )
-        return [BatchDone(event.run, report)]
+        told = event.input_rows >= 0
+        return [*notices, BatchDone(event.query, event.run, event.batch, event.seconds, report if told else None)]
 
-    def _forget(self, query: str) -> None:
+    def _forget(self, query: str, run: str) -> None:
+        self.runs.pop(run, None)
+        self.committed.pop(run, None)
+        for number, job in list(self._jobs.items()):
+            if job.started.query == query and job.started.run in (run, ""):
+                self._running.get(query, set()).discard(number)
+                del self._jobs[number]
+                for shape in job.started.stages:
+                    self._stage_job.pop(shape.stage, None)
+                    for attempt in [key for key in self._tasks if key[0] == shape.stage]:
+                        del self._tasks[attempt]
+        if query in self.runs.values():
+            return  # restarted already, and the end of the run before is told late
         self._running.pop(query, None)
         self._trusted.discard(query)
         self.last_batch.pop(query, None)
+        self.doubts = {doubt for doubt in self.doubts if doubt[0] != query}
         for key in [key for key in self.placement if key[0] == query]:
             del self.placement[key]
             del self.ran[key]
         for batch in [key for key in self._batches if key[0] == query]:
             del self._batches[batch]
-        for number, job in list(self._jobs.items()):
-            if job.started.query == query:
-                del self._jobs[number]
-                for shape in job.started.stages:
-                    self._stage_job.pop(shape.stage, None)

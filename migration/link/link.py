@@ -1,35 +1,39 @@
 """`attach`: the observing and reconciling loop inside a Spark driver.
 
 One thread reads Spark's event stream, folds it into the task table, and at every quiet moment of a query steers what
-the reconciler says is due. A second one, the courier, talks to Redis. Whatever fails in here, the queries go on.
+the reconciler says is due. A second one, the courier, talks to Redis; a third sees to queries that start. Whatever
+fails in here, the queries go on, and the link tries again as long as the Spark session lives.
 """
 
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
+import contextlib
 import threading
 import time
 from collections import deque
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 
 from rechannel.conf.settings import Settings, load
-from rechannel.migration.link import compatibility
+from rechannel.migration.link import compatibility, logs
 from rechannel.migration.link.courier import Courier, traced
-from rechannel.migration.link.event_stream import EventStream
-from rechannel.migration.link.journal import Journal
+from rechannel.migration.link.event_feed import EventFeed
 from rechannel.migration.link.observed import Limits, Observed
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.release import Releases, scene
-from rechannel.migration.link.report import KnownStage, environment, operators_placed, problems, query_state, unlike
+from rechannel.migration.link.report import environment, operators_placed, problems, query_state
 from rechannel.migration.link.snapshots import Snapshots
-from rechannel.migration.link.spark_adapter import ActiveQuery, DriverGoneError, LinkError, SparkAdapter, StoreId
+from rechannel.migration.link.stages import Stages
 from rechannel.migration.link.starts import Starts
-from rechannel.migration.moves import Move, MoveState
+from rechannel.migration.link.state_check import StateCheck
+from rechannel.migration.link.steering import Steering
+from rechannel.migration.moves import MoveState
+from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
+from rechannel.migration.spark.gateway import LinkError
+from rechannel.migration.spark.hooks import StartHook
 from rechannel.monitors import events, tasks
 from rechannel.wire.messages import (
     Drain,
@@ -45,12 +49,10 @@ from rechannel.wire.signing import Verifier
 from rechannel.wire.store import Author
 
 _LOG = structlog.get_logger("rechannel.link")
-_REFRESH = 5.0  # seconds between two looks at the session's list of queries
-_READ_BACKS = 3  # times a steer is read back while its query stays quiet
-_READ_BACK_EVERY = 0.02  # seconds
-_LEARN_TRIES = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth
-_SURE_TRIES = 3  # batches: a job may run a part of a stage's partitions only
-_FAILURES = 20  # turns in a row that may fail before the link gives up
+_LOOK = 3.0  # seconds between two looks at Spark's own state
+_CATCH_UP = 1.0  # seconds of events that one turn folds in at most
+_LONGEST_REST = 30.0  # seconds after a turn that failed
+_START_POLL = 2  # seconds that the thread of starts waits in Spark before it looks whether the link ends
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
 _links: dict[str, Link] = {}
@@ -64,14 +66,16 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
     Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
     why; with ``strict`` the error is raised instead. Attaching twice returns the same link.
     """
+    logs.keep_off_standard_output()
     link = Link()
     try:
         settings = load() if settings is None else settings
         adapter = SparkAdapter(spark)
         with _links_lock:
-            known = _links.get(adapter.application)
-            if known is not None and known.active:
-                return known
+            present = _links.get(adapter.application)
+            if present is not None and present.active:
+                adapter.close()
+                return present
             link._start(adapter, settings)
             _links[adapter.application] = link
     except Exception as error:  # the user's query must never notice
@@ -103,18 +107,20 @@ class Link:
             self._thread.join(timeout)
 
     def _start(self, adapter: SparkAdapter, settings: Settings) -> None:
+        self._feed = EventFeed(adapter, settings.link.directory, settings.link.event_log_bytes)
         try:
             self._prepare(adapter, settings)
         except BaseException:
             # Half attached, Spark would write a stream that nobody reads and deletes.
-            adapter.stop_event_stream()
-            adapter.stop_watching_starts()
-            if hasattr(self, "_directory"):
-                shutil.rmtree(self._directory, ignore_errors=True)
+            with contextlib.suppress(LinkError):
+                adapter.stop_watching_starts()
+            self._feed.close()
             raise
         self._courier.start()
         self._thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
+        self._starts_thread = threading.Thread(target=self._see_to_starts, name="rechannel-starts", daemon=True)
         self._thread.start()
+        self._starts_thread.start()
         # A script that ends without a word leaves nothing behind either.
         atexit.register(self.detach)
         _LOG.info("attached", application=adapter.application, spark=adapter.version)
@@ -122,25 +128,19 @@ class Link:
     def _prepare(self, adapter: SparkAdapter, settings: Settings) -> None:
         self._adapter = adapter
         self._settings = settings
-        given = settings.link.directory
-        if given:
-            Path(given).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._directory = Path(tempfile.mkdtemp(prefix="rechannel-", dir=given or None))
         self._table = tasks.TaskTable()
-        self._stages: dict[tuple[str, int], KnownStage] = {}  # (run, stage)
-        self._queries: dict[str, ActiveQuery] = {}
-        self._read_backs: dict[str, tuple[int, float]] = {}
         self._lines: deque[bytes] = deque()
-        self._tries: dict[tuple[str, int], int] = {}
-        self._unlike: dict[tuple[str, int], str] = {}  # stages whose tasks are not their partitions, and how so
-        self._learning: set[tuple[str, int]] = set()  # stages whose plan is looked for
         self._orders: Envelope | None = None
         self._drains: dict[str, Drain] = {}  # by node
-        self._retiring: set[str] = set()  # executors that Spark offers no task any more
         self._drifted = self._garbage = self._rejected = 0
-        self._attached, self._next_refresh, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
+        self._attached, self._next_look, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
         self._reconciler = Reconciler(Limits.of(settings, maintenance))
+        self._stages = Stages(adapter.operators, adapter.checkpoints.store_names)
+        self._check = StateCheck(adapter, self._table, self._stages)
+        self._steering = Steering(
+            adapter, self._table, self._reconciler, self._stages, self._catch_up, self._post_transitions
+        )
         self._environment = environment(adapter.setting)
         self._problems = compatibility.sentences(adapter.version, adapter.setting)
         verifier = Verifier.from_file(named) if (named := settings.signing.public_key_file) else None
@@ -150,39 +150,39 @@ class Link:
         self._courier = Courier(settings.redis, author, adapter.application, verifier)
         self._starts = Starts(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
         dynamic, ends = (compatibility.enabled(adapter.setting, what) for what in ("dynamicAllocation", "decommission"))
-        self._releases = Releases(adapter, dynamic=dynamic, ends_by_itself=ends)
+        self._releases = Releases(adapter.executor_control, dynamic=dynamic, ends_by_itself=ends)
         self._snapshots = Snapshots(adapter.latest_snapshot, self._table.committed, supported=adapter.tells_snapshots)
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
-        adapter.start_event_stream(self._directory, settings.link.event_log_bytes)
-        self._stream = EventStream(self._directory)
+        self._feed.open()
         self._table.executors.update({item.executor: item for item in adapter.executors()})
-        self._journal = Journal(self._directory / "journal.jsonl")
         self._courier.fetch_orders()
         self._take_orders()
-        adapter.watch_starts(self._starts.started)
+        self._watch_starts()
+
+    def _watch_starts(self) -> None:
+        """Watch starts of queries, anew where the event stream was opened anew."""
+        with contextlib.suppress(LinkError):
+            self._adapter.stop_watching_starts()
+        self._openings = self._feed.openings
+        self._hook = self._adapter.watch_starts()
 
     # -- the loop --
 
     def _run(self) -> None:
-        failures = 0
+        in_a_row = 0
         try:
             while not self._stop.wait(self._pause()):
                 try:
                     self._turn()
-                    failures = 0
-                except DriverGoneError as error:
-                    self.problem = self.problem or f"the driver is gone: {error}"
-                    _LOG.info("the driver is gone", error=str(error))
-                    return
-                except Exception as error:  # noqa: BLE001  the user's query must never notice; the brake is below
-                    failures += 1
-                    self.failures += 1
-                    _LOG.warning("a turn failed", error=str(error), in_a_row=failures, **traced(failures == 1))
-                    if failures >= _FAILURES:
-                        self.problem = f"gave up after {failures} failed turns: {error}"
-                        _LOG.error("link gives up; queries run on as without Rechannel", error=str(error))
+                    in_a_row = 0
+                except Exception as error:  # noqa: BLE001  the user's query must never notice
+                    if self._adapter.gone:
+                        self.problem = self.problem or "the Spark session is over"
                         return
-                    self._stop.wait(0.05 * failures)
+                    in_a_row += 1
+                    self.failures += 1
+                    _LOG.warning("a turn failed", error=str(error), in_a_row=in_a_row, **traced(in_a_row == 1))
+                    self._stop.wait(min(0.05 * 2 ** min(in_a_row, 20), _LONGEST_REST))
                 if self._table.ended:
                     return
         finally:
@@ -191,88 +191,115 @@ class Link:
     def _pause(self) -> float:
         limits = self._settings.link
         # A plan has to be read before the next batch replaces it, a steer said before the next batch begins.
-        return limits.poll_moving if self._reconciler.waiting or self._learning else limits.poll
+        return limits.poll_moving if self._reconciler.waiting or self._stages.learning else limits.poll
 
     def _turn(self) -> None:
         now = time.time()
-        self._catch_up()
+        caught_up = self._catch_up()
+        if self._openings != self._feed.openings:
+            self._watch_starts()
         self._mail(now)
-        for query in list(self._queries):
-            self._at_boundary(query)
-        if now >= self._next_refresh:
-            self._refresh(now)
+        if caught_up:
+            self._boundaries()
+        if now >= self._next_look:
+            self._look(now)
         if now >= self._next_tick:
             self._next_tick = now + 1.0
-            self._write(self._reconciler.tick(self._observed(), now))
+            self._post_transitions(self._reconciler.tick(self._observed(), now))
         if (self._drains or self._releases.under_way) and not self._reconciler.paused:
-            self._releases.turn(scene(self._table, self._queries, self._drains, self._reconciler.moves), now)
-        self._snapshots.turn(self._stages, now, self._reconciler.unsteered)
+            self._releases.turn(scene(self._table, self._check.queries, self._drains, self._reconciler.moves), now)
+        self._snapshots.turn(self._stages.known, now, self._reconciler.unsteered)
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
-            nodes = {item.host for item in self._table.executors.values()}
-            self._courier.post_report(self._report(), nodes)
-            known = {move.wanted.move for move in self._reconciler.moves}
-            self._read_backs = {name: value for name, value in self._read_backs.items() if name in known}
+            self._courier.post_report(self._report(), self._evidence_nodes())
+            self._steering.forget_settled()
 
-    def _catch_up(self) -> None:
+    def _boundaries(self) -> None:
+        """See to every query at a quiet moment of which something is to be done."""
+        waiting = self._reconciler.waiting_queries
+        for query, active in list(self._check.queries.items()):
+            if (query in waiting or self._starts.pending(query, active.run)) and self._table.quiet(query):
+                self._add_own_moves(active)
+                self._steering.at_boundary(query, self._observed)
+
+    def _catch_up(self) -> bool:
         """Fold in all that Spark has written by now: only then is what looks quiet known to be quiet.
 
-        A line leaves the queue before it is handled, so one that fails costs itself alone.
+        Returns False if there is more than a turn may take. A line leaves the queue before it is handled, so one that
+        fails costs itself alone.
         """
-        while True:
+        until = time.monotonic() + _CATCH_UP
+        while not self._stop.is_set():
             while self._lines:
-                self._event(self._lines.popleft(), time.time())
-            self._lines.extend(self._stream.read())
+                self._event_line(self._lines.popleft(), time.time())
+                if time.monotonic() > until:
+                    return False
+            self._lines.extend(self._feed.read(time.time()))
             if not self._lines:
-                return
+                return True
+        return False
 
-    def _event(self, line: bytes, now: float) -> None:
+    def _event_line(self, line: bytes, now: float) -> None:
         try:
             event = events.parse(line)
         except events.EventError:
             self._garbage += 1
+            self._feed.mark_incomplete()
             return
-        if event is None:
-            return
+        if event is not None:
+            self._event(event, now)
+
+    def _event(self, event: events.Event, now: float) -> None:
         for notice in self._table.add(event):
             match notice:
                 case tasks.StageSeen():
-                    self._try_to_learn(notice)
+                    self._stages.finished(notice)
                 case tasks.Relocated():
                     self._relocated(notice)
                 case tasks.BatchDone():
-                    self._courier.post_batch(notice.report, notice.run)
-                    report, observed, took = notice.report, self._observed(), notice.report.seconds
-                    self._write(self._reconciler.batch_done(report.query, report.batch, observed, now, took))
-                    self._remember(report.query, report.batch)
+                    self._batch_done(notice, now)
                 case tasks.QueryBusy():
-                    known = self._queries.get(notice.query)
-                    if known is None or known.run != notice.run:
-                        self._next_refresh = 0.0
+                    active = self._check.queries.get(notice.query)
+                    if active is None or active.run != notice.run:
+                        self._next_look = 0.0
                 case events.ExecutorRemoved():
                     self._starts.lost(notice.executor, self._table.placement)
-                    self._write(self._reconciler.executor_gone(notice.executor, now))
+                    self._post_transitions(self._reconciler.executor_gone(notice.executor, now))
                 case events.QueryTerminated():
-                    self._starts.ended(notice.query, notice.run)
-                    self._queries.pop(notice.query, None)
-                    for key in [key for key in self._stages if key[0] == notice.run]:
-                        del self._stages[key]
-                    self._learning = {key for key in self._learning if key[0] != notice.run}
-                    self._unlike = {key: text for key, text in self._unlike.items() if key[0] != notice.run}
-                    self._write(self._reconciler.run_ended(notice.query, notice.run, now))
+                    self._run_ended(notice, now)
+
+    def _batch_done(self, done: tasks.BatchDone, now: float) -> None:
+        if done.report is not None:
+            self._courier.post_batch(done.report, done.run)
+        # Only where partitions are matters here: the rest costs as much as there are queries.
+        table = self._table
+        where = Observed(table.executors.keys(), table.placement, table.ran, {}, (), table.last_batch)
+        self._post_transitions(self._reconciler.batch_done(done.query, done.batch, where, now, done.seconds))
+        if (active := self._check.queries.get(done.query)) is not None:
+            placed = operators_placed(active, table, self._stages.known)
+            last = self._starts.ran(done.query, active.name, done.batch, placed, table.executors)
+            if last is not None:
+                self._courier.post_placement(last)
+
+    def _run_ended(self, ended: events.QueryTerminated, now: float) -> None:
+        self._starts.ended(ended.query, ended.run)
+        self._check.forget(ended.run)
+        self._stages.forget(ended.run)
+        self._post_transitions(self._reconciler.run_ended(ended.query, ended.run, now))
 
     def _relocated(self, notice: tasks.Relocated) -> None:
         """Count a partition that Spark ran elsewhere though its executor lives and nobody asked."""
         asked = self._reconciler.asked_for(notice.query, notice.stage, notice.partition, notice.after)
         self._drifted += notice.before in self._may_hold() and not asked
 
-    def _remember(self, query: str, batch: int) -> None:
-        if (known := self._queries.get(query)) is None:
-            return
-        placed = operators_placed(known, self._table, self._stages)
-        last = self._starts.ran(query, known.name, batch, placed, self._table.executors)
-        if last is not None:
-            self._courier.post_placement(last)
+    def _look(self, now: float) -> None:
+        """Compare what the events told with Spark's own state, and make up for what was lost."""
+        self._next_look = now + _LOOK
+        for event in self._check.look(now, events_lost=self._feed.take_incomplete()):
+            self._event(event, now)
+        self._check.check_places(self._reconciler.moving)
+
+    # -- executors --
 
     def _may_be_given(self) -> dict[str, ExecutorInfo] | None:
         """Executors that may be given partitions by the link itself; None while it may begin nothing."""
@@ -280,12 +307,20 @@ class Link:
 
     def _may_hold(self) -> dict[str, ExecutorInfo]:
         """Executors that may hold partitions: on no drained node, and not about to leave."""
-        leaving = self._retiring.union(self._releases.cordoned)
+        leaving = self._check.retiring.union(self._releases.cordoned)
         return {
             name: info
             for name, info in dict(self._table.executors).items()
             if name not in leaving and info.host not in self._drains
         }
+
+    def _evidence_nodes(self) -> set[str]:
+        """Nodes whose agents are asked whether an old copy was closed: those of moves that wait for it."""
+        states = (MoveState.STEERED, MoveState.RELEASED_IDLE, MoveState.DRAINED)
+        holders = {move.holder for move in self._reconciler.moves if move.state in states}
+        return {info.host for name, info in self._table.executors.items() if name in holders}
+
+    # -- mail --
 
     def _take_orders(self) -> None:
         orders = self._courier.take_orders()
@@ -299,167 +334,90 @@ class Link:
         desired = self._courier.take_desired()
         if desired is not None:
             try:
-                self._write(self._reconciler.accept(desired, self._observed(), now))
+                self._post_transitions(self._reconciler.accept(desired, self._observed(), now))
             except MessageError as error:
                 self._rejected += 1
                 _LOG.warning("desired placement refused", error=str(error))
         for store in self._courier.take_closed():
-            for (run, ordinal), stage in self._stages.items():
+            active = self._check.by_run.get(store.run)
+            for (run, ordinal), stage in self._stages.known.items():
                 if run != store.run or all(item.operator != store.operator for item, _ in stage.operators):
                     continue
-                query = next((item.query for item in self._queries.values() if item.run == run), "")
                 stores = [(item.operator, name) for item, names in stage.operators for name in names]
-                self._write(self._reconciler.closed(store, stores, ordinal, query, now))
+                query = active.query if active is not None else ""
+                self._post_transitions(self._reconciler.closed(store, stores, ordinal, query, now))
 
-    def _refresh(self, now: float) -> None:
-        self._next_refresh = now + _REFRESH
-        self._queries = {item.query: item for item in self._adapter.queries()}
-        self._retiring = self._adapter.retiring()
-        for query in self._queries.values():
-            if query.idle and self._table.quiet(query.query) is None:
-                self._table.assume_quiet(query.query)
+    def _post_transitions(self, lines: Sequence[MoveTransition]) -> None:
+        if lines:
+            self._courier.post_journal(list(lines))
+        for line in lines:
+            _LOG.info("move", move=line.move, state=line.after, reason=line.reason, partition=line.partition)
 
-    def _try_to_learn(self, seen: tasks.StageSeen) -> None:
-        key = (seen.run, seen.stage)
-        if key in self._stages:
-            return
-        tries = self._tries[key] = self._tries.get(key, 0) + 1
-        self._learning.discard(key)
-        if tries > _LEARN_TRIES and tries % _LEARN_TRIES:
-            return
-        try:
-            self._learn(seen)
-        except DriverGoneError:
-            raise
-        except LinkError as error:
-            _LOG.warning("a stage's plan could not be read; a later batch is a new try", error=str(error))
-        if key not in self._stages and tries < _LEARN_TRIES:
-            self._learning.add(key)
-
-    def _learn(self, seen: tasks.StageSeen) -> None:
-        """Tie a finished stage to its operators: their SQL metrics have the ids that the stage reported."""
-        found = [item for item in self._adapter.operators(seen.run) if item.metrics & seen.accumulators]
-        # An empty answer means the plan was replaced by the next batch's in between; the next batch is a new try.
-        operators = [(item, self._adapter.store_names(item.checkpoint, item.operator)) for item in found]
-        if operators and all(names and item.partitions == seen.partitions for item, names in operators):
-            self._stages[seen.run, seen.stage] = KnownStage(seen.partitions, operators)
-            self._unlike.pop((seen.run, seen.stage), None)
-        elif operators and all(names for _, names in operators) and self._tries[seen.run, seen.stage] >= _SURE_TRIES:
-            self._unlike[seen.run, seen.stage] = unlike(seen, operators)
-
-    # -- steering --
+    # -- what is observed --
 
     def _observed(self) -> Observed:
-        runs = {item.query: item.run for item in self._queries.values() if not item.problem}
+        runs = {item.query: item.run for item in self._check.queries.values() if not item.problem}
+        queries = {run: query for query, run in runs.items()}
         return Observed(
             executors=self._table.executors.keys(),
             placement=self._table.placement,
             ran=self._table.ran,
             runs=runs,
-            stores={(query, stage) for query, run in runs.items() for own, stage in self._stages if own == run},
+            stores={(queries[run], stage) for run, stage in self._stages.known if run in queries},
             batches=self._table.last_batch,
             quiet={query for query in runs if self._table.quiet(query)},
             closed=self._table.executors.keys() - self._may_hold().keys(),
             replay=self._snapshots.replay(self._reconciler.unsteered, runs),
         )
 
-    def _at_boundary(self, query: str) -> None:
-        if not self._table.quiet(query):
-            return
-        self._see_to_start(query)
-        lines, due = self._reconciler.due(query, observed := self._observed(), time.time())
-        self._write(lines)
-        for move in due:
-            # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
-            self._catch_up()
-            if not self._table.quiet(query):
-                return
-            now = time.time()
-            if not self._write(self._reconciler.steer(move, self._observed(), now)):
-                self._reconciler.take_back(move)
-                return
-            self._read_backs[move.wanted.move] = (0, now)
-            self._tell(move)
-        # A task that outlived its stage (a speculative copy, say) may have overwritten the steer: look again.
-        for move in self._reconciler.steered_now(query, observed, time.time()):
-            now = time.time()
-            count, at = self._read_backs.get(move.wanted.move, (_READ_BACKS, 0.0))
-            if count < _READ_BACKS and now - at >= _READ_BACK_EVERY and self._table.quiet(query):
-                self._read_backs[move.wanted.move] = (count + 1, now)
-                try:
-                    if not self._reads_back(move):
-                        self._tell(move)
-                except DriverGoneError:
-                    raise
-                except LinkError as error:
-                    _LOG.warning("a steer could not be read back", move=move.wanted.move, error=str(error))
-
-    def _see_to_start(self, query: str) -> None:
+    def _add_own_moves(self, query: ActiveQuery) -> None:
         """Add the moves of our own that a new, a restarted or a bereft query needs."""
-        if (
-            (known := self._queries.get(query)) is None
-            or known.problem
-            or not operators_placed(known, self._table, self._stages)
-        ):
+        if query.problem or not operators_placed(query, self._table, self._stages.known):
             return
-        stages = {
-            ordinal: [item.operator for item, _ in stage.operators]
-            for (run, ordinal), stage in self._stages.items()
-            if run == known.run
-        }
-        wish = self._starts.due(query, known.run, stages, self._table.placement, self._reconciler.moving)
+        stages = self._stages.of_run(query.run)
+        wish = self._starts.due(query.query, query.run, stages, self._table.placement, self._reconciler.moving)
         if wish is not None:
             decision = wish.moves[0].move.rpartition(".")[0]
-            self._write(self._reconciler.add(decision, wish.moves, known.run, wish.why, time.time()))
+            self._post_transitions(self._reconciler.add(decision, wish.moves, query.run, wish.why, time.time()))
 
-    def _stores(self, move: Move) -> list[StoreId]:
-        stage = self._stages.get((move.run, move.wanted.stage))
-        return [
-            StoreId(item.checkpoint, item.run, item.operator, move.wanted.partition, name)
-            for item, names in (stage.operators if stage else [])
-            for name in names
-        ]
+    # -- queries that start --
 
-    def _tell(self, move: Move) -> None:
-        if (target := self._table.executors.get(move.wanted.target)) is None:
-            return  # gone since; the reconciler hears of it by the event
+    def _see_to_starts(self) -> None:
+        """Place each query that starts; it waits for that before its first batch, `START_WAIT` seconds at most."""
+        next_beat = 0.0
+        while not self._stop.is_set() and self.active:
+            hook: StartHook = self._hook
+            try:
+                if time.monotonic() >= next_beat:
+                    next_beat = time.monotonic() + _LOOK
+                    hook.beat()
+                if (start := hook.take(_START_POLL)) is not None:
+                    self._see_to_start(hook, start)
+            except LinkError as error:
+                _LOG.debug("starts of queries are not seen for a moment", error=str(error))
+                self._stop.wait(1.0)
+
+    def _see_to_start(self, hook: StartHook, start: Any) -> None:
         try:
-            for store in self._stores(move):
-                self._adapter.steer(store, target.host, target.executor)
-            if not self._reads_back(move):
-                _LOG.warning("a steer did not read back", move=move.wanted.move, target=target.executor)
-        except DriverGoneError:
-            raise
-        except LinkError as error:
-            _LOG.warning("a steer failed; the next boundary is a new try", move=move.wanted.move, error=str(error))
-
-    def _reads_back(self, move: Move) -> bool:
-        return all(self._adapter.location(store) == move.wanted.target for store in self._stores(move))
-
-    def _write(self, lines: list[MoveTransition]) -> bool:
-        if not lines:
-            return True
-        kept = self._journal.write(lines)
-        if not kept:
-            _LOG.error("the journal cannot be written; nothing is steered", path=str(self._journal.path))
-        if not kept and any(line.after == MoveState.STEERED for line in lines):
-            return False  # the step is not taken, so nobody is told that it was
-        self._courier.post_journal(lines)
-        for line in lines:
-            _LOG.info("move", move=line.move, state=line.after, reason=line.reason, partition=line.partition)
-        return kept
+            started = self._adapter.started_query(hook.event(start))
+            if started is not None:
+                self._starts.started(*started)
+        except Exception as error:  # noqa: BLE001  whatever goes wrong, the query starts
+            _LOG.warning("a query's start could not be seen to", error=str(error))
+        finally:
+            hook.release(start)
 
     # -- reporting --
 
     def _report(self) -> LinkReport:
         reconciler = self._reconciler
-        known = self._table, self._stages, self._snapshots.of, self._unlike
+        sources = self._table, self._stages.known, self._snapshots.of, self._stages.unlike
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
-            queries=[query_state(query, *known) for query in self._queries.values()],
+            queries=[query_state(query, *sources) for query in self._check.queries.values()],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
             accepted_epoch=max(reconciler.epoch, self._orders.epoch if self._orders is not None else 0),
@@ -468,33 +426,46 @@ class Link:
             landed=reconciler.landed,
             abandoned=reconciler.abandoned,
             drifted=self._drifted,
-            starts=self._starts.words(self._queries),
+            starts=self._starts.words(self._check.queries),
             orders=encode(self._orders).decode() if self._orders is not None else "",
             environment=self._environment,
-            releasing=sorted((self._retiring & self._table.executors.keys()).union(self._releases.cordoned)),
+            releasing=sorted((self._check.retiring & self._table.executors.keys()).union(self._releases.cordoned)),
             rejected_messages=self._rejected + self._courier.refused,
             problems=problems(
                 self._problems,
                 garbage=self._garbage,
-                lost=self._journal.lost,
-                where=str(self._journal.path.parent),
+                lost_events=self._feed.dropped,
+                healed=self._check.healed,
                 dropped=self._courier.dropped,
                 releasing=self._releases.problem,
             ),
         )
 
     def _finish(self) -> None:
-        try:
-            self._adapter.stop_event_stream()
-            self._adapter.stop_watching_starts()
-            self._releases.lift()
-        except LinkError:
-            _LOG.debug("the driver was gone before the listeners could be taken out")
-        finally:
-            self._courier.post_report(self._report(), set())
-            self._courier.stop(timeout=3 * self._settings.redis.timeout)
-            self._stream.close()
-            self._journal.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
-            atexit.unregister(self.detach)
-            _LOG.info("detached", application=self._adapter.application)
+        """Take everything of ours out of the driver; each step whatever became of the others."""
+        self._stop.set()
+        steps: list[Callable[[], object]] = [
+            self._adapter.stop_watching_starts,
+            self._releases.lift,
+            self._feed.close,
+            lambda: self._courier.post_report(self._report(), set()),
+            lambda: self._courier.stop(timeout=3 * self._settings.redis.timeout),
+            lambda: self._starts_thread.join(2 * _START_POLL),
+            self._drop_parts,
+            self._adapter.close,
+            lambda: atexit.unregister(self.detach),
+        ]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001  the next step is due all the same
+                _LOG.debug("a step of detaching failed", error=str(error))
+        with _links_lock:
+            if _links.get(self._adapter.application) is self:
+                del _links[self._adapter.application]
+        _LOG.info("detached", application=self._adapter.application)
+
+    def _drop_parts(self) -> None:
+        """Let go of whatever refers to Java objects: a script may hold this handle long after its SparkContext."""
+        for part in ("_feed", "_stages", "_check", "_steering", "_starts", "_releases", "_snapshots", "_hook"):
+            vars(self).pop(part, None)

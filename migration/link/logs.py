@@ -8,6 +8,12 @@ from typing import Any
 import structlog
 
 
+def keep_off_standard_output() -> None:
+    """Log to standard error, unless the script has configured structlog itself: its output may be data."""
+    if not structlog.is_configured():
+        to_standard_error()
+
+
 def to_standard_error() -> None:
     """Have Rechannel's loggers in this process write to standard error; nobody else's are touched."""
     logger: Any = structlog.wrap_logger(

@@ -116,6 +116,11 @@ class Reconciler:
         ]
 
     @property
+    def waiting_queries(self) -> set[str]:
+        """Queries at whose batch boundaries something is to be done now."""
+        return {move.wanted.query for move in self._moves.values() if move.open and not self._held(move)}
+
+    @property
     def waiting(self) -> bool:
         """Whether a batch boundary is looked for now: something is to be steered and nothing holds it."""
         return any(move.unsettled and not self._held(move) for move in self._moves.values())
@@ -196,12 +201,11 @@ class Reconciler:
         return Reason.SNAPSHOT_LATE, f"its snapshot lies {lag} batches behind after {waited:.0f} s of waiting"
 
     def steer(self, move: Move, observed: Observed, now: float) -> list[MoveTransition]:
-        """Take the step of a move that is due; journal the lines, then tell Spark, or `take_back` if that failed."""
+        """Take the step of a move that is due; publish the lines, then tell Spark."""
         wanted = move.wanted
         last_batch = observed.batches.get(wanted.query, -1)
         current = observed.executor_of(wanted.query, wanted.stage, wanted.partition)
         lines = []
-        move.before_steer = move.state, move.reason, move.steered_batch, move.steered_at, move.holder
         if move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE):
             evidence = f"it ran on executor {current or '?'}"
             lines.append(move.to(MoveState.STEERED, Reason.SAID_AGAIN, at=now, batch=last_batch, evidence=evidence))
@@ -210,11 +214,6 @@ class Reconciler:
         self._released.pop(wanted.move, None)  # whatever was closed before is open where it ran last
         move.steered_batch, move.steered_at, move.holder = last_batch, now, current
         return lines
-
-    def take_back(self, move: Move) -> None:
-        """Undo `steer` where its lines could not be journaled: Spark was told nothing, the next boundary is a try."""
-        if move.before_steer is not None:
-            move.state, move.reason, move.steered_batch, move.steered_at, move.holder = move.before_steer
 
     def _current_steps(self, query: str, now: float) -> dict[str, int]:
         """Return the step that each decision's moves may take, and note since when a query's have their turn."""

@@ -28,8 +28,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from rechannel.migration.link.spark_adapter import LinkError, SparkAdapter
 from rechannel.migration.moves import Move, MoveState
+from rechannel.migration.spark.executor_control import ExecutorControl
+from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.tasks import TaskTable
 from rechannel.wire.messages import Drain, ExecutorInfo
 
@@ -91,10 +92,10 @@ def target(here: Collection[str], base: int, alive: Collection[str] | None, avoi
 class Releases:
     """Cordons and releases; one turn after the other, on the link's thread."""
 
-    def __init__(self, adapter: SparkAdapter, *, dynamic: bool, ends_by_itself: bool = False) -> None:
+    def __init__(self, executors: ExecutorControl, *, dynamic: bool, ends_by_itself: bool = False) -> None:
         self.released = 0
         self.problem = ""
-        self._adapter = adapter
+        self._control = executors
         self._ends_by_itself = ends_by_itself  # a cordoned executor would
         self._dynamic = dynamic  # Spark itself removes idle executors, and sets the target
         self._cordoned: dict[str, _Cordoned] = {}
@@ -105,6 +106,7 @@ class Releases:
         self._wanted = 1  # executors elsewhere that there are to be now
         self._grace = _GRACE
         self._said = -1
+        self._local_checkpoints = 0  # RDDs that live on executors alone
         self._next_look = 0.0
 
     @property
@@ -136,6 +138,7 @@ class Releases:
             if now >= self._next_look:
                 self._next_look = now + _LOOK
                 self._keep_target(present, elsewhere)
+                self._local_checkpoints = self._control.local_checkpoints() if self._cordoned else 0
             self._release(present, elsewhere, scene, now)
             back = {info.host for info in present.values() if _came_back(info, scene.drains)}
             self.problem = (
@@ -148,6 +151,12 @@ class Releases:
             _LOG.warning("an executor could not be released", error=str(error))
 
     def _waiting(self, now: float) -> str:
+        if self._cordoned and self._local_checkpoints:
+            return (
+                f"executors {', '.join(sorted(self._cordoned))} are kept: {self._local_checkpoints} RDDs of the "
+                "application are checkpointed on executors alone (localCheckpoint) and would be lost; unpersist them, "
+                "or drain with a deadline"
+            )
         long = [name for name, state in self._cordoned.items() if now > state.since + _GRACE]
         if not self._ends_by_itself or not long:
             return ""
@@ -160,12 +169,12 @@ class Releases:
         """Leave the application's target to Spark again: nobody looks after it from now on."""
         if self._base >= 0 and not self._dynamic:
             self._base, self._wanted, self._said = -1, 1, self._unlimited
-            self._adapter.limit_executors(self._unlimited)
+            self._control.limit_executors(self._unlimited)
 
     @property
     def _unlimited(self) -> int:
         # What a standalone application has unless it was told otherwise; elsewhere the target is a number to be met.
-        return UNLIMITED if self._adapter.standalone else self._before
+        return UNLIMITED if self._control.standalone else self._before
 
     def _cordon(
         self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: Scene, now: float
@@ -174,10 +183,10 @@ class Releases:
             # Without another executor nothing could run any more, and there is no way back from a cordon.
             if info.host not in self._avoid or name in self._cordoned or not elsewhere:
                 continue
-            overdue = 0 < scene.drains[info.host].deadline <= now
+            overdue = _overdue(scene.drains[info.host], now)
             if name in scene.holders and not overdue:
                 continue
-            if self._ends_by_itself or self._adapter.cordon(name):
+            if self._ends_by_itself or self._control.cordon(name):
                 waits_for = {query: batch for query, batch in scene.begun.items() if query not in scene.quiet}
                 self._cordoned[name] = _Cordoned(now, waits_for)
                 _LOG.info("executor-cordoned", executor=name, node=info.host, overdue=overdue)
@@ -198,11 +207,14 @@ class Releases:
             }
             if self._ends_by_itself and scene.begun.keys() - set(scene.quiet):
                 continue
+            if self._local_checkpoints and not _overdue(scene.drains.get(present[name].host), now):
+                continue
             remaining = len(present) - 1
-            if not state.waits_for and self._adapter.release(name, remaining):
+            if not state.waits_for and self._control.release(name, remaining):
                 self.released += 1
                 if self._base < 0:
                     self._before = len(present)
+                    self._control.lift_limit_without_link(self._unlimited)
                 self._base, self._said = max(self._base, len(elsewhere)), remaining
                 self._grace = _GRACE if complete else min(2 * self._grace, _LONGEST_GRACE)
                 self._killed.add(name)
@@ -218,12 +230,16 @@ class Releases:
             return
         self._base = max(self._base, len(elsewhere))
         hosts = [present[name].host for name in elsewhere]
-        self._wanted = target(hosts, self._base, self._adapter.worker_hosts(), self._avoid)
+        self._wanted = target(hosts, self._base, self._control.worker_hosts(), self._avoid)
         most = self._wanted + len(present) - len(elsewhere)
         if most != self._said:
-            self._adapter.limit_executors(most)
+            self._control.limit_executors(most)
             self._said = most
             _LOG.info("executors-limited", most=most)
+
+
+def _overdue(drain: Drain | None, now: float) -> bool:
+    return drain is not None and 0 < drain.deadline <= now
 
 
 def _came_back(info: ExecutorInfo, drains: Mapping[str, Drain]) -> bool:

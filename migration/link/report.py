@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rechannel import __version__
 from rechannel.migration.link import compatibility
-from rechannel.migration.link.spark_adapter import ActiveQuery, PlannedOperator
+from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
 from rechannel.monitors.tasks import StageSeen, TaskTable
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
@@ -93,15 +93,22 @@ def environment(setting: Callable[[str, str], str]) -> dict[str, str]:
     return {"rechannel": __version__, "python": platform.python_version(), **compatibility.told(setting)}
 
 
-def problems(lasting: Iterable[str], *, garbage: int, lost: int, where: str, dropped: int, releasing: str) -> list[str]:
-    """Return what is wrong, in plain words. ``lost`` journal lines belong to the directory ``where``."""
-    found = list(lasting)
+def problems(
+    lasting: Iterable[str], *, garbage: int, lost_events: int, healed: int, dropped: int, releasing: str
+) -> list[str]:
+    """Return what is wrong, in plain words."""
+    sentences = list(lasting)
     if garbage:
-        found.append(f"{garbage} lines of the event stream could not be read")
-    if lost:
-        found.append(f"{lost} journal lines could not be written to {where}")
+        sentences.append(f"{garbage} lines of the event stream could not be read")
+    if lost_events:
+        sentences.append(
+            f"Spark's listener bus dropped {lost_events} events of the event stream; what they would have told was "
+            "read off Spark's own state. Raise spark.scheduler.listenerbus.eventqueue.rechannel.capacity if it goes on"
+        )
+    elif healed:
+        sentences.append(f"{healed} events of the event stream were lost, and read off Spark's own state instead")
     if dropped:
-        found.append(f"{dropped} messages were dropped: too many while Redis was away, or too large")
+        sentences.append(f"{dropped} messages were dropped: too many while Redis was away, or too large")
     if releasing:
-        found.append(releasing)
-    return found
+        sentences.append(releasing)
+    return sentences

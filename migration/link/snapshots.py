@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rechannel.migration.link.report import KnownStage
-from rechannel.migration.link.spark_adapter import StoreId, UnsupportedSparkError
+from rechannel.migration.spark.adapter import StoreId
+from rechannel.migration.spark.gateway import UnsupportedSparkError
 
 ROUND = 60.0  # seconds in which every store is asked for once
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two calls

@@ -6,7 +6,7 @@
 * When an executor is lost, the partitions it held are spread anew at the next boundary, not left where they fell.
 
 All of it by count, for nothing is measured yet; the controller's decisions come later and know better. `Starts` is
-called from the link's thread, `started` alone from Spark's.
+called from the link's thread, `started` alone from a second one, for whose answer the query waits a bounded time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from rechannel.migration.link.spark_adapter import KnownOperator, SparkAdapter, StoreId
+from rechannel.migration.spark.adapter import SparkAdapter, StoreId
+from rechannel.migration.spark.checkpoint import KnownOperator
+from rechannel.migration.spark.hooks import START_WAIT
 from rechannel.policies.even import even_out
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement
 
 _LOG = structlog.get_logger("rechannel.link")
-_BUDGET = 5.0  # seconds that saying it may take at a query's start; the rest is moved afterwards
+_BUDGET = 0.8 * START_WAIT  # seconds from a query's start in which it is placed; the rest is moved afterwards
 _GATHER = 15.0  # seconds after the attach in which executors of before are waited for: a restarted driver's come late
 _GATHER_EVERY = 0.1
+_STILL = 1.0  # seconds without a new executor after which none is expected any more
 _KEPT_QUERIES = 1000  # remembered here, the latest
 
 Executors = Mapping[str, ExecutorInfo]
@@ -118,11 +121,12 @@ class Starts:
         with self._lock:
             return {query: text for query, text in self._words.items() if query in queries}
 
-    # -- on Spark's thread --
+    # -- while the query waits for its first batch --
 
     def started(self, query: str, run: str, checkpoint: str) -> None:
         """See to a query before its first batch."""
-        operators = self._adapter.known_operators(checkpoint)
+        until = self._clock() + _BUDGET
+        operators = self._adapter.checkpoints.operators(checkpoint)
         with self._lock:
             if not operators:
                 self._fresh.add(run)
@@ -130,27 +134,44 @@ class Starts:
         if not operators or self._allowed() is None:
             return
         last = last or self._recall(query)
-        executors = self._gathered(set(last.hosts.values()) if last is not None else set())
+        executors = self._gathered(set(last.hosts.values()) if last is not None else set(), until)
         if not executors:
             return
-        began = self._clock()
-        wanted = put_back(last, operators, executors)
-        total = sum(operator.partitions for operator in operators)
+        placement = put_back(last, operators, executors)
         with self._lock:
-            self._put_back[run] = _Start(wanted)  # before anything is said: what fails or takes too long is moved later
-        said = 0
+            self._put_back[run] = _Start(placement)  # before anything is steered: what is late is moved later
+        steered = self._steer(run, checkpoint, operators, placement, executors, until)
+        total = sum(operator.partitions for operator in operators)
+        remembered = "as they ran last" if self._is_back(last, executors) else "evenly, for nothing is remembered of it"
+        sentence = f"{steered} of {total} partitions placed before its first batch, {remembered}"
+        self._say(query, sentence)
+        _LOG.info("query-started", query=query, run=run, sentence=sentence)
+
+    def _steer(
+        self,
+        run: str,
+        checkpoint: str,
+        operators: Sequence[KnownOperator],
+        placement: Placement,
+        executors: Executors,
+        until: float,
+    ) -> int:
+        """Tell Spark each partition's place, as far as time allows; return how many were told."""
+        steered = 0
         for operator in operators:
-            for partition, name in enumerate(wanted[operator.operator]):
-                if self._clock() - began > _BUDGET:
-                    break
+            for partition, name in enumerate(placement[operator.operator]):
+                if self._clock() > until:
+                    return steered
                 for store in operator.stores:
                     identity = StoreId(checkpoint, run, operator.operator, partition, store)
                     self._adapter.steer(identity, executors[name].host, name)
-                said += 1
-        remembered = "as they ran last" if last is not None else "evenly, for nothing is remembered of it"
-        sentence = f"{said} of {total} partitions placed before its first batch, {remembered}"
-        self._say(query, sentence)
-        _LOG.info("query-started", query=query, run=run, sentence=sentence, seconds=self._clock() - began)
+                steered += 1
+        return steered
+
+    @staticmethod
+    def _is_back(last: LastPlacement | None, executors: Executors) -> bool:
+        """Whether some node of the last placement is there again."""
+        return last is not None and any(info.host in last.hosts.values() for info in executors.values())
 
     def _say(self, query: str, sentence: str) -> None:
         with self._lock:
@@ -159,14 +180,25 @@ class Starts:
             while len(self._words) > _KEPT_QUERIES:
                 del self._words[next(iter(self._words))]
 
-    def _gathered(self, hosts: set[str]) -> Executors:
-        """Wait for the executors of before, as long as those of a starting application may still be on their way."""
+    def _gathered(self, hosts: set[str], until: float) -> Executors:
+        """Wait for the executors of before, while those of a starting application still arrive.
+
+        Nobody waits for nodes of which none is back: in a cluster of pods, hosts of before do not return.
+        """
+        executors, arrived = self._allowed() or {}, self._clock()
         while True:
-            executors = self._allowed() or {}
             here = {info.host for info in executors.values()}
-            if (here and hosts <= here.union(self._drained())) or self._clock() >= self._gather_until:
+            hopeless = bool(here) and here.isdisjoint(hosts)
+            now = self._clock()
+            still = bool(here) and now >= arrived + _STILL
+            complete = bool(here) and hosts <= here.union(self._drained())
+            if complete or hopeless or still or now >= min(until, self._gather_until):
                 return executors
             self._sleep(_GATHER_EVERY)
+            latest = self._allowed() or {}
+            if latest.keys() - executors.keys():
+                arrived = self._clock()
+            executors = latest
 
     # -- on the link's thread --
 
@@ -203,6 +235,10 @@ class Starts:
             self._fresh.discard(run)
         for key in [key for key in self._lost if key[0] == query]:
             del self._lost[key]
+
+    def pending(self, query: str, run: str) -> bool:
+        """Whether something of a query is to be moved at its next quiet moment."""
+        return run in self._put_back or run in self._fresh or any(key[0] == query for key in self._lost)
 
     def due(
         self,

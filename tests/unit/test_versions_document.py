@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rechannel.migration.link import versions
+from rechannel.migration.spark import versions
 from tests.versions.document import BEGIN, END, between_marks, held, page_part
 from tests.versions.environment import PINS, kept, name_of
 

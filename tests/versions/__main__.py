@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rechannel.migration.link import versions
+from rechannel.migration.spark import versions
 from tests.versions import environment
 from tests.versions.document import between_marks, held, page_part
 

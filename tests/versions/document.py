@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rechannel.migration.link import versions
+from rechannel.migration.spark import versions
 
 BEGIN, END = "<!-- versions -->", "<!-- end of versions -->"
 STORES = ("HDFS-backed", "RocksDB")

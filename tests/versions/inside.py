@@ -23,7 +23,7 @@ from typing import Any
 from matrix.workloads import CHOSEN, WAVES
 from smoke.loop import Loop, open_loop
 
-from rechannel.migration.link import versions
+from rechannel.migration.spark import versions
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport, MoveTransition
 from rechannel.wire.signing import Signer

@@ -20,7 +20,7 @@ import msgspec
 from rechannel.daemon.following import Migration
 from rechannel.migration.link.observed import Limits, Observed
 from rechannel.migration.link.reconciler import Reconciler
-from rechannel.migration.moves import Move, MoveState
+from rechannel.migration.moves import Move
 from rechannel.wire.messages import (
     ClosedStore,
     DesiredMove,
@@ -182,9 +182,7 @@ class Link:
     def __init__(self, world: World, limits: Limits, watch: Watch) -> None:
         self.world, self.watch = world, watch
         self.reconciler = Reconciler(limits)
-        self.disk: list[MoveTransition] = []
         self.sent: list[MoveTransition] = []
-        self.failing = 0  # writes of the journal that fail from now on
         self.deaf = 0  # steers that Spark does not take from now on
         self.accepted: Envelope | None = None
         self.refused = 0
@@ -273,9 +271,7 @@ class Link:
         for move in due:
             if self.world.race(query):
                 return
-            if not self.write(self.reconciler.steer(move, observed, self.world.now)):
-                self.reconciler.take_back(move)
-                return
+            self.write(self.reconciler.steer(move, observed, self.world.now))
             self._read_backs[move.wanted.move] = (0, self.world.now)
             self._tell(move, again=False)
         for move in self.reconciler.steered_now(query.name, self.observed(), self.world.now):
@@ -315,20 +311,11 @@ class Link:
         """Let the reconciler see that time passes."""
         self.write(self.reconciler.tick(self.observed(), self.world.now))
 
-    def write(self, lines: list[MoveTransition]) -> bool:
-        """Journal lines; False where that failed."""
-        if not lines:
-            return True
-        kept = not self.failing
-        self.failing = max(0, self.failing - 1)
-        # What a full disk refuses may be cut off anywhere.
-        self.disk += lines if kept else lines[: len(lines) // 2]
-        if not kept and any(line.after == MoveState.STEERED for line in lines):
-            return False
+    def write(self, lines: list[MoveTransition]) -> None:
+        """Publish lines."""
         for line in lines:
             self.sent.append(line)
             self.watch.written(self, line)
-        return kept
 
 
 class Controller:

@@ -121,7 +121,7 @@ def run(world: World, cut: int, interruption: Interruption) -> bool:
 
 def let_it_end(world: World, *, renewed: bool = True) -> None:
     """Let the world go on undisturbed until nothing is left to do; idle queries get input in the end."""
-    world.paused, world.racing, world.link.failing, world.link.deaf = False, -1, 0, 0
+    world.paused, world.racing, world.link.deaf = False, -1, 0
     world.driver.strays.clear()
     if renewed and world.controller is None:
         world.succeed()
@@ -268,19 +268,6 @@ def leaves_while_a_batch_strays(world: World) -> dict[int, Event]:
     return {}
 
 
-def disk_full(writes: int) -> Interruption:
-    def full(world: World) -> dict[int, Event]:
-        world.link.failing = writes
-        return {}
-
-    return full
-
-
-def disk_full_while_a_batch_strays(world: World) -> dict[int, Event]:
-    stray_away(world)
-    return {4: lambda: setattr(world.link, "failing", 2)}
-
-
 def deaf(world: World) -> dict[int, Event]:
     """Steers fail."""
     world.link.deaf = 3
@@ -393,9 +380,6 @@ INTERRUPTIONS: dict[str, Interruption] = {
     "executor 2 is lost": lose("2"),
     "executor 1 leaves": leaves("1"),
     "executor 1 leaves while a batch strays": leaves_while_a_batch_strays,
-    "the disk is full once": disk_full(1),
-    "the disk is full for long": disk_full(8),
-    "the disk is full while a batch strays": disk_full_while_a_batch_strays,
     "steers fail": deaf,
     "another decision": superseded,
     "another decision, and back": superseded_and_brought_back,

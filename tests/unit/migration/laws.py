@@ -78,7 +78,7 @@ class Laws:
         assert query.quiet, f"{name}: steered while a job runs"
         assert query.run == move.run, f"{name}: steered in another run"
         assert wanted.target in world.driver.executors, f"{name}: steered to an executor that is gone"
-        written = [line.after for line in link.disk if line.move == name]
+        written = [line.after for line in link.sent if line.move == name]
         assert written, f"{name}: steered before anything was journaled"
         assert written[-1] == MoveState.STEERED, f"{name}: steered before it was journaled"
         if again:

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 import rechannel
 from rechannel.conf.settings import load
 from rechannel.migration.link.event_stream import EventStream
-from rechannel.migration.link.journal import Journal
 from rechannel.migration.link.link import Link
-from rechannel.migration.link.spark_adapter import (
+from rechannel.migration.spark.adapter import (
     SparkAdapter,
-    UnsupportedSparkError,
     _host,
     trigger_problem,
 )
+from rechannel.migration.spark.gateway import UnsupportedSparkError
 from rechannel.monitors.tasks import Relocated
-from rechannel.wire.messages import ExecutorInfo, MoveTransition
-
-LINE = MoveTransition(
-    move="m",
-    decision="d",
-    query="q",
-    stage=0,
-    partition=0,
-    source="0",
-    target="1",
-    step=0,
-    before="",
-    after="planned",
-    reason="accepted",
-    evidence="",
-    batch=-1,
-    at=1.0,
-)
+from rechannel.wire.messages import ExecutorInfo
 
 
 def part(directory, number):
@@ -67,34 +47,6 @@ def test_the_stream_is_read_across_its_parts_and_each_part_is_deleted(tmp_path):
     stream.close()
 
 
-def test_the_journal_is_on_disk_line_by_line_and_private(tmp_path):
-    journal = Journal(tmp_path / "journal.jsonl")
-    assert journal.write([LINE, LINE])
-    assert [msgspec.json.decode(text, type=MoveTransition) for text in journal.path.read_bytes().splitlines()] == [
-        LINE,
-        LINE,
-    ]
-    assert journal.path.stat().st_mode & 0o077 == 0
-    journal.close()
-
-
-def test_a_journal_that_cannot_be_written_says_so_and_forbids_the_step(tmp_path):
-    journal = Journal(tmp_path / "missing" / "journal.jsonl")
-    assert journal.write([]) is True
-    assert journal.write([LINE]) is False
-    assert journal.lost == 2
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
-def test_a_full_disk_forbids_the_step_and_is_counted():
-    from pathlib import Path
-
-    journal = Journal(Path("/dev/full"))
-    assert journal.write([LINE]) is False
-    assert journal.lost == 1
-    journal.close()
-
-
 @pytest.mark.parametrize(
     ("before", "after", "drifted"),
     [("0", "1", 1), ("0", "2", 0), ("gone", "1", 0), ("1", "0", 0)],
@@ -107,7 +59,7 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
     link._table = SimpleNamespace(executors=infos)
     link._reconciler = SimpleNamespace(asked_for=lambda _query, _stage, _partition, where: where == "2")
     link._releases = SimpleNamespace(cordoned=set())
-    link._retiring, link._drains, link._drifted = set(), {"b"}, 0
+    link._check, link._drains, link._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
     link._relocated(Relocated("q", 0, 3, before, after))
     assert link._drifted == drifted
 

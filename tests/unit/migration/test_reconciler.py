@@ -478,16 +478,6 @@ def test_a_late_steps_deadline_counts_from_its_turn():
     assert reconciler.tick(driver.observed(), 151.0) == []
 
 
-def test_a_step_that_could_not_be_journaled_is_taken_back():
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
-    (due,) = reconciler.due("q", driver.observed(), 2.0)[1]
-    reconciler.steer(due, driver.observed(), 2.0)
-    reconciler.take_back(due)
-    assert reconciler.due("q", driver.observed(), 3.0)[1] == [due]
-    assert steps(driver.step(reconciler, 4.0), "m0") == ["steered", "drained"]
-
-
 def test_an_illegal_step_raises():
     with pytest.raises(IllegalTransitionError):
         Move(move(0, "0", "1"), "d", "run", 0.0).to(MoveState.KILLED, Reason.CLOSED, at=1.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rechannel.migration.link.release import UNLIMITED, Releases, Scene, scene, target
-from rechannel.migration.link.spark_adapter import SparkCallError
 from rechannel.migration.moves import Move, MoveState
+from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.tasks import TaskTable
 from rechannel.wire.messages import DesiredMove, Drain, ExecutorInfo
 
@@ -29,6 +29,7 @@ class FakeCluster:
         self.told = True
         self.unseen: dict[str, ExecutorInfo] = {}
         self.fails = False
+        self.local = 0
         self.most = UNLIMITED  # spark.cores.max
         self._next = len(hosts)
 
@@ -51,6 +52,12 @@ class FakeCluster:
 
     def limit_executors(self, most):
         self.limit = most
+
+    def lift_limit_without_link(self, most):
+        self.lifted_without_link = most
+
+    def local_checkpoints(self):
+        return self.local
 
     def worker_hosts(self):
         return list(self.workers)
@@ -262,6 +269,20 @@ def test_with_dynamic_allocation_spark_removes_them():
     releases = Releases(cluster, dynamic=True)
     releases.turn(look(cluster, drained("b")), 20.0)
     assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], UNLIMITED)
+
+
+def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadline():
+    cluster = FakeCluster("a", "b")
+    cluster.local = 2
+    releases = Releases(cluster, dynamic=False)
+    drains = drained("b", deadline=100.0)
+    for now in (10.0, 20.0, 99.0):
+        releases.turn(look(cluster, drains), now)
+        assert "localCheckpoint" in releases.problem
+    assert releases.released == 0
+    releases.turn(look(cluster, drains), 101.0)
+    assert releases.released == 1
+    assert cluster.lifted_without_link > 0, "without the link, nobody would lift the limit"
 
 
 def test_an_error_of_sparks_is_said_and_tried_again():

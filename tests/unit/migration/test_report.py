@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from rechannel.migration.link.report import query_state, unlike
-from rechannel.migration.link.spark_adapter import ActiveQuery, PlannedOperator
+from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
 from rechannel.monitors.tasks import StageSeen, TaskTable
 
 OPERATOR = PlannedOperator(0, "stateStoreSave", 8, "file:/c/state", "run", frozenset({1}))
-QUERY = ActiveQuery("q", "run", "counts", idle=False, problem="")
+QUERY = ActiveQuery("q", "run", "counts", problem="")
 
 
 def test_a_stage_whose_tasks_are_not_its_partitions_is_the_querys_problem() -> None:

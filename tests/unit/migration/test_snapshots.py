@@ -4,7 +4,8 @@ import pytest
 
 from rechannel.migration.link.report import KnownStage
 from rechannel.migration.link.snapshots import NOT_ASKED, UNKNOWN, Snapshots
-from rechannel.migration.link.spark_adapter import PlannedOperator, SparkCallError, StoreId, UnsupportedSparkError
+from rechannel.migration.spark.adapter import PlannedOperator, StoreId
+from rechannel.migration.spark.gateway import SparkCallError, UnsupportedSparkError
 
 
 def _stage(*operators: int, partitions: int = 3) -> KnownStage:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
-from rechannel.migration.link.spark_adapter import KnownOperator
 from rechannel.migration.link.starts import Starts, put_back
+from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.wire.messages import ExecutorInfo, LastPlacement
 
 
@@ -26,11 +27,8 @@ THREE = executors(e0="a", e1="b", e2="c")
 
 class FakeAdapter:
     def __init__(self, operators=(OPERATOR,)):
-        self.operators = list(operators)
+        self.checkpoints = SimpleNamespace(operators=lambda checkpoint: list(operators))
         self.steered = []
-
-    def known_operators(self, checkpoint):
-        return self.operators
 
     def steer(self, store, host, executor):
         self.steered.append((store.operator, store.partition, store.store, host, executor))
@@ -118,23 +116,54 @@ def test_what_a_lost_executor_held_is_spread_and_nothing_else():
     assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
 
 
-@pytest.mark.parametrize(("arrive", "waited"), [(3.0, 3.0), (60.0, 15.0)])
-def test_a_restarted_driver_waits_for_its_executors_but_not_for_ever(arrive, waited):
+@pytest.mark.parametrize(
+    ("arrivals", "waited", "used"),
+    [
+        ({"2": 0.5}, 0.5, {"0", "1", "2"}),
+        ({"1": 0.6, "2": 1.4}, 1.4, {"0", "1", "2"}),  # each arrival renews the wait
+        ({"2": 60.0}, 1.0, {"0", "1"}),  # nothing arrives any more
+        ({"0": 60.0, "1": 60.0, "2": 60.0}, 4.0, set()),  # nothing at all: no batch could run either
+        ({"0": 2.0, "1": 60.0, "2": 60.0}, 3.0, {"0"}),
+    ],
+)
+def test_a_restarted_driver_waits_for_its_executors_while_they_arrive(arrivals, waited, used):
     now = [100.0]
-    two = {name: THREE[name] for name in ("0", "1")}
     remembered = last(["0", "1", "2", "2"], e0="a", e1="b", e2="c")
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
     def allowed():
-        return THREE if now[0] >= 100.0 + arrive else two
+        return {name: info for name, info in THREE.items() if now[0] >= 100.0 + arrivals.get(name, 0.0)}
 
     adapter = FakeAdapter()
     starts = Starts(adapter, allowed, set, lambda query: remembered, lambda: now[0], sleep)
     starts.started("q", "run", "file:/c/state")
     assert now[0] == pytest.approx(100.0 + waited, abs=0.2)
-    assert ({item[4] for item in adapter.steered} == {"0", "1", "2"}) is (arrive < 15)
+    assert {item[4] for item in adapter.steered} == used
+
+
+def test_a_start_does_not_wait_for_hosts_of_which_none_is_back():
+    remembered = last(["0", "1", "2", "2"], e0="pod-1", e1="pod-2", e2="pod-3")
+    starts = Starts(FakeAdapter(), lambda: THREE, set, lambda query: remembered, lambda: 0.0, pytest.fail)
+    starts.started("q", "run", "file:/c/state")
+    assert starts.words(["q"])["q"].endswith("evenly, for nothing is remembered of it")
+
+
+def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
+    now = [0.0]
+    adapter = FakeAdapter()
+    steer = adapter.steer
+
+    def slow(store, host, executor):
+        now[0] += 1.5
+        steer(store, host, executor)
+
+    adapter.steer = slow
+    starts = Starts(adapter, lambda: THREE, set, lambda query: None, lambda: now[0], pytest.fail)
+    starts.started("q", "run", "file:/c/state")
+    assert starts.words(["q"])["q"].startswith("3 of 4 partitions placed before its first batch")
+    assert starts.pending("q", "run")
 
 
 def test_while_nothing_may_be_begun_nothing_is_made_up_for():

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rechannel.migration.link import compatibility, versions
+from rechannel.migration.link import compatibility
 from rechannel.migration.link.snapshots import Snapshots
+from rechannel.migration.spark import versions
 
 ROOT = Path(__file__).parents[3]
 OLDEST, NEWEST = versions.TRIED[0], versions.TRIED[-1]

@@ -31,7 +31,7 @@ from rechannel.daemon.kept import kept_decisions
 from rechannel.daemon.snapshot import build_snapshot, take_snapshot
 from rechannel.migration.link.courier import Courier
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
-from rechannel.migration.link.spark_adapter import KnownOperator
+from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.migration.link.starts import put_back
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.link.layout import JOIN_STORES, LayoutError, stores_of_metadata, stores_of_partition
+from rechannel.migration.spark.state_stores import JOIN_STORES, LayoutError, stores_of_metadata, stores_of_partition
 
 
 def test_store_names_are_read_off_the_metadata():

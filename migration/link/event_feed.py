@@ -1,0 +1,141 @@
+"""Spark's event stream as the link reads it: the listener, its private directory, and what becomes of both.
+
+The directory holds a lock as long as its link lives. A later link on the same machine removes directories whose lock is
+free: those of drivers that were killed without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import structlog
+
+from rechannel.migration.link.event_stream import EventStream
+from rechannel.migration.spark.adapter import SparkAdapter
+from rechannel.migration.spark.gateway import LinkError
+
+_LOG = structlog.get_logger("rechannel.link")
+_PREFIX = "rechannel-"
+_LOCK = "lock"
+_BEAT = 5.0  # seconds between two signs of life
+_NEWBORN = 60.0  # seconds in which a directory may be without a lock: its link is just making it
+
+
+class EventFeed:
+    """Opens the stream, reads it, and opens it anew where the watchdog or somebody else took it away.
+
+    ``openings``: how often it was opened; the watchdog takes out other hooks of the link, too.
+    """
+
+    def __init__(self, adapter: SparkAdapter, parent: str, part_bytes: int) -> None:
+        self._adapter, self._part_bytes = adapter, part_bytes
+        self._parent = Path(parent or tempfile.gettempdir())
+        self._directory: Path | None = None
+        self._lock = -1
+        self._stream: EventStream | None = None
+        self._next_beat = 0.0
+        self._dropped = 0
+        self._incomplete = False
+        self.openings = 0
+
+    @property
+    def dropped(self) -> int:
+        """Events that Spark's bus dropped, in all."""
+        return self._dropped
+
+    def open(self) -> None:
+        """Have Spark write its events from now on."""
+        self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_leftovers(self._parent)
+        self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
+        self._lock = os.open(self._directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._adapter.start_event_stream(self._directory, self._part_bytes)
+        self._stream = EventStream(self._directory)
+        self.openings += 1
+
+    def read(self, now: float) -> list[bytes]:
+        """Return the lines written since the last call; says now and then that the link is alive."""
+        if now >= self._next_beat:
+            self._next_beat = now + _BEAT
+            self._beat()
+        if self._stream is None:
+            self._reopen("it could not be opened")
+        try:
+            return self._stream.read() if self._stream is not None else []
+        except OSError as error:
+            self._reopen(str(error))
+            return []
+
+    def take_incomplete(self) -> bool:
+        """Whether events were lost since the last call."""
+        incomplete, self._incomplete = self._incomplete, False
+        return incomplete
+
+    def mark_incomplete(self) -> None:
+        """An event could not be read."""
+        self._incomplete = True
+
+    def close(self) -> None:
+        """Take the listener out, end the watchdog and remove every file; each step whatever became of the others."""
+        for step in (self._adapter.stop_event_stream, self._adapter.stop_watchdog):
+            with contextlib.suppress(LinkError):
+                step()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _beat(self) -> None:
+        if self._stream is not None and not self._adapter.beat():
+            self._reopen("the link was silent for too long, or the stream grew faster than it was read")
+        dropped = self._adapter.dropped_events()
+        if dropped > self._dropped:
+            _LOG.warning("spark dropped events of the event stream", dropped=dropped - self._dropped)
+            self._dropped, self._incomplete = dropped, True
+
+    def _reopen(self, reason: str) -> None:
+        _LOG.warning("the event stream is opened anew", reason=reason)
+        self.close()
+        self._incomplete = True
+        self.open()
+
+
+def remove_leftovers(parent: Path) -> int:
+    """Remove the directories of links that live no more; return how many."""
+    removed = 0
+    for directory in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if _is_leftover(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+                removed += 1
+    return removed
+
+
+def _is_leftover(directory: Path) -> bool:
+    status = directory.lstat()
+    if not directory.is_dir() or directory.is_symlink() or status.st_uid != os.geteuid():
+        return False
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        # A directory of another make, unless events lie in it; or one whose lock is still to come.
+        return time.time() - status.st_mtime > _NEWBORN and any(directory.glob("eventlog_v2_*"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True

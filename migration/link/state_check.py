@@ -1,0 +1,77 @@
+"""Spark's own state beside what its events told: running queries, and what lost events have left wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import structlog
+
+from rechannel.migration.link.stages import Stages
+from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
+from rechannel.monitors import events
+from rechannel.monitors.event_gaps import Difference, EventGaps, healing_event
+from rechannel.monitors.tasks import TaskTable
+
+_LOG = structlog.get_logger("rechannel.link")
+_CHECKED_PLACES = 200  # doubtful partitions that one call asks Spark for
+
+
+class StateCheck:
+    """Looks at Spark's state. ``queries``: this session's running ones; ``retiring``: executors that get no task."""
+
+    def __init__(self, adapter: SparkAdapter, table: TaskTable, stages: Stages) -> None:
+        self.queries: dict[str, ActiveQuery] = {}
+        self.by_run: dict[str, ActiveQuery | None] = {}  # None: of another session
+        self.retiring: set[str] = set()
+        self._adapter, self._table, self._stages = adapter, table, stages
+        self._gaps = EventGaps(table)
+
+    @property
+    def healed(self) -> int:
+        """Lost events that were made good."""
+        return self._gaps.healed
+
+    def look(self, now: float, *, events_lost: bool) -> list[events.Event]:
+        """Return the events that bring the task table back into line with Spark, in the order to fold them in."""
+        state = self._adapter.spark_state()
+        for run, query in state.runs.items():
+            if run not in self.by_run:
+                self.by_run[run] = self._adapter.query(query)
+        self.by_run = {run: active for run, active in self.by_run.items() if run in state.runs}
+        self.queries = {active.query: active for active in self.by_run.values() if active is not None}
+        for query in self.queries:
+            if self._table.quiet(query) is None and self._adapter.idle(query):
+                self._table.assume_quiet(query)
+        self.retiring = self._adapter.executor_control.retiring()
+        idle = frozenset(query for query in self._table.uncommitted().values() if self._adapter.idle(query))
+        gaps = self._gaps.missing(replace(state, idle=idle))
+        if gaps or events_lost:
+            self._table.doubt_placement()
+        healing = []
+        for gap in gaps:
+            if (event := healing_event(gap, self._table, now) or self._asked_event(gap)) is not None:
+                _LOG.warning("an event of spark was lost and is made good", kind=gap[0], name=gap[1])
+                healing.append(event)
+        return healing
+
+    def _asked_event(self, gap: Difference) -> events.Event | None:
+        kind, name = gap
+        if kind == "job started":
+            return self._adapter.job(int(name))
+        info = self._adapter.executor(name)
+        return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None
+
+    def check_places(self, moving: Collection[tuple[str, int, int]]) -> None:
+        """Ask Spark where doubtful partitions are; those that are ``moving`` it prefers elsewhere than they ran."""
+        doubts = [doubt for doubt in self._table.doubts if doubt not in moving and self._table.quiet(doubt[0])]
+        for query, stage, partition in doubts[:_CHECKED_PLACES]:
+            active = self.queries.get(query)
+            stores = self._stages.stores(active.run, stage, partition) if active is not None else []
+            self._table.place(query, stage, partition, self._adapter.location(stores[0]) if stores else "")
+
+    def forget(self, run: str) -> None:
+        """A run is over."""
+        active = self.by_run.pop(run, None)
+        if active is not None and self.queries.get(active.query) is active:
+            del self.queries[active.query]

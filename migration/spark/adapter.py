@@ -1,0 +1,427 @@
+"""The calls into one Spark driver, each with an end, and every foreign error translated.
+
+Stock Spark, no jar of ours. What is used is public in bytecode though ``private[sql]`` or ``private[spark]`` in Scala:
+``StateStoreCoordinatorRef``, ``EventLoggingListener``, ``StreamExecution.lastExecution``, ``AppStatusStore``,
+``CoarseGrainedSchedulerBackend``, ``DAGScheduler``, ``LiveListenerBus``.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from rechannel.migration.spark import versions
+from rechannel.migration.spark.checkpoint import Checkpoints
+from rechannel.migration.spark.executor_control import ExecutorControl
+from rechannel.migration.spark.gateway import (
+    Gateway,
+    LinkError,
+    UnsupportedSparkError,
+    split_names,
+    translated_errors,
+)
+from rechannel.migration.spark.hooks import StartHook, Watchdog
+from rechannel.monitors import events
+from rechannel.monitors.event_gaps import SparkState
+from rechannel.wire.messages import ExecutorInfo
+
+_LOG = structlog.get_logger("rechannel.link")
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+_LISTENER_QUEUE = "rechannel"
+# Where the trait of all stateful operators lives, by version.
+_STATEFUL_OPERATOR = (
+    "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator",
+    "org.apache.spark.sql.execution.streaming.StatefulOperator",
+)
+# StreamExecution.toString, in the map of all active queries.
+_ACTIVE_QUERY = re.compile(r"\[id = ([0-9a-f-]{36}), runId = ([0-9a-f-]{36})\]")
+_EVENT_LOG = {
+    "spark.eventLog.rolling.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.includeTaskMetricsAccumulators": "false",
+    "spark.eventLog.logBlockUpdates.enabled": "false",
+    "spark.eventLog.logStageExecutorMetrics": "false",
+    "spark.eventLog.overwrite": "true",
+}
+
+
+@dataclass(frozen=True)
+class PlannedOperator:
+    """A stateful operator in the plan of a query's last batch. ``metrics`` are the ids of its SQL metrics."""
+
+    operator: int
+    name: str
+    partitions: int
+    checkpoint: str  # Spark's own qualified form of <checkpoint>/state
+    run: str
+    metrics: frozenset[int]
+
+
+@dataclass(frozen=True)
+class StoreId:
+    """A state store of one partition, as Spark's ``StateStoreProviderId`` names it."""
+
+    checkpoint: str
+    run: str
+    operator: int
+    partition: int
+    store: str
+
+
+@dataclass(frozen=True)
+class ActiveQuery:
+    """A running query; ``problem``: why it cannot be moved, or ""; ``interval``: its trigger's in seconds, or 0."""
+
+    query: str
+    run: str
+    name: str
+    problem: str
+    interval: float = 0.0
+
+
+class SparkAdapter:
+    """Calls into one driver. Every method raises only the errors above."""
+
+    def __init__(self, spark: Any) -> None:
+        module = type(spark).__module__
+        if ".connect" in module or not hasattr(spark, "_jsparkSession"):
+            raise UnsupportedSparkError(
+                "a Spark Connect session has no driver JVM to steer; attach in a classic session, inside the driver"
+            )
+        self.version = str(spark.version)
+        if refusal := versions.refusal(self.version):
+            raise UnsupportedSparkError(refusal)
+        self.tells_snapshots = versions.has(self.version, versions.SNAPSHOTS)
+        self._python_context = spark.sparkContext
+        self.application = str(spark.sparkContext.applicationId)
+        self.name = str(spark.sparkContext.appName)
+        self._watchdog: Watchdog | None = None
+        self._listener: Any = None
+        self._start_listener: Any = None
+        self._directory: Any = None
+        self._operator_class: Any = None
+        with translated_errors():
+            self.gateway = Gateway(spark.sparkContext._gateway)
+            self._jvm: Any = self.gateway.jvm
+            self._session: Any = self.gateway.share(spark._jsparkSession)
+            self._context: Any = self.gateway.share(spark._jsc.sc())
+            self._coordinator = self._session.streams().stateStoreCoordinator()
+            self._none: Any = self.gateway.scala_object(self._jvm.scala, "None")
+            self._nil: Any = self.gateway.scala_object(self._jvm.scala.collection.immutable, "Nil")
+            self._drops = self._bus().metrics().metricRegistry().counter(f"queue.{_LISTENER_QUEUE}.numDroppedEvents")
+            self.executor_control = ExecutorControl(self.gateway, self._context, lambda: self._watchdog)
+            self.checkpoints = Checkpoints(self.gateway, self._context.hadoopConfiguration())
+
+    def setting(self, key: str, default: str) -> str:
+        """Read a Spark SQL or core setting."""
+        with translated_errors():
+            return str(self._session.conf().get(key, default))
+
+    @property
+    def gone(self) -> bool:
+        """Whether the Spark session is over: stopped, or its JVM ended."""
+        if self._python_context._jsc is None:
+            return True
+        try:
+            with translated_errors():
+                return bool(self._context.isStopped())
+        except LinkError as error:
+            return isinstance(error.__cause__, Exception) and _is_refusal(error.__cause__)
+
+    def close(self) -> None:
+        """Let go of every Java object and connection: nothing keeps a stopped SparkContext alive."""
+        gateway = self.gateway
+        for name in [name for name, value in vars(self).items() if name not in ("version", "application", "name")]:
+            setattr(self, name, None)
+        with translated_errors():
+            gateway.close()
+
+    # -- the event stream --
+
+    def start_event_stream(self, directory: Path, part_bytes: int) -> None:
+        """Have Spark write its event stream to a private directory, in parts of this size.
+
+        The listener has a queue of its own on Spark's bus, as Spark's own event log has: neither delays or drops the
+        other's events. The directory is deleted when the JVM ends, however it ends but for a kill -9; if the link does
+        not `beat`, the watchdog takes the listener out and deletes it.
+        """
+        with translated_errors():
+            self._directory = self._jvm.java.io.File(str(directory))
+            self._jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(self._directory)
+            self._watchdog = Watchdog(self.gateway, str(directory))
+            conf = self._context.conf().clone()
+            # Whatever the application says of its own event log (events left out of it, say) is not meant for this one.
+            for pair in conf.getAllWithPrefix("spark.eventLog."):
+                conf.remove(f"spark.eventLog.{pair._1()}")
+            for key, value in {**_EVENT_LOG, "spark.eventLog.rolling.maxFileSize": f"{part_bytes}b"}.items():
+                conf.set(key, value)
+            self._listener = self._jvm.org.apache.spark.scheduler.EventLoggingListener(
+                "rechannel",
+                self._none,
+                self._jvm.java.net.URI(directory.resolve().as_uri()),
+                conf,
+                self._context.hadoopConfiguration(),
+            )
+            self._listener.start()
+            remove = ("org.apache.spark.scheduler.SparkListenerInterface", self._listener)
+            self._watchdog.add(self._context, "org.apache.spark.SparkContext", "removeSparkListener", remove)
+            self._watchdog.add(self._listener, "org.apache.spark.scheduler.EventLoggingListener", "stop")
+            self._bus().addToQueue(self._listener, _LISTENER_QUEUE)
+
+    def stop_event_stream(self) -> None:
+        """Take the listener out again."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with translated_errors():
+                self._context.removeSparkListener(listener)
+                listener.stop()
+
+    def stop_watchdog(self) -> None:
+        """End the watchdog, and leave the directory to the link."""
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.stop()
+        with translated_errors():
+            self._jvm.org.apache.spark.util.ShutdownHookManager.removeShutdownDeleteDir(self._directory)
+
+    def beat(self) -> bool:
+        """Say that the link is alive; False if the watchdog took everything out of the JVM meanwhile."""
+        return self._watchdog is not None and self._watchdog.beat()
+
+    def dropped_events(self) -> int:
+        """Return how many events Spark's bus dropped for the link, in all."""
+        with translated_errors():
+            return int(self._drops.getCount())
+
+    def _bus(self) -> Any:
+        return self._context.listenerBus()
+
+    # -- what runs --
+
+    def executors(self) -> list[ExecutorInfo]:
+        """List the live executors (the driver itself left out)."""
+        with translated_errors():
+            rows = self._context.statusStore().executorList(True)
+            summaries = [rows.apply(index) for index in range(rows.size())]
+            return [_executor_info(row) for row in summaries if row.id() != "driver"]
+
+    def spark_state(self) -> SparkState:
+        """Read off Spark's own state, in four calls whatever its size, what the event stream should have told."""
+        with translated_errors():
+            active = str(self._session.sharedState().activeStreamingQueries().toString())
+            return SparkState(
+                executors=split_names(self._executor_ids()),
+                jobs=self.active_jobs(),
+                runs={run: query for query, run in _ACTIVE_QUERY.findall(active)},
+            )
+
+    def _executor_ids(self) -> str:
+        try:
+            with translated_errors():
+                return str(self._context.schedulerBackend().getExecutorIds().mkString(","))
+        except UnsupportedSparkError:
+            return ""  # local mode has no executors
+
+    def active_jobs(self) -> frozenset[int]:
+        """Return the jobs that run now, by Spark's scheduler."""
+        with translated_errors():
+            return frozenset(map(int, split_names(str(self._active_jobs().keysIterator().mkString(",")))))
+
+    def _active_jobs(self) -> Any:
+        return self._context.dagScheduler().jobIdToActiveJob()
+
+    def executor(self, name: str) -> ExecutorInfo | None:
+        """Return a live executor."""
+        return next((info for info in self.executors() if info.executor == name), None)
+
+    def job(self, number: int) -> events.JobStarted | None:
+        """Return an active job as its start event would have told of it, its stages left out; None if it has ended.
+
+        Of a job that names no query it is said whether it opens state stores: one made-up stage then says so.
+        """
+        with translated_errors():
+            entry = self._active_jobs().get(number)
+            if not entry.isDefined():
+                return None
+            job = entry.get()
+            properties = job.properties()
+            query = str(properties.getProperty("sql.streaming.queryId", "")) if properties else ""
+            run = str(properties.getProperty("spark.jobGroup.id", "")) if properties else ""
+            batch = str(properties.getProperty("streaming.sql.batchId", "-1")) if properties else "-1"
+            lineage = "" if query else str(job.finalStage().rdd().toDebugString())
+            stateful = any(name in lineage for name in events.STATE_RDDS)
+            stages = (events.StageShape(-1, (), 0, True),) if stateful else ()
+            return events.JobStarted(number, query, run, int(batch), 0.0, stages)
+
+    def query(self, query: str) -> ActiveQuery | None:
+        """Return a running query of this session; None if it is of another session or has ended."""
+        with translated_errors():
+            execution = self._execution(query)
+            if execution is None:
+                return None
+            kind = str(execution.getClass().getSimpleName())
+            trigger = execution.trigger()
+            name = str(trigger.getClass().getSimpleName())
+            interval = trigger.intervalMs() / 1000 if name == "ProcessingTimeTrigger" else 0.0
+            run = str(execution.runId().toString())
+            return ActiveQuery(query, run, str(execution.name() or ""), trigger_problem(kind, name), interval)
+
+    def idle(self, query: str) -> bool:
+        """Whether a query's trigger is not active: it waits for the next batch, or for data."""
+        with translated_errors():
+            execution = self._execution(query)
+            return execution is not None and not execution.status().isTriggerActive()
+
+    def _execution(self, query: str) -> Any:
+        wrapper = self._session.streams().get(query)
+        if wrapper is None:
+            return None
+        # What runs a query is wrapped where it can be handed out; a StreamExecution of old stands for itself.
+        wrapped = str(wrapper.getClass().getSimpleName()) == "StreamingQueryWrapper"
+        return wrapper.streamingQuery() if wrapped else wrapper
+
+    def operators(self, query: str, run: str) -> list[PlannedOperator]:
+        """Read the stateful operators off the plan of the run's last batch; empty before its first."""
+        with translated_errors():
+            execution = self._execution(query)
+            if execution is None or str(execution.runId().toString()) != run:
+                return []
+            last = execution.lastExecution()
+            return [] if last is None else list(self._walk(last.executedPlan()))
+
+    def _walk(self, root: Any) -> Iterator[PlannedOperator]:
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            kind = str(node.getClass().getSimpleName())
+            if kind == "AdaptiveSparkPlanExec":
+                stack.append(node.executedPlan())
+                continue
+            if kind.endswith("QueryStageExec"):
+                stack.append(node.plan())
+                continue
+            # StateStoreRestore only reads the store of the StateStoreSave above it.
+            if self._stateful(node) and node.stateInfo().isDefined() and "Restore" not in kind:
+                info = node.stateInfo().get()
+                metrics = node.metrics().values().toSeq()
+                yield PlannedOperator(
+                    operator=int(info.operatorId()),
+                    name=kind.removesuffix("Exec"),
+                    # The state info has the session's number, also where all rows go to one partition.
+                    partitions=_partitions_in(node) or int(info.numPartitions()),
+                    checkpoint=str(info.checkpointLocation()),
+                    run=str(info.queryRunId()),
+                    metrics=frozenset(int(metrics.apply(index).id()) for index in range(metrics.size())),
+                )
+            children = node.children()
+            stack += [children.apply(index) for index in range(children.size())]
+
+    def _stateful(self, node: Any) -> bool:
+        if self._operator_class is None:
+            self._operator_class = self.gateway.loaded_class(*_STATEFUL_OPERATOR)
+        return bool(self._operator_class.isInstance(node))
+
+    # -- queries that start --
+
+    def watch_starts(self) -> StartHook:
+        """Have each query of this session wait, before its first batch and for a bounded time, for the link.
+
+        Source: ``StreamExecution.runStream`` posts ``QueryStartedEvent`` and waits for its listeners; all other events
+        are asynchronous.
+        """
+        hook = StartHook(self.gateway)
+        with translated_errors():
+            streams = self._session.streams()
+            self._start_listener = hook.listener
+            if self._watchdog is not None:
+                remove = ("org.apache.spark.sql.streaming.StreamingQueryListener", hook.listener)
+                owner = "org.apache.spark.sql.streaming.StreamingQueryManager"
+                self._watchdog.add(streams, owner, "removeListener", remove)
+            streams.addListener(hook.listener)
+        return hook
+
+    def stop_watching_starts(self) -> None:
+        """Take that listener out again."""
+        listener, self._start_listener = self._start_listener, None
+        if listener is not None:
+            with translated_errors():
+                self._session.streams().removeListener(listener)
+
+    def started_query(self, event: Any) -> tuple[str, str, str] | None:
+        """Return query, run and Spark's form of <checkpoint>/state of a ``QueryStartedEvent``; None if it has ended."""
+        with translated_errors():
+            query, run = str(event.id().toString()), str(event.runId().toString())
+            execution = self._execution(query)
+            if execution is None:
+                return None
+            return query, run, f"{execution.resolvedCheckpointRoot()}/state"
+
+    # -- steering --
+
+    def location(self, store: StoreId) -> str:
+        """Return the executor that the coordinator prefers for a store, "" if it knows none."""
+        with translated_errors():
+            found = self._coordinator.getLocation(self._provider(store))
+            return str(found.get()).rpartition("_")[2] if found.isDefined() else ""
+
+    def steer(self, store: StoreId, host: str, executor: str) -> None:
+        """Tell the coordinator that a store is active on an executor: the next batch's task prefers it."""
+        with translated_errors():
+            self._coordinator.reportActiveInstance(self._provider(store), host, executor, self._nil)
+
+    def latest_snapshot(self, store: StoreId) -> int:
+        """Return the version of a store's newest snapshot that the coordinator was told of, -1 if of none.
+
+        Source: ``StateStoreCoordinatorRef`` (4.1 and newer); UnsupportedSparkError on older ones.
+        """
+        with translated_errors():
+            found = self._coordinator.getLatestSnapshotVersionForTesting(self._provider(store))
+            return int(found.get()) if found.isDefined() else -1
+
+    def _provider(self, store: StoreId) -> Any:
+        state = getattr(self._jvm, _STATE)
+        name = state.StateStoreId(store.checkpoint, store.operator, store.partition, store.store)
+        return state.StateStoreProviderId(name, self._jvm.java.util.UUID.fromString(str(uuid.UUID(store.run))))
+
+
+def _host(text: str) -> str:
+    """Return the host of host:port; an executor whose block manager has not registered yet has no port."""
+    return re.sub(r":\d+$", "", text)
+
+
+def _partitions_in(node: Any) -> int:
+    """Return in how many partitions an operator's input comes, 0 if its input does not say."""
+    children = node.children()
+    return int(children.apply(0).outputPartitioning().numPartitions()) if children.size() else 0
+
+
+def trigger_problem(execution: str, trigger: str) -> str:
+    """Say why a query of these Spark classes cannot be moved, "" if it can."""
+    if "RealTime" in trigger or "Continuous" in trigger or "Continuous" in execution:
+        return f"runs with {trigger}: no batch boundary to move at; use a micro-batch trigger"
+    return ""
+
+
+def _executor_info(row: Any) -> ExecutorInfo:
+    return ExecutorInfo(
+        executor=str(row.id()),
+        host=_host(str(row.hostPort())),
+        cores=int(row.totalCores()),
+        added=row.addTime().getTime() / 1000,
+        memory=int(row.maxMemory()),
+    )
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether a call failed because nothing listens at the JVM's port any more."""
+    while error is not None:
+        if isinstance(error, ConnectionRefusedError):
+            return True
+        error = getattr(error, "cause", None) or error.__cause__
+    return False

@@ -1,0 +1,77 @@
+"""The stateful operators of a query as its checkpoint tells of them, read through Hadoop's file systems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rechannel.migration.spark.gateway import Gateway, translated_errors
+from rechannel.migration.spark.state_stores import stores_of_metadata, stores_of_partition
+
+
+@dataclass(frozen=True)
+class KnownOperator:
+    """A stateful operator as the checkpoint's metadata tells of it."""
+
+    operator: int
+    partitions: int
+    stores: tuple[str, ...]
+
+
+class Checkpoints:
+    """Reader of checkpoints; each is named by Spark's own form of <checkpoint>/state.
+
+    Source: ``OperatorStateMetadata`` (v1 is one file, v2 a directory with a file per batch; the newest counts; none
+    before 4.0, where the directories tell).
+    """
+
+    def __init__(self, gateway: Gateway, hadoop_conf: Any) -> None:
+        self._jvm, self._hadoop_conf = gateway.jvm, hadoop_conf
+
+    def operators(self, checkpoint: str) -> list[KnownOperator]:
+        """Read all stateful operators; none before a first batch."""
+        with translated_errors():
+            files = self._files(checkpoint)
+            numbers = sorted(int(name) for name in self._names(files, checkpoint) if name.isdigit())
+            operators = [self._operator(files, checkpoint, number) for number in numbers]
+            return [operator for operator in operators if operator is not None]
+
+    def store_names(self, checkpoint: str, operator: int) -> list[str]:
+        """Read an operator's store names; empty when the checkpoint does not tell yet."""
+        with translated_errors():
+            known = self._operator(self._files(checkpoint), checkpoint, operator)
+            return [] if known is None else list(known.stores)
+
+    def _files(self, checkpoint: str) -> Any:
+        return self._path(checkpoint).getFileSystem(self._hadoop_conf)
+
+    def _path(self, *parts: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path("/".join(parts))
+
+    def _operator(self, files: Any, checkpoint: str, operator: int) -> KnownOperator | None:
+        root = (checkpoint, str(operator))
+        entries = self._names(files, *root)
+        names = self._store_names(files, root, entries)
+        # A directory for each partition there is: the metadata counts those that a single-partition stage never has.
+        partitions = sum(name.isdigit() for name in entries)
+        return KnownOperator(operator, partitions, tuple(names)) if names else None
+
+    def _store_names(self, files: Any, root: tuple[str, str], entries: list[str]) -> list[str]:
+        if "_metadata" not in entries:  # left by a Spark before 4.0
+            return stores_of_partition(self._names(files, *root, "0"))
+        path = self._path(*root, "_metadata", "metadata")
+        if not files.exists(path):
+            batches = [name for name in self._names(files, *root, "_metadata", "v2") if name.isdigit()]
+            if not batches:
+                return []
+            path = self._path(*root, "_metadata", "v2", max(batches, key=int))
+        stream = files.open(path)
+        try:
+            return stores_of_metadata(str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
+        finally:
+            stream.close()
+
+    def _names(self, files: Any, *parts: str) -> list[str]:
+        path = self._path(*parts)
+        statuses = files.listStatus(path) if files.exists(path) else []
+        return [str(status.getPath().getName()) for status in statuses]

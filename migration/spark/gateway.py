@@ -1,0 +1,148 @@
+"""The only module that speaks py4j: a client of the link's own, whose calls all end, and the translation of its errors.
+
+The user's gateway has no time limits, and with pinned threads each Python thread that makes a call keeps a connection
+to the JVM. This client talks to the same JVM over at most one connection per thread of the link.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j import protocol
+from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+
+CALL_LIMIT = 30.0  # seconds: beyond it a call has failed, though the JVM may still be at work on it
+
+
+class LinkError(RuntimeError):
+    """Something in the driver cannot be done."""
+
+
+class UnsupportedSparkError(LinkError):
+    """This Spark cannot be steered, or lacks one method; a further try does not help."""
+
+
+class SparkCallError(LinkError):
+    """One call failed; the next turn is a new try."""
+
+
+class _BoundedClient(GatewayClient):  # type: ignore[misc]
+    """Sends each command once and raises `Py4JNetworkError` if no answer comes within the time limit.
+
+    py4j's own client sends some commands twice and turns a time-out into an anonymous error. Python's garbage collector
+    runs on any thread, so references to Java objects are only queued there, and released with the next command.
+    """
+
+    def __init__(self, parameters: GatewayParameters) -> None:
+        super().__init__(gateway_parameters=parameters)
+        self._garbage: deque[str] = deque()
+
+    def garbage_collect_object(self, target_id: str) -> None:
+        """Queue the release of a Java object."""
+        self._garbage.append(target_id)
+
+    def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:  # noqa: ARG002  py4j's
+        """Send the queued releases and a command; return the answer."""
+        connection = self._get_connection()
+        try:
+            while (target := self._next_garbage()) is not None:
+                release = protocol.MEMORY_COMMAND_NAME + protocol.MEMORY_DEL_SUBCOMMAND_NAME
+                connection.send_command(f"{release}{target}\ne\n")
+            response = connection.send_command(command)
+        except BaseException:
+            connection.close(reset=True)
+            raise
+        self._give_back_connection(connection)
+        return response
+
+    def _next_garbage(self) -> str | None:
+        try:
+            return self._garbage.popleft()
+        except IndexError:
+            return None
+
+
+class _BoundedGateway(JavaGateway):  # type: ignore[misc]
+    def _create_gateway_client(self) -> GatewayClient:
+        return _BoundedClient(self.gateway_parameters)
+
+
+class Gateway:
+    """Calls into the JVM of a PySpark session. ``limit``: seconds that one call may take."""
+
+    def __init__(self, users_gateway: Any, limit: float = CALL_LIMIT) -> None:
+        # ClientServer (pinned threads) and JavaGateway name the same parameters differently.
+        parameters = getattr(users_gateway, "java_parameters", None) or users_gateway.gateway_parameters
+        self._gateway = _BoundedGateway(
+            gateway_parameters=GatewayParameters(
+                address=parameters.address,
+                port=parameters.port,
+                auth_token=parameters.auth_token,
+                ssl_context=parameters.ssl_context,
+                auto_convert=True,
+                read_timeout=limit,
+            )
+        )
+        self.jvm: Any = self._gateway.jvm
+
+    def share(self, java_object: Any) -> Any:
+        """Return the same Java object, referenced through this client."""
+        return self.jvm.java.util.Optional.of(java_object).get()
+
+    def array(self, kind: Any, *items: Any) -> Any:
+        """Return a Java array."""
+        array = self._gateway.new_array(kind, len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
+
+    def scala_object(self, package: Any, name: str) -> Any:
+        """Return a Scala singleton."""
+        return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+    def loaded_class(self, *names: str) -> Any:
+        """Return the first of these classes that this Spark has."""
+        for name in names:
+            try:
+                return self.jvm.org.apache.spark.util.Utils.classForName(name, True, False)
+            except Py4JJavaError:
+                continue
+        raise UnsupportedSparkError(f"this Spark has no {names[0]}")
+
+    def close(self) -> None:
+        """Release what is no longer referenced and close all connections. Drop every Java object before."""
+        try:
+            self.jvm.java.lang.System.nanoTime()  # carries the queued releases
+        finally:
+            self._gateway.close(keep_callback_server=True)
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise a `LinkError` for whatever a call into the JVM raises."""
+    try:
+        yield
+    except LinkError:
+        raise
+    except Py4JNetworkError as error:
+        if isinstance(error.cause, TimeoutError):
+            raise SparkCallError(f"a call into the driver's JVM took longer than {CALL_LIMIT:g} s") from error
+        raise SparkCallError(f"the driver's JVM cannot be reached: {error}") from error
+    except Py4JJavaError as error:
+        raise SparkCallError(str(error.java_exception).splitlines()[0]) from error
+    except Py4JError as error:
+        if "does not exist" in str(error):
+            raise UnsupportedSparkError(f"this Spark lacks a method we need: {str(error).splitlines()[0]}") from error
+        raise SparkCallError(str(error)) from error
+    except Exception as error:
+        # py4j's sockets, PySpark's own exceptions, a session that was stopped meanwhile, an answer of another shape
+        raise SparkCallError(f"a call into Spark failed: {error}") from error
+
+
+def split_names(joined: str) -> frozenset[str]:
+    """Return the names in what ``mkString(",")`` made of a collection: one call, whatever its size."""
+    return frozenset(name for name in joined.split(",") if name)
