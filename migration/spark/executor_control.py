@@ -26,8 +26,6 @@ class ExecutorControl:
         with translated_errors():
             none = self._gateway.scala_object(self._jvm.scala, "None")
             info = self._jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("drained by rechannel", none)
-                "drained by rechannel", self._gateway.scala_object(self._jvm.scala, "None")
-            )
             return bool(self._context.schedulerBackend().decommissionExecutor(executor, info, False, False))
 
     def retiring(self) -> set[str]:
