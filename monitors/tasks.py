@@ -195,9 +195,11 @@ class TaskTable:
         return [QueryBusy(event.query, event.run, event.batch)]
 
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
+        job = self._jobs.get(event.job)
+        if event.job not in self.jobs or (job is not None and not job.started.stages):
+            self.doubt_placement()  # its start was lost, so nobody knows which stages were its own
         self._strangers.discard(event.job)
         self._others.discard(event.job)
-        job = self._jobs.get(event.job)
         if job is None:
             return []
         started = job.started
@@ -238,8 +240,6 @@ class TaskTable:
         # A stage that lists state among its ancestors but opened no store read a cached copy: no partition ran here.
         opened = [task.row for task in ended if task.opened_state]
         ordinal = job.ordinals.get(event.stage, -1) if opened else -1
-        if not event.failure and len({row.partition for row in rows}) < event.tasks:
-            self._doubt(started, job.ordinals.get(event.stage, -1), {row.partition for row in opened})
         batch = self._batches.get((started.query, started.batch))
         if batch is not None and rows:
             earlier = batch.stages.get(event.stage)
@@ -249,6 +249,8 @@ class TaskTable:
                 stateful=ordinal,
                 tasks=(earlier.tasks if earlier else []) + rows,
             )
+        if not event.failure and len({row.partition for row in rows}) < event.tasks:
+            self._doubt(started.query, job.ordinals.get(event.stage, -1), event.tasks)
         if ordinal < 0:
             return []
         key = (started.query, ordinal)
@@ -269,10 +271,10 @@ class TaskTable:
             return notices
         return [*notices, StageSeen(started.query, started.run, ordinal, shape.partitions, event.accumulators)]
 
-    def _doubt(self, started: events.JobStarted, ordinal: int, seen: set[int]) -> None:
-        """Ends of tasks were lost: where the partitions without one ran is not known."""
-        size = len(self.placement.get((started.query, ordinal), []))
-        self.doubts |= {(started.query, ordinal, partition) for partition in range(size) if partition not in seen}
+    def _doubt(self, query: str, ordinal: int, tasks: int) -> None:
+        """Ends of tasks were lost: where the partitions ran of which no other tells is not known."""
+        size = max(len(self.placement.get((query, ordinal), [])), tasks if ordinal >= 0 else 0)
+        self.doubts |= {(query, ordinal, partition) for partition in range(size)}
 
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
         self._trusted.add(event.query)
