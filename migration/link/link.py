@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings, load
@@ -351,7 +352,7 @@ class Link:
         if lines:
             self._courier.post_journal(list(lines))
         for line in lines:
-            _LOG.info("move", move=line.move, state=line.after, reason=line.reason, partition=line.partition)
+            _LOG.info("move", **msgspec.structs.asdict(line))
 
     # -- what is observed --
 

@@ -2,8 +2,9 @@
 
 ``python app.py DIRECTORY`` reads ``conf.json`` there, keeps its checkpoints there and can be killed at any time and
 started again. Every batch leaves ``out/<query>/<batch>.json``: key -> count so far, the whole file at once, so that a
-batch that is run again replaces itself. ``progress.jsonl`` has a line for each batch with its duration in seconds. It
-runs until the file ``stop`` exists, then writes ``result.json``.
+batch that is run again replaces itself. ``progress.jsonl`` has a line for each batch with its duration in seconds,
+``link.jsonl`` what the link logs, each step of a move above all. It runs until the file ``stop`` exists, then writes
+``result.json``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import rechannel
-from tests.drills.audit import KEYS, ROWS_PER_BATCH
+from tests.drills.audit import KEYS, LINK_LOG, ROWS_PER_BATCH
 
 
 def count_in_python(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -53,6 +55,11 @@ def main(directory: Path) -> None:
     for key, value in given["spark"].items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    log = (directory / LINK_LOG).open("a", buffering=1)
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()],
+        logger_factory=structlog.WriteLoggerFactory(log),
+    )
     link = rechannel.attach(spark)
 
     def rows() -> DataFrame:

@@ -16,6 +16,7 @@ from typing import Any
 
 ROWS_PER_BATCH = 1000
 KEYS = 97
+LINK_LOG = "link.jsonl"  # in the application's directory
 QUERIES = ("counts", "python")
 ENDS = frozenset({"killed", "abandoned", "drained", "released_idle"})
 # Said again after a batch that missed it; all other steps are taken once in the life of a move.
@@ -103,14 +104,14 @@ class Migrated:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Read a link's journal; a line that a full disk cut off is passed over."""
+    """Read the steps of moves that links logged; a line that a kill cut off is passed over."""
     lines = []
-    for text in path.read_text(errors="replace").splitlines():
+    for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
             lines.append(json.loads(text))
         except ValueError:
             continue
-    return lines
+    return [line for line in lines if line.get("event") == "move"]
 
 
 def migrated(journal: Iterable[Mapping[str, Any]], decision: str, moves: int) -> Migrated:

@@ -161,7 +161,6 @@ def _storm(
                 next_apply = now + _APPLY_EVERY
                 with contextlib.suppress(DrillError, StoreError):
                     decisions.append(_migrate(world))
-            world.journal()
             world.group.check()
             time.sleep(0.3)
     finally:

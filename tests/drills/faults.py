@@ -298,7 +298,7 @@ FAULTS: tuple[Fault, ...] = (
         stalls=True,
         idle=False,
     ),
-    Fault("the disk of the link's journal is full", "disk", PAUSE, _fill_disk, needs=(tmpfs_why_not,)),
+    Fault("the disk of the link's event stream is full", "disk", PAUSE, _fill_disk, needs=(tmpfs_why_not,)),
 )
 
 

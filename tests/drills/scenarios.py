@@ -135,7 +135,6 @@ def _last(world: World, seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(left, 1.0))
-        world.journal()
 
 
 def _attached(world: World) -> float:

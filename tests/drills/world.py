@@ -33,7 +33,7 @@ from rechannel.wire.messages import LinkReport
 from rechannel.wire.signing import make_keys
 from rechannel.wire.store import Store, StoreError
 from tests.drills import network as networks
-from tests.drills.audit import QUERIES, commit_times, read_journal
+from tests.drills.audit import LINK_LOG, QUERIES, commit_times, read_journal
 from tests.drills.machine import FAKETIME, signal_tree, tmpfs_why_not
 from tests.drills.watch import Watch
 
@@ -86,7 +86,6 @@ class World:
         self.fake_clock = directory / "clock"
         self._link_url = link_url
         self._moves_per_batch = moves
-        self._journals: dict[Path, list[dict[str, Any]]] = {}
         self._mounted = False
         self._open = contextlib.ExitStack()
 
@@ -230,9 +229,6 @@ class World:
 
     def start_driver(self) -> None:
         """Start the application, or start it again from its checkpoints."""
-        self.journal()
-        for old in self.link_directory.glob("rechannel-*"):  # of a driver that was killed
-            shutil.rmtree(old, ignore_errors=True)
         for left in ("stop", "result.json"):
             (self.app_directory / left).unlink(missing_ok=True)
         spark = self.cluster.conf(executor_cores=1) | {
@@ -258,7 +254,6 @@ class World:
 
     def stop_driver(self) -> dict[str, Any]:
         """Have the application end in good order; returns what it said at the end."""
-        self.journal()
         (self.app_directory / "stop").touch()
         process = self.group.processes.pop("driver")
         self.wait("the application ends", lambda: "" if not process.alive() else "it still runs")
@@ -277,8 +272,6 @@ class World:
 
     def kill(self, name: str) -> None:
         """Kill a process and what it started with SIGKILL."""
-        if name == "driver":
-            self.journal()
         if name == "redis":
             self.redis.kill()
         else:
@@ -430,11 +423,8 @@ class World:
         return found.body.failed_tasks if found is not None else 0
 
     def journal(self) -> list[dict[str, Any]]:
-        """Return all lines of all journals the links have written, also of drivers that are gone."""
-        for path in self.link_directory.glob("rechannel-*/journal.jsonl"):
-            with contextlib.suppress(OSError):
-                self._journals[path] = read_journal(path)
-        return [line for lines in self._journals.values() for line in lines]
+        """Return every step of a move that links have logged, also those of drivers that are gone."""
+        return read_journal(self.app_directory / LINK_LOG)
 
     def commit_times(self) -> dict[str, list[float]]:
         """Query -> when each of its batches was written."""

@@ -1,4 +1,4 @@
-"""The event stream's directory: locked while its link lives, opened anew when it is lost, removed when nobody is left."""
+"""The event stream's directory: locked while its link lives, made anew when lost, removed when nobody is left."""
 
 from __future__ import annotations
 
