@@ -84,7 +84,7 @@ class SigningSettings:
 class LinkSettings:
     """The part inside the Spark driver."""
 
-    directory: str = setting("", "Event stream and journal; private to the user. Empty means a temporary directory.")
+    directory: str = setting("", "Event stream; private to the user. Empty means a temporary directory.")
     poll: float = setting(
         0.1, "How often the event stream is read while nothing is to be moved.", unit="seconds", low=0.005, high=5
     )
