@@ -16,6 +16,7 @@ from rechannel.daemon.cli_options import (
     policy_option,
     settings_of,
     stop_on_signals,
+    verbose_option,
     wait_option,
 )
 
@@ -27,6 +28,7 @@ from rechannel.daemon.cli_options import (
 @click.option("--force", is_flag=True, help="Plan as if gate and cool-down said yes.")
 @click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Keep the plan there, for `apply`.")
 @wait_option
+@verbose_option
 @json_option
 @guarded
 def plan(
@@ -36,13 +38,16 @@ def plan(
     force: bool,
     save: str | None,
     wait: float | None,
+    verbose: bool,
     as_json: bool,
 ) -> int:
     """Say what would be moved now, and why; move nothing."""
     from rechannel.daemon import cli_request
 
     arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
-    return cli_request.decide(settings_of(config), "plan", arguments, wait=wait, as_json=as_json, save=save)
+    return cli_request.decide(
+        settings_of(config), "plan", arguments, wait=wait, as_json=as_json, verbose=verbose, save=save
+    )
 
 
 @click.command()
@@ -127,6 +132,7 @@ def rollback(
 @click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
 @click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
 @wait_option
+@verbose_option
 @json_option
 @guarded
 def rebalance(
@@ -137,6 +143,7 @@ def rebalance(
     force: bool,
     reason: str,
     wait: float | None,
+    verbose: bool,
     as_json: bool,
 ) -> int:
     """Rebalance now."""
@@ -144,7 +151,9 @@ def rebalance(
 
     arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
     verb = "rebalance" if apply else "plan"
-    return cli_request.decide(settings_of(config), verb, arguments, reason=reason, wait=wait, as_json=as_json)
+    return cli_request.decide(
+        settings_of(config), verb, arguments, reason=reason, wait=wait, as_json=as_json, verbose=verbose
+    )
 
 
 @click.command()

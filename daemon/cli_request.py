@@ -36,6 +36,7 @@ def decide(
     reason: str = "",
     wait: float | None,
     as_json: bool,
+    verbose: bool = False,
     save: str | None = None,
 ) -> int:
     """Ask for a plan or a rebalance and show the decision; ``save``: a file for the plan. Returns the exit code."""
@@ -48,7 +49,7 @@ def decide(
     else:
         from rechannel.daemon import cli_tables
 
-        cli_tables.decision(application, decision)
+        cli_tables.decision(application, decision, verbose=verbose)
     if save is not None:
         _save(settings, application, decision, Path(save), quiet=as_json)
     if reply.code and (as_json or not sys.stdout.isatty()):  # on a terminal it was read just now

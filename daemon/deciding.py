@@ -14,7 +14,7 @@ import numpy as np
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.choosing import DRAIN, parameters_for
-from rechannel.daemon.exits import Exit
+from rechannel.daemon.exits import OBSERVE_MODE, Exit
 from rechannel.daemon.snapshot import NotReady, Snapshot
 from rechannel.daemon.triggers import BY_ITSELF, Guard
 from rechannel.daemon.wishes import Wish
@@ -24,12 +24,10 @@ from rechannel.policies.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model import UNPLACED, ModelError, Placement, ScaleOutError
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
+from rechannel.wire.phrases import query_name
 
 #: what is to be known of a controller that only looks on
-OBSERVES = (
-    'mode observe: the controller only looks on. `reschedule.mode = "apply"` in its configuration lets it act; '
-    "`rechannel rebalance --apply` moves once"
-)
+OBSERVES = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 _HOT_STREAMS = 10
 _EXITS = {
     "ok": Exit.DONE,
@@ -285,6 +283,7 @@ def _loads(snapshot: Snapshot, disposed: Disposition) -> list[ExecutorLoad]:
             service=finite(before.service_rate[index]),
             utilization_before=float(before.utilization[index]),
             utilization_after=float(after.utilization[index]),
+            service_after=finite(after.service_rate[index]),
         )
         for index in range(cluster.size)
     ]
@@ -325,6 +324,6 @@ def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
     """Name one end of a stream: a stage with its partition, or with the executor where it has none that are placed."""
     query, _, position = stage.rpartition("/")
     known = snapshot.queries.get(query)
-    name = f"{known.name if known and known.name else query}/{position}"
+    name = f"{query_name(query, known.name if known else '')}/{position}"
     where = f"partition {entry}" if stage in snapshot.stages else f"on executor {snapshot.cluster.executors[entry]}"
     return f"{name} {where}"

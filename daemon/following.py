@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rechannel.migration.moves import UNSETTLED, MoveState
 from rechannel.wire.messages import DesiredPlacement, LinkReport
+from rechannel.wire.phrases import count
 
 _STOP = "-stop"  # behind the id of the decision whose place it takes
 _LANDED = frozenset({MoveState.DRAINED, MoveState.KILLED})
@@ -81,7 +82,7 @@ class Migration:
     def sentence(self, why: str = "") -> str:
         """Say in plain words how far it is."""
         total = len(self.desired.moves)
-        done = f"{self.landed} of {total} moves landed"
+        done = f"{self.landed} of {count(total, 'move')} landed"
         if self.abandoned:
             done += f", {self.abandoned} abandoned"
         name = f"migration {self.desired.decision.removesuffix(_STOP)}"

@@ -67,9 +67,9 @@ def test_a_drain_says_what_cannot_be_moved():
     [
         (Drain(node="127.0.0.5", since=0), "0123", [], "draining", "1 partition is left on 1 executor"),
         (Drain(node="127.0.0.5", since=0, deadline=5), "0123", [], "draining", "the deadline has passed"),
-        (Drain(node="127.0.0.5", since=0), "0123", [GONE], "empty", "still run source and stateless tasks"),
+        (Drain(node="127.0.0.5", since=0), "0123", [GONE], "empty", "1 executor still runs source and stateless tasks"),
         (Drain(node="127.0.0.5", since=0, remove=True), "0120", [], "releasing", "to be released at a batch boundary"),
-        (Drain(node="127.0.0.9", since=0, remove=True), "0123", [], "released", "no executor is left"),
+        (Drain(node="127.0.0.9", since=0, remove=True), "0123", [], "released", "no executor runs there"),
     ],
 )
 def test_how_far_a_drain_is(drain, where, moves, state, words):
