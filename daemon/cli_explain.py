@@ -112,7 +112,7 @@ def lines(application: str, made: Decision, outcome: MigrationOutcome | None, re
         why, who = f"operator {made.user} asked", ""
     came = _OUTCOMES.get(made.outcome, made.outcome)
     if made.outcome == "planned":
-        looked = "a plan was asked for" if made.trigger == "operator" else "mode observe, or all was paused"
+        looked = "a plan was asked for" if made.trigger in ("operator", "drain") else "mode observe, or all was paused"
         came += f": {looked if made.moves else 'nothing was to be moved'}"
     how = f"{', forced' if made.forced else ''}{f', undoes {made.undoes}' if made.undoes else ''}"
     found = [

@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -101,18 +101,19 @@ def collect(
     }
 
 
-def follow_drain(settings: Settings, node: str, stop: threading.Event, *, as_json: bool) -> None:
-    """Show how far a drain is, until nothing is left of it or it ends."""
+def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event, *, as_json: bool) -> None:
+    """Show how far the drains of nodes are, until nothing is left of them or one ends."""
     store = Store(settings.redis, settings.cluster.name)
-    last: Row = {}
+    last: dict[str, Row] = {}
     while True:
-        row = next((row for row in collect(store, settings, time.time())["drains"] if row["node"] == node), None)
-        if row is None:
-            raise CommandError(Exit.REFUSED, f"{node} is not drained any more")
-        if row != last:
-            click.echo(json.dumps(row) if as_json else f"{node}: {plain(row['sentence'])}")
-            last = row
-        if row["state"] in ("empty", "released") or stop.wait(settings.link.report):
+        rows = {row["node"]: row for row in collect(store, settings, time.time())["drains"]}
+        for node in nodes:
+            if node not in rows:
+                raise CommandError(Exit.REFUSED, f"{node} is not drained any more")
+            if rows[node] != last.get(node):
+                click.echo(json.dumps(rows[node]) if as_json else f"{node}: {plain(rows[node]['sentence'])}")
+            last[node] = rows[node]
+        if all(last[node]["state"] in ("empty", "released") for node in nodes) or stop.wait(settings.link.report):
             return
 
 

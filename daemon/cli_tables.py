@@ -290,9 +290,7 @@ def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
         name = query_name(query, names.get(query, ""))
         after = f", {price.batch_after[query]:.2f} s afterwards" if query in price.batch_after else ""
         before = price.batch_before.get(query, 0.0)
-        meanwhile = (
-            f"{peak:.2f} s at most while partitions move" if peak > before else "no longer while partitions move"
-        )
+        meanwhile = f"{peak:.2f} s at most meanwhile" if peak > before else "no longer meanwhile"
         lines.append(f"batch of {name}: {before:.2f} s now, {meanwhile}{after}")
     return lines
 

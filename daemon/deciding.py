@@ -39,7 +39,10 @@ _EXITS = {
 
 @dataclass(frozen=True)
 class Ask:
-    """Who wants a decision, why, by which policy, and what may be done with it. ``pending``: the plan that waited."""
+    """Who wants a decision, why, by which policy, and what may be done with it.
+
+    ``pending``: the plan that waited; ``leave``: nodes that are planned as if they were drained.
+    """
 
     decision: str
     at: float
@@ -50,6 +53,7 @@ class Ask:
     apply: bool = False
     force: bool = False
     pending: str = ""
+    leave: frozenset[str] = frozenset()
 
 
 def exit_of(decision: Decision) -> Exit:
@@ -119,7 +123,7 @@ def decide(
     warning = ""
     if guard is not None and ask.apply and disposed.moves and ask.trigger not in BY_ITSELF:
         warning = guard.warning(ask.at, len(disposed.moves))
-    off = not ask.apply and disposed.moves and settings.reschedule.mode == "observe"
+    off = not ask.apply and disposed.moves and settings.reschedule.mode == "observe" and ask.trigger != DRAIN
     return Decision(
         decision=ask.decision,
         at=ask.at,

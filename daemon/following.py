@@ -41,7 +41,7 @@ class Migration:
         Nothing is wanted any more, so the link gives up what it has not said to Spark yet; what it has lands with the
         batch that runs next.
         """
-        desired = DesiredPlacement(decision=f"{self.desired.decision}{_STOP}", runs=self.desired.runs, moves=[])
+        desired = DesiredPlacement(decision=f"{self.decision}{_STOP}", runs=self.desired.runs, moves=[])
         return Migration(self.application, desired, now, self.patience)
 
     def update(self, report: LinkReport | None, now: float) -> None:
@@ -55,6 +55,16 @@ class Migration:
         for move, state in told.items():
             if move not in self.settled or state not in UNSETTLED:
                 self.states[move] = state
+
+    @property
+    def decision(self) -> str:
+        """The id of the decision that is carried out, or ends."""
+        return self.desired.decision.removesuffix(_STOP)
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing is wanted any more."""
+        return self.desired.decision.endswith(_STOP)
 
     @property
     def settled(self) -> set[str]:
@@ -85,8 +95,8 @@ class Migration:
         done = f"{self.landed} of {count(total, 'move')} landed"
         if self.abandoned:
             done += f", {self.abandoned} abandoned"
-        name = f"migration {self.desired.decision.removesuffix(_STOP)}"
-        if self.desired.decision.endswith(_STOP):
+        name = f"migration {self.decision}"
+        if self.ending:
             return f"{name} {'is ended' if why else 'is ending: no further move is begun, what Spark was told lands'}"
         if why == "settled":
             return f"{name} is over: {done}"

@@ -65,8 +65,11 @@ class Migrations:
             self._log.warning("desired-not-sent", application=application, sentence=str(error))
 
     def stop(self, application: str) -> str:
-        """Begin no further move; returns how far the migration is."""
+        """Begin no further move; returns how far the migration is, and that it ends."""
         said = self.running[application].sentence()
+        if self.running[application].ending:
+            return said
+        said += ", and ends"
         self.running[application] = self.running[application].stopped(self._clock())
         self.renew(application)
         return said
