@@ -26,6 +26,7 @@ from rechannel.wire.store import Author, Store, StoreForbiddenError, StoreUnavai
 _POLL = 0.05
 _PATIENCE = 5.0  # seconds beyond the lease, so that a take-over meanwhile still answers
 _PLANNING = 10.0  # seconds that a drain waits for its plan, which is only told
+_MISSED = 3  # times that a leader may fail to say that it leads
 _MAY_BE_DONE = "the order may have been taken up: see `rechannel history` and `rechannel status` before asking again"
 
 
@@ -185,20 +186,26 @@ def ask(
             raise CommandError(Exit.UNCLEAR, f"{away}; {_MAY_BE_DONE}") from away
         if clock() >= deadline:
             raise CommandError(
-                Exit.NO_ANSWER, f"no controller answered within {patience:g} s{_who_leads(store, clock)}"
+                Exit.NO_ANSWER, f"no controller answered within {patience:g} s{_who_leads(store, settings, clock())}"
             )
         sleep(_POLL)
 
 
-def _who_leads(store: Store, clock: Callable[[], float]) -> str:
+def _who_leads(store: Store, settings: Settings, now: float) -> str:
     try:
         state = store.get(keys.STATE)
     except StoreUnavailableError:
         return ""
-    if state is None or state.expires <= clock():
+    if state is None or state.expires <= now:
         return ": none leads; start one with `rechannel controller`"
     leader: Any = getattr(state.body, "leader", "?")
-    return f", though {leader} leads: is it stuck, or are the clocks apart?"
+    age = now - state.time
+    if age > _MISSED * settings.controller.observe + 1:
+        return (
+            f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {state.expires - now:.0f} s; "
+            "then a stand-by takes over, or start one with `rechannel controller`"
+        )
+    return f", though {leader} leads and was heard {max(0.0, age):.0f} s ago: is it stuck, or are the clocks apart?"
 
 
 def _user() -> str:

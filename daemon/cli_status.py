@@ -89,6 +89,7 @@ def collect(
     controller = msgspec.to_builtins(state.body) if state is not None and leads else None
     if controller is not None:
         del controller["type"]
+        controller["last_heard"] = max(0.0, now - state.time) if state is not None else 0.0
     drains = _orders(store)
     facts = [item for item in found if item is not None]
     return {

@@ -23,6 +23,7 @@ from rechannel.wire.phrases import count, partition_name, query_name, stage_name
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
 BUSY = 0.95
+_QUIET = 5.0  # seconds; a leader says every second that it leads
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
@@ -84,6 +85,7 @@ def controller_line(controller: dict[str, Any] | None, now: float) -> str:
         return "[yellow]no controller leads[/yellow]: start one with `rechannel controller`"
     parts = [
         f"controller {escape(controller['leader'])} leads in epoch {controller['epoch']}",
+        f"last heard {controller['last_heard']:.0f} s ago" if controller["last_heard"] > _QUIET else "",
         f"mode {escape(controller['mode'])}",
         "[yellow]paused[/yellow]" if controller["paused"] else "",
         f"next decision in {max(0.0, controller['next_decision'] - now):.0f} s",

@@ -141,3 +141,12 @@ def test_observe_mode_is_one_plain_line(world: World, capsys: pytest.CaptureFixt
     assert lines[1] == OBSERVE_MODE
     assert len(OBSERVE_MODE) < 120
     assert 'reschedule.mode = "apply"' in OBSERVE_MODE
+
+
+def test_a_leader_that_is_silent_is_told_before_its_lease_runs_out(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lead(world)
+    assert "last heard" not in text(world, capsys)
+    world.clock.sleep(8)
+    assert "controller c/1 leads in epoch 1, last heard 8 s ago, mode observe" in text(world, capsys)
