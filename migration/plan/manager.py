@@ -135,7 +135,7 @@ def dispose(
     if not proposed:
         code, sentence = "nothing-to-do", "nothing to move: no better placement was found"
     elif not moves:
-        code, sentence = "law", f"none of {len(proposed)} moves is permitted: {refusals[0].detail}"
+        code, sentence = "law", f"none of {count(len(proposed), 'move')} is permitted: {refusals[0].detail}"
     else:
         cost = price(
             facts.cluster,
@@ -256,7 +256,7 @@ def _capped(moves: list[Move], facts: Facts, most: int, refusals: list[Refusal],
         Refusal(
             law="max-moves" if hour is None else "budget",
             reach="move",
-            detail=f"{len(moves) - most} of {len(moves)} moves wait: {rule}",
+            detail=f"{len(moves) - most} of {count(len(moves), 'move')} wait: {rule}",
             measured=len(moves),
             limit=most,
             unit="moves",
