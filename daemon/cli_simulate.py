@@ -168,7 +168,8 @@ def _show(scenario: Scenario, current: Figures, rows: Sequence[Row]) -> None:
     partitions = sum(stage.n for stage in stages)
     console.print(
         f"[bold]{escape(scenario.name)}[/bold]: {count(scenario.cluster.size, 'executor')}, "
-        f"{count(len(stages), 'stage')} with {partitions:,} partitions, {sum(len(stream.volumes()) for stream in scenario.workload.streams):,} streams"
+        f"{count(len(stages), 'stage')} with {partitions:,} partitions, "
+        f"{sum(len(stream.volumes()) for stream in scenario.workload.streams):,} streams"
     )
     table = new_table(
         "",
