@@ -28,7 +28,7 @@ _TRIGGERS = {
     "executors": "executors joined or left, and their set was stable since (reschedule.settle)",
     "overload": "an executor or a query was overloaded (reschedule.overload_utilization, reschedule.overload_duration)",
     "operator": "an operator asked",
-    "drain": "a drained node held state",
+    "drain": "state was to leave a node (rechannel drain)",
     "rollback": "what a decision had moved was to go back",
     "pending": "a saved plan had waited for its time",
 }
