@@ -174,11 +174,12 @@ def _application(
     details: bool,
 ) -> Row:
     report = facts.report
+    silent = silence(facts.reported, settings, now)  # then nothing else is the cause, and no controller knows better
+    at = now if silent is None else facts.reported  # of an ended driver the last that is known
     measured = measured_only(settings)  # what is expected stands beside it
-    arguments = (facts.application, report, facts.batches, facts.windows, measured, now, frozenset(drains))
+    arguments = (facts.application, report, facts.batches, facts.windows, measured, at, frozenset(drains))
     ready = take_snapshot(*arguments)
     model = build_snapshot(*arguments) if isinstance(ready, NotReady) else ready
-    silent = silence(facts.reported, settings, now)  # then nothing else is the cause, and no controller knows better
     words = (controller or {}).get("applications", {}).get(facts.application, "") if silent is None else ""
     ready = silent or ready
     names = {query.query: query.name for query in report.queries}
@@ -196,7 +197,7 @@ def _application(
             "ready_in": ready.ready_in if isinstance(ready, NotReady) else None,
             "controller": words,
         },
-        "executors": _executors(facts, model, settings, now, drains, silent=silent is not None),
+        "executors": _executors(facts, model, settings, at, drains, silent=silent is not None),
         "queries": [_query(query, model, report.starts) for query in report.queries],
         "shuffles_seen": model.shuffles_seen if model is not None else None,
         "streams": stream_classes(model) if model is not None else {},

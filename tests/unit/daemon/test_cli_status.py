@@ -51,6 +51,7 @@ def test_a_silent_driver_is_named_and_no_agent_blamed(
     world: World, capsys: pytest.CaptureFixture[str], agents: str
 ) -> None:
     world.ready()
+    before = [row["utilization"] for row in status(world)["applications"][0]["executors"]]
     world.clock.sleep(34)
     lead(world)  # what the controller makes of it is no better known
     if agents == "report":
@@ -59,6 +60,7 @@ def test_a_silent_driver_is_named_and_no_agent_blamed(
     assert (row["silent"], row["last_heard"], row["readiness"]["ready"]) == (True, 34.0, False)
     assert (row["readiness"]["code"], row["readiness"]["controller"]) == ("driver-silent", "")
     assert row["readiness"]["sentence"].startswith("driver last heard 34 s ago: ")
+    assert [item["utilization"] for item in row["executors"]] == before, "figures are of then, and change no more"
     shown = text(world, capsys)
     assert "driver last heard 34 s ago" in shown
     assert "5.00 s, 34 s ago" in shown, "a batch's time is of then"
