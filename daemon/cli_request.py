@@ -196,10 +196,15 @@ def _who_leads(store: Store, settings: Settings, now: float) -> str:
         state = store.get(keys.STATE)
     except StoreUnavailableError:
         return ""
-    if state is None or state.expires <= now:
+    if state is None:
         return ": none leads; start one with `rechannel controller`"
     leader: Any = getattr(state.body, "leader", "?")
     age = now - state.time
+    if state.expires <= now:
+        return (
+            f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took over: start "
+            "one with `rechannel controller`"
+        )
     if age > _MISSED * settings.controller.observe + 1:
         return (
             f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {state.expires - now:.0f} s; "

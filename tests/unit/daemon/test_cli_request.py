@@ -113,6 +113,7 @@ def test_on_a_terminal_a_sentence_is_said_once(
     [
         (1.0, " leads and was heard 3 s ago: is it stuck, or are the clocks apart?"),
         (6.0, " led and was last heard 8 s ago. Its lease runs out in 7 s; then a stand-by takes over, or start one"),
+        (30.0, "was last heard 32 s ago, its lease has run out and no stand-by took over: start one with"),
         (60.0, ": none leads; start one with `rechannel controller`"),
     ],
 )
