@@ -202,8 +202,8 @@ def _who_leads(store: Store, settings: Settings, now: float) -> str:
     age = now - state.time
     if state.expires <= now:
         return (
-            f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took over: start "
-            "one with `rechannel controller`"
+            f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took over: "
+            "start one with `rechannel controller`"
         )
     if age > _MISSED * settings.controller.observe + 1:
         return (
