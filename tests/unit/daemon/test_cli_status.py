@@ -13,6 +13,7 @@ from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.daemon import cli_status, cli_tables
 from rechannel.daemon.exits import OBSERVE_MODE
 from rechannel.daemon.silence import silence
+from rechannel.daemon.web import rendering
 from rechannel.daemon.web.document import document
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, MoveView
@@ -152,3 +153,15 @@ def test_a_leader_that_is_silent_is_told_before_its_lease_runs_out(
     assert "last heard" not in text(world, capsys)
     world.clock.sleep(8)
     assert "controller c/1 leads in epoch 1, last heard 8 s ago, mode observe" in text(world, capsys)
+
+
+def test_the_web_view_names_stages_and_node_cpu_as_status_does(
+    leader: Any, store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    unnamed = msgspec.structs.replace(query("0123", UUID), name="")
+    world.queries = [query(world.placement), unnamed]
+    world.ready()
+    page = rendering.fragment(document(Shown(leader, store, clock).view(), clock()))
+    for words in ("name-of-q1/0</span>", "query-895c1599/0</span>", "node CPU 60%"):
+        assert words in page
+    assert UUID not in page
