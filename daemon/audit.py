@@ -20,7 +20,19 @@ import msgspec
 from rechannel.wire.messages import Reply, Request
 
 ASKED, ANSWERED, REFUSED = "asked", "answered", "refused"
-_ARGUMENTS = ("application", "at", "deadline", "decision", "force", "node", "pending", "policy", "remove", "when")
+_ARGUMENTS = (
+    "application",
+    "at",
+    "deadline",
+    "decision",
+    "drain",
+    "force",
+    "node",
+    "pending",
+    "policy",
+    "remove",
+    "when",
+)
 _LONGEST = 1000  # characters of what somebody else wrote
 _MODE = 0o640  # who may read it can lock it, and with it keep orders from being given
 _TRIES, _BETWEEN = 20, 0.05  # of taking the lock, and seconds between two: a line is written much faster

@@ -41,6 +41,7 @@ from rechannel.daemon.cli_options import (
     reread_on_hangup,
     settings_of,
     stop_on_signals,
+    verbose_option,
 )
 from rechannel.daemon.cli_submit import submit
 from rechannel.daemon.exits import EXIT_WORDS
@@ -146,14 +147,23 @@ def controller(config: str | None) -> None:
 @click.option("--query", metavar="ID|NAME", default="", help="Only this query.")
 @click.option("--node", metavar="NAME", default="", help="Only the executors of this node.")
 @click.option("--partitions", is_flag=True, help="Also every partition: CPU, rows, state, snapshot lag.")
+@verbose_option
 @json_option
 @guarded
-def status(config: str | None, application: str, query: str, node: str, partitions: bool, as_json: bool) -> None:
+def status(
+    config: str | None, application: str, query: str, node: str, partitions: bool, verbose: bool, as_json: bool
+) -> None:
     """Show the controller, the executors with their load, the queries, and moves under way."""
     from rechannel.daemon import cli_status
 
     cli_status.run(
-        settings_of(config), application=application, query=query, node=node, partitions=partitions, as_json=as_json
+        settings_of(config),
+        application=application,
+        query=query,
+        node=node,
+        partitions=partitions,
+        verbose=verbose,
+        as_json=as_json,
     )
 
 

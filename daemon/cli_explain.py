@@ -16,10 +16,11 @@ from rechannel.daemon.cli_options import (
     settings_of,
     shown_time,
 )
+from rechannel.wire.phrases import count, partition_name, query_name
 
 if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
-    from rechannel.wire.messages import Decision, MigrationOutcome, Refusal
+    from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, Refusal
 
 _MOVES_SHOWN = 100
 _TRIGGERS = {
@@ -27,7 +28,7 @@ _TRIGGERS = {
     "executors": "executors joined or left, and their set was stable since (reschedule.settle)",
     "overload": "an executor or a query was overloaded (reschedule.overload_utilization, reschedule.overload_duration)",
     "operator": "an operator asked",
-    "drain": "a drained node held state",
+    "drain": "state was to leave a node (rechannel drain)",
     "rollback": "what a decision had moved was to go back",
     "pending": "a saved plan had waited for its time",
 }
@@ -48,13 +49,13 @@ _OUTCOMES = {
 def explain(config: str | None, decision: str, application: str, as_json: bool) -> None:
     """Explain DECISION with all its numbers: why it was made, what it moves and why, what refused what.
 
-    The last one without DECISION; the ids are those of `rechannel history`.
+    Without DECISION the last one that moved something or proposed to; the ids are those of `rechannel history`.
     """
     run(settings_of(config), decision=decision, application=application, as_json=as_json)
 
 
 def run(settings: Settings, *, decision: str, application: str, as_json: bool) -> None:
-    """Show one decision, the last one ("") or the one of this id; CommandError where there is none."""
+    """Show the decision of this id, for "" the last that moved or proposed something; CommandError without one."""
     import json
 
     import msgspec
@@ -71,7 +72,10 @@ def run(settings: Settings, *, decision: str, application: str, as_json: bool) -
         for envelope in store.last(keys.DECISIONS, "", keys.DECISIONS.bound)
         if isinstance(envelope.body, Decision) and application in ("", envelope.application)
     ]
-    found = [it for it in kept if it[1].decision == decision] if decision else kept
+    if decision:
+        found = [it for it in kept if it[1].decision == decision]
+    else:  # a plan that a law refused has no moves, but the executors' load as it would have been
+        found = [it for it in kept if it[1].moves or it[1].batch_time_after] or kept
     if not found:
         if not kept:
             raise CommandError(Exit.NOTHING, "nothing has been decided yet")
@@ -108,7 +112,7 @@ def lines(application: str, made: Decision, outcome: MigrationOutcome | None, re
         why, who = f"operator {made.user} asked", ""
     came = _OUTCOMES.get(made.outcome, made.outcome)
     if made.outcome == "planned":
-        looked = "a plan was asked for" if made.trigger == "operator" else "mode observe, or all was paused"
+        looked = "a plan was asked for" if made.trigger in ("operator", "drain") else "mode observe, or all was paused"
         came += f": {looked if made.moves else 'nothing was to be moved'}"
     how = f"{', forced' if made.forced else ''}{f', undoes {made.undoes}' if made.undoes else ''}"
     found = [
@@ -150,13 +154,19 @@ def _number(value: float) -> str:
 def _executors(made: Decision) -> list[str]:
     found = ["executors, before -> after:"] if made.executors else []
     found += [
-        f"  {load.executor} on {load.node}: {load.partitions_before} -> {load.partitions_after} partitions, "
+        f"  {load.executor} on {load.node}: {load.partitions_before} -> {count(load.partitions_after, 'partition')}, "
         f"{load.utilization_before:.0%} -> {load.utilization_after:.0%} busy, "
         f"{load.arrival_before:,.0f} -> {load.arrival_after:,.0f} rows/s"
-        f"{f' of {load.service:,.0f} it can serve' if load.service else ''}"
+        f"{_served(load)}"
         for load in made.executors
     ]
     return found
+
+
+def _served(load: ExecutorLoad) -> str:
+    if not load.service or not load.service_after:
+        return ""
+    return f" of {load.service:,.0f} -> {load.service_after:,.0f} it can serve"
 
 
 def _gain(made: Decision) -> list[str]:
@@ -164,7 +174,8 @@ def _gain(made: Decision) -> list[str]:
     for query, before in made.batch_time_before.items():
         after = made.batch_time_after.get(query, before)
         change = f" ({(after - before) / before:+.0%})" if before else ""
-        found.append(f"  critical path of {made.names.get(query, query)}: {before:.2f} s -> {after:.2f} s{change}")
+        name = query_name(query, made.names.get(query, ""))
+        found.append(f"  critical path of {name}: {before:.2f} s -> {after:.2f} s{change}")
     if made.gain or made.cost:
         found.append(f"  gain {made.gain:.1f} s over the horizon (gate.horizon), cost {made.cost:.1f} s")
     if made.price is not None:
@@ -179,10 +190,10 @@ def _moves(made: Decision, reached: Mapping[str, str]) -> list[str]:
         return []
     from rechannel.daemon.cli_tables import size
 
-    states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(reached.values()).items()))
-    found = [f"{len(made.moves)} moves{f', by the journal {states}' if states else ''}:"]
+    states = ", ".join(f"{number} {state}" for state, number in sorted(Counter(reached.values()).items()))
+    found = [f"{count(len(made.moves), 'move')}{f', by the journal {states}' if states else ''}:"]
     for move in made.moves[:_MOVES_SHOWN]:
-        unit = f"{made.names.get(move.query, move.query)}/{move.stage} #{move.partition}"
+        unit = partition_name(move.query, move.stage, move.partition, made.names.get(move.query, ""))
         why = made.why.get(move.move, "")
         found.append(
             f"  step {move.step}: {unit}, executor {move.source or '?'} -> {move.target}, {size(move.bytes)}"

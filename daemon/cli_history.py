@@ -18,7 +18,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.collect import read_on
 from rechannel.daemon.exits import CommandError, Exit
 from rechannel.wire import keys
-from rechannel.wire.messages import Decision, Envelope, LinkReport, MigrationOutcome, MoveTransition
+from rechannel.wire.messages import Decision, Envelope, LinkReport, MigrationOutcome, MoveTransition, QueryState
+from rechannel.wire.phrases import query_name
 from rechannel.wire.store import Store
 
 _POLL = 0.5
@@ -30,8 +31,8 @@ REASONS = (
     "ok", "nothing-to-do", "law", "agreements", "budget", "canceled", "cooldown", "excluded", "gate", "in-flight",
     "max-moves", "partition", "paused", "plan-expired", "policy", "query-problem", "rollback", "run-unknown",
     "scale-out", "stores-unknown", "target", "trigger-cooldown", "utilization", "window-passed", "migration-running",
-    "no-active-query", "no-batches", "no-executors", "no-report", "no-state", "not-leading", "outcome-awaited",
-    "stale-agents", "too-few-batches",
+    "driver-silent", "no-active-query", "no-batches", "no-executors", "no-report", "no-state", "not-leading",
+    "outcome-awaited", "stale-agents", "too-few-batches",
 )
 # fmt: on
 
@@ -124,6 +125,7 @@ class Reader:
         self.seen = 0
         self._names: set[str] = set()  # triggers, outcomes and reasons of what was read: those of later releases too
         self._query = ""
+        self._called: dict[str, str] = {}  # query -> its name, as decisions and reports have it
         self._accepted: set[str] = set()  # decisions that are wanted, so that their moves are too
         self._after: dict[tuple[str, str], str] = {}  # stream's pattern and application -> last id
         self._shown: set[tuple[str, ...]] = set()
@@ -132,11 +134,7 @@ class Reader:
         """Show nothing but what touches this query, by id or name; CommandError when no application has it."""
         if not query:
             return
-        known: dict[str, str] = {}
-        for application in self._applications():
-            report = self._store.get(keys.REPORT, application)
-            if report is not None and isinstance(report.body, LinkReport):
-                known |= {state.name or state.query: state.query for state in report.body.queries}
+        known = {query_name(state.query, state.name): state.query for state in self._reported()}
         found = known.get(query, query if query in known.values() else "")
         if not found:
             # A query that has ended is in no report any more, but its moves are in the journal.
@@ -145,6 +143,15 @@ class Reader:
                 names = ", ".join(sorted(set(known) | past)) or "none"
                 raise CommandError(Exit.REFUSED, f"unknown query {query}; known are {names}")
         self._query = found or query
+
+    def _reported(self) -> list[QueryState]:
+        reports = [self._store.get(keys.REPORT, application) for application in self._applications()]
+        return [
+            state
+            for report in reports
+            if report is not None and isinstance(report.body, LinkReport)
+            for state in report.body.queries
+        ]
 
     def examine(self) -> None:
         """CommandError where what is wanted has a name that no decision can have."""
@@ -158,6 +165,7 @@ class Reader:
     def first(self, limit: int) -> list[Entry]:
         """Return the newest entries, oldest first."""
         known = self._applications()
+        self._called |= {state.query: state.name for state in self._reported() if state.name}
         if self._only and self._only not in known:
             raise CommandError(
                 Exit.REFUSED, f"unknown application {self._only}; known are {', '.join(known) or 'none'}"
@@ -205,6 +213,7 @@ class Reader:
         if isinstance(body, Decision):
             self.seen += 1
             self._names |= {body.trigger, body.outcome, body.reason}
+            self._called |= body.names
         if self.wanted.some:
             if isinstance(body, Decision) and self.wanted.accepts(body):
                 self._accepted.add(body.decision)
@@ -221,5 +230,6 @@ class Reader:
         if isinstance(body, MoveTransition):
             if self._query and body.query != self._query:
                 return None
-            return {"application": envelope.application, **msgspec.to_builtins(body), "type": "move"}
+            move = {**msgspec.to_builtins(body), "name": self._called.get(body.query, "")}
+            return {"application": envelope.application, **move, "type": "move"}
         return None

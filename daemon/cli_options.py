@@ -57,6 +57,11 @@ def policy_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--policy", metavar="NAME", default="", help=words)(command)
 
 
+def verbose_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--verbose``."""
+    return click.option("-v", "--verbose", is_flag=True, help="Also streams and forecasts.")(command)
+
+
 def wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--wait``."""
     wait = click.option(

@@ -16,6 +16,7 @@ from rechannel.daemon.cli_options import (
     policy_option,
     settings_of,
     stop_on_signals,
+    verbose_option,
     wait_option,
 )
 
@@ -27,6 +28,7 @@ from rechannel.daemon.cli_options import (
 @click.option("--force", is_flag=True, help="Plan as if gate and cool-down said yes.")
 @click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Keep the plan there, for `apply`.")
 @wait_option
+@verbose_option
 @json_option
 @guarded
 def plan(
@@ -36,13 +38,16 @@ def plan(
     force: bool,
     save: str | None,
     wait: float | None,
+    verbose: bool,
     as_json: bool,
 ) -> int:
     """Say what would be moved now, and why; move nothing."""
     from rechannel.daemon import cli_request
 
     arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
-    return cli_request.decide(settings_of(config), "plan", arguments, wait=wait, as_json=as_json, save=save)
+    return cli_request.decide(
+        settings_of(config), "plan", arguments, wait=wait, as_json=as_json, verbose=verbose, save=save
+    )
 
 
 @click.command()
@@ -127,6 +132,7 @@ def rollback(
 @click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
 @click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
 @wait_option
+@verbose_option
 @json_option
 @guarded
 def rebalance(
@@ -137,6 +143,7 @@ def rebalance(
     force: bool,
     reason: str,
     wait: float | None,
+    verbose: bool,
     as_json: bool,
 ) -> int:
     """Rebalance now."""
@@ -144,7 +151,9 @@ def rebalance(
 
     arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
     verb = "rebalance" if apply else "plan"
-    return cli_request.decide(settings_of(config), verb, arguments, reason=reason, wait=wait, as_json=as_json)
+    return cli_request.decide(
+        settings_of(config), verb, arguments, reason=reason, wait=wait, as_json=as_json, verbose=verbose
+    )
 
 
 @click.command()
@@ -190,8 +199,9 @@ def stop(config: str | None, application: str, reason: str, wait: float | None, 
 
 @click.command()
 @config_option
-@click.argument("node")
-@click.option("--remove", is_flag=True, help="Release the node's executors once they hold nothing.")
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Only say what would move, and whether the others can hold it.")
+@click.option("--remove", is_flag=True, help="Release the nodes' executors once they hold nothing.")
 @click.option(
     "--deadline",
     metavar="DURATION",
@@ -206,7 +216,8 @@ def stop(config: str | None, application: str, reason: str, wait: float | None, 
 @guarded
 def drain(
     config: str | None,
-    node: str,
+    nodes: tuple[str, ...],
+    dry_run: bool,
     remove: bool,
     deadline: float,
     reason: str,
@@ -214,34 +225,42 @@ def drain(
     wait: float | None,
     as_json: bool,
 ) -> int:
-    """Empty a node: nothing new lands on NODE, and what is there leaves step by step."""
+    """Empty nodes: nothing new lands on NODE, and what is there leaves step by step.
+
+    First it says what is to move, and warns where the executors that stay would be overloaded.
+    """
     from rechannel.daemon import cli_request
 
     if deadline and not remove:
         raise click.UsageError("--deadline is when executors are released all the same: it needs --remove")
-    arguments = {"node": node, "remove": "yes" if remove else "", "deadline": f"{deadline:g}" if deadline else ""}
-    settings = settings_of(config)
-    code = cli_request.order(settings, "drain", arguments, reason=reason, wait=wait, as_json=as_json and not follow)
+    if dry_run and follow:
+        raise click.UsageError("--dry-run drains nothing that --follow could follow")
+    settings, names = settings_of(config), ",".join(nodes)
+    plans = cli_request.plan_drain(settings, names, wait=wait, as_json=as_json, dry_run=dry_run)
+    if dry_run:
+        return 0
+    arguments = {"node": names, "remove": "yes" if remove else "", "deadline": f"{deadline:g}" if deadline else ""}
+    code = cli_request.order(settings, "drain", arguments, reason=reason, wait=wait, as_json=as_json, more=plans)
     if follow:
         from rechannel.daemon import cli_status
 
-        cli_status.follow_drain(settings, node, stop_on_signals(), as_json=as_json)
+        cli_status.follow_drain(settings, nodes, stop_on_signals(), as_json=as_json)
     return code
 
 
 @click.command()
 @config_option
-@click.argument("node")
+@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
 @click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
 @wait_option
 @json_option
 @guarded
-def undrain(config: str | None, node: str, reason: str, wait: float | None, as_json: bool) -> int:
-    """Let a drained NODE hold state again."""
+def undrain(config: str | None, nodes: tuple[str, ...], reason: str, wait: float | None, as_json: bool) -> int:
+    """Let each drained NODE hold state again."""
     from rechannel.daemon import cli_request
 
-    settings = settings_of(config)
-    return cli_request.order(settings, "undrain", {"node": node}, reason=reason, wait=wait, as_json=as_json)
+    settings, names = settings_of(config), ",".join(nodes)
+    return cli_request.order(settings, "undrain", {"node": names}, reason=reason, wait=wait, as_json=as_json)
 
 
 COMMANDS = (plan, rebalance, apply, cancel, rollback, stop, pause, resume, drain, undrain)

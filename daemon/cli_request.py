@@ -25,6 +25,8 @@ from rechannel.wire.store import Author, Store, StoreForbiddenError, StoreUnavai
 
 _POLL = 0.05
 _PATIENCE = 5.0  # seconds beyond the lease, so that a take-over meanwhile still answers
+_PLANNING = 10.0  # seconds that a drain waits for its plan, which is only told
+_MISSED = 3  # times that a leader may fail to say that it leads
 _MAY_BE_DONE = "the order may have been taken up: see `rechannel history` and `rechannel status` before asking again"
 
 
@@ -36,6 +38,7 @@ def decide(
     reason: str = "",
     wait: float | None,
     as_json: bool,
+    verbose: bool = False,
     save: str | None = None,
 ) -> int:
     """Ask for a plan or a rebalance and show the decision; ``save``: a file for the plan. Returns the exit code."""
@@ -48,7 +51,7 @@ def decide(
     else:
         from rechannel.daemon import cli_tables
 
-        cli_tables.decision(application, decision)
+        cli_tables.decision(application, decision, verbose=verbose)
     if save is not None:
         _save(settings, application, decision, Path(save), quiet=as_json)
     if reply.code and (as_json or not sys.stdout.isatty()):  # on a terminal it was read just now
@@ -84,16 +87,53 @@ def saved_plan(settings: Settings, path: Path) -> str:
     return text
 
 
+def plan_drain(settings: Settings, nodes: str, *, wait: float | None, as_json: bool, dry_run: bool) -> dict[str, Any]:
+    """Ask what a drain of these nodes (commas between) would move, and say it; returns the plans, by ``plans``.
+
+    A drain does not depend on it: what is no refusal, such as no answer in time, ends a dry run alone.
+    """
+    patience = _PLANNING if wait is None else min(wait, _PLANNING)
+    try:
+        reply = ask(settings, "plan", {"drain": nodes}, wait=wait if dry_run else patience)
+    except CommandError:
+        if dry_run:
+            raise
+        return {}
+    if reply.code == Exit.REFUSED or (reply.code and dry_run):
+        raise CommandError(Exit(reply.code), reply.sentence)
+    if "plans" not in reply.data:
+        if dry_run:
+            raise CommandError(Exit.REFUSED, "the controller is of a release that plans no drains: upgrade it")
+        return {}
+    if as_json:
+        if dry_run:
+            click.echo(json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}))
+        return {"plans": reply.data["plans"]}
+    for plan in reply.data["plans"]:
+        click.echo(plain(f"{plan['application']}: {plan['decision']['sentence']}"))
+        for note in plan["decision"]["notes"]:
+            click.echo(plain(f"  note: {note}"))
+    if dry_run:
+        click.echo(plain(f"{reply.sentence}; a dry run: nothing is drained"))
+    return {}
+
+
 def order(
-    settings: Settings, verb: str, arguments: Mapping[str, str], *, reason: str, wait: float | None, as_json: bool
+    settings: Settings,
+    verb: str,
+    arguments: Mapping[str, str],
+    *,
+    reason: str,
+    wait: float | None,
+    as_json: bool,
+    more: Mapping[str, Any] | None = None,
 ) -> int:
-    """Give a standing order (a pause, a drain) or end it; returns the exit code."""
+    """Give a standing order (a pause, a drain) or end it; returns the exit code. ``more``: goes into the document."""
     reply = ask(settings, verb, arguments, reason=reason, wait=wait)
     if reply.code:
         raise CommandError(Exit(reply.code), reply.sentence)
-    click.echo(
-        json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}) if as_json else plain(reply.sentence)
-    )
+    document = {"code": reply.code, "sentence": reply.sentence, **reply.data, **(more or {})}
+    click.echo(json.dumps(document) if as_json else plain(reply.sentence))
     return reply.code
 
 
@@ -146,20 +186,31 @@ def ask(
             raise CommandError(Exit.UNCLEAR, f"{away}; {_MAY_BE_DONE}") from away
         if clock() >= deadline:
             raise CommandError(
-                Exit.NO_ANSWER, f"no controller answered within {patience:g} s{_who_leads(store, clock)}"
+                Exit.NO_ANSWER, f"no controller answered within {patience:g} s{_who_leads(store, settings, clock())}"
             )
         sleep(_POLL)
 
 
-def _who_leads(store: Store, clock: Callable[[], float]) -> str:
+def _who_leads(store: Store, settings: Settings, now: float) -> str:
     try:
         state = store.get(keys.STATE)
     except StoreUnavailableError:
         return ""
-    if state is None or state.expires <= clock():
+    if state is None:
         return ": none leads; start one with `rechannel controller`"
     leader: Any = getattr(state.body, "leader", "?")
-    return f", though {leader} leads: is it stuck, or are the clocks apart?"
+    age = now - state.time
+    if state.expires <= now:
+        return (
+            f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took over: "
+            "start one with `rechannel controller`"
+        )
+    if age > _MISSED * settings.controller.observe + 1:
+        return (
+            f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {state.expires - now:.0f} s; "
+            "then a stand-by takes over, or start one with `rechannel controller`"
+        )
+    return f", though {leader} leads and was heard {max(0.0, age):.0f} s ago: is it stuck, or are the clocks apart?"
 
 
 def _user() -> str:

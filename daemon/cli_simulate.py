@@ -21,6 +21,7 @@ from rechannel.policies.generators import GENERATORS, GeneratorError, Parameter,
 from rechannel.policies.model import ModelError
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenario import Scenario, ScenarioError, from_document, to_document
+from rechannel.wire.phrases import count
 
 _ALL = "all"
 
@@ -166,8 +167,9 @@ def _show(scenario: Scenario, current: Figures, rows: Sequence[Row]) -> None:
     stages = scenario.workload.placeable
     partitions = sum(stage.n for stage in stages)
     console.print(
-        f"[bold]{escape(scenario.name)}[/bold]: {scenario.cluster.size} executors, {len(stages)} stages with"
-        f" {partitions:,} partitions, {sum(len(stream.volumes()) for stream in scenario.workload.streams):,} streams"
+        f"[bold]{escape(scenario.name)}[/bold]: {count(scenario.cluster.size, 'executor')}, "
+        f"{count(len(stages), 'stage')} with {partitions:,} partitions, "
+        f"{sum(len(stream.volumes()) for stream in scenario.workload.streams):,} streams"
     )
     table = new_table(
         "",

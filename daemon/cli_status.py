@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -20,6 +20,7 @@ from rechannel.daemon.exits import CommandError, Exit
 from rechannel.daemon.forecasting import StageOutlook
 from rechannel.daemon.orders import left_on
 from rechannel.daemon.plain import plain
+from rechannel.daemon.silence import silence
 from rechannel.daemon.snapshot import (
     NotReady,
     Snapshot,
@@ -33,17 +34,33 @@ from rechannel.migration.moves import UNSETTLED
 from rechannel.policies.queueing import executor_utilization
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, Drain, LinkReport, PendingPlans, QueryState, StandingOrders
+from rechannel.wire.phrases import count, query_name
 from rechannel.wire.store import Store
 
 Row = dict[str, Any]
 
 
-def run(settings: Settings, *, application: str, query: str, node: str, partitions: bool, as_json: bool) -> None:
+def run(
+    settings: Settings,
+    *,
+    application: str,
+    query: str,
+    node: str,
+    partitions: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
     """Show the status, of one application, query or node where one is named."""
     store = Store(settings.redis, settings.cluster.name)
     document = collect(store, settings, time.time(), details=partitions)
     document["applications"] = _only(document["applications"], "application", application)
-    _filter(document["applications"], "queries", query, lambda row: (row["query"], row["name"]), "query")
+    _filter(
+        document["applications"],
+        "queries",
+        query,
+        lambda row: (row["query"], query_name(row["query"], row["name"])),
+        "query",
+    )
     _filter(document["applications"], "executors", node, lambda row: (row["node"],), "node")
     for row in document["applications"]:
         kept = {item["query"] for item in row["queries"]}, {item["executor"] for item in row["executors"]}
@@ -55,7 +72,7 @@ def run(settings: Settings, *, application: str, query: str, node: str, partitio
         return
     from rechannel.daemon import cli_tables
 
-    cli_tables.status(document, time.time())
+    cli_tables.status(document, time.time(), verbose=verbose)
 
 
 def collect(
@@ -72,6 +89,7 @@ def collect(
     controller = msgspec.to_builtins(state.body) if state is not None and leads else None
     if controller is not None:
         del controller["type"]
+        controller["last_heard"] = max(0.0, now - state.time) if state is not None else 0.0
     drains = _orders(store)
     facts = [item for item in found if item is not None]
     return {
@@ -84,18 +102,19 @@ def collect(
     }
 
 
-def follow_drain(settings: Settings, node: str, stop: threading.Event, *, as_json: bool) -> None:
-    """Show how far a drain is, until nothing is left of it or it ends."""
+def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event, *, as_json: bool) -> None:
+    """Show how far the drains of nodes are, until nothing is left of them or one ends."""
     store = Store(settings.redis, settings.cluster.name)
-    last: Row = {}
+    last: dict[str, Row] = {}
     while True:
-        row = next((row for row in collect(store, settings, time.time())["drains"] if row["node"] == node), None)
-        if row is None:
-            raise CommandError(Exit.REFUSED, f"{node} is not drained any more")
-        if row != last:
-            click.echo(json.dumps(row) if as_json else f"{node}: {plain(row['sentence'])}")
-            last = row
-        if row["state"] in ("empty", "released") or stop.wait(settings.link.report):
+        rows = {row["node"]: row for row in collect(store, settings, time.time())["drains"]}
+        for node in nodes:
+            if node not in rows:
+                raise CommandError(Exit.REFUSED, f"{node} is not drained any more")
+            if rows[node] != last.get(node):
+                click.echo(json.dumps(rows[node]) if as_json else f"{node}: {plain(rows[node]['sentence'])}")
+            last[node] = rows[node]
+        if all(last[node]["state"] in ("empty", "released") for node in nodes) or stop.wait(settings.link.report):
             return
 
 
@@ -121,25 +140,26 @@ def _drain(drain: Drain, reports: list[LinkReport], now: float) -> Row:
     left = sum(left_on(report, [drain.node])[drain.node] for report in reports)
     there = [info.executor for report in reports for info in report.executors if info.host == drain.node]
     overdue = 0 < drain.deadline <= now
-    plural = "" if len(there) == 1 else "s"
+    running = count(len(there), "executor")
     if left:
         what = "1 partition is" if left == 1 else f"{left} partitions are"
-        state, sentence = "draining", f"{what} left on {len(there)} executor{plural}"
+        state, sentence = "draining", f"{what} left on {running}"
         if overdue:
             sentence += ", the deadline has passed"
         stuck = sorted(
-            f"{query.name or query.query} cannot be moved: {query.problem}"
+            f"{query_name(query.query, query.name)} cannot be moved: {query.problem}"
             for report in reports
             for query in report.queries
             if query.problem and any(set(stage.placement) & set(there) for stage in query.stages)
         )
         sentence = "; ".join([sentence, *stuck])
     elif drain.remove and there:
-        state, sentence = "releasing", f"empty; {len(there)} executor{plural} to be released at a batch boundary"
+        state, sentence = "releasing", f"empty; {running} to be released at a batch boundary"
     elif there:
-        state, sentence = "empty", f"empty; {len(there)} executor{plural} still run source and stateless tasks"
+        verb = "runs" if len(there) == 1 else "run"
+        state, sentence = "empty", f"empty; {running} still {verb} source and stateless tasks"
     else:
-        state, sentence = "released", "no executor is left"
+        state, sentence = "released", "no executor runs there"
     row = msgspec.to_builtins(drain)
     return {**row, "state": state, "partitions": left, "executors": there, "overdue": overdue, "sentence": sentence}
 
@@ -154,15 +174,21 @@ def _application(
     details: bool,
 ) -> Row:
     report = facts.report
+    silent = silence(facts.reported, settings, now)  # then nothing else is the cause, and no controller knows better
+    at = now if silent is None else facts.reported  # of an ended driver the last that is known
     measured = measured_only(settings)  # what is expected stands beside it
-    arguments = (facts.application, report, facts.batches, facts.windows, measured, now, frozenset(drains))
+    arguments = (facts.application, report, facts.batches, facts.windows, measured, at, frozenset(drains))
     ready = take_snapshot(*arguments)
     model = build_snapshot(*arguments) if isinstance(ready, NotReady) else ready
-    words = (controller or {}).get("applications", {}).get(facts.application, "")
+    words = (controller or {}).get("applications", {}).get(facts.application, "") if silent is None else ""
+    ready = silent or ready
+    names = {query.query: query.name for query in report.queries}
     return {
         "application": facts.application,
         "name": report.name,
         "spark_version": report.spark_version,
+        "last_heard": max(0.0, now - facts.reported),
+        "silent": silent is not None,
         "readiness": {
             "ready": not isinstance(ready, NotReady),
             "code": ready.code if isinstance(ready, NotReady) else "ready",
@@ -171,13 +197,17 @@ def _application(
             "ready_in": ready.ready_in if isinstance(ready, NotReady) else None,
             "controller": words,
         },
-        "executors": _executors(facts, model, settings, now, drains),
+        "executors": _executors(facts, model, settings, at, drains, silent=silent is not None),
         "queries": [_query(query, model, report.starts) for query in report.queries],
         "shuffles_seen": model.shuffles_seen if model is not None else None,
         "streams": stream_classes(model) if model is not None else {},
         "hot_streams": partitions.hot(model) if model is not None else [],
         "partitions": partitions.rows(facts, model) if details else [],
-        "moves": [msgspec.to_builtins(view) for view in report.moves if view.state in UNSETTLED],
+        "moves": [
+            {**msgspec.to_builtins(view), "name": names.get(view.query, "")}
+            for view in report.moves
+            if view.state in UNSETTLED
+        ],
         "forecasts": [_forecast(one, settings) for one in model.outlooks.values()] if model is not None else [],
         "settled_moves": sum(view.state not in UNSETTLED for view in report.moves),
         "counters": {
@@ -207,7 +237,13 @@ def _forecast(one: StageOutlook, settings: Settings) -> Row:
 
 
 def _executors(
-    facts: Facts, model: Snapshot | None, settings: Settings, now: float, drains: Mapping[str, Drain]
+    facts: Facts,
+    model: Snapshot | None,
+    settings: Settings,
+    now: float,
+    drains: Mapping[str, Drain],
+    *,
+    silent: bool,
 ) -> list[Row]:
     usage = fresh_usage(facts.application, facts.windows, settings, now)
     held: dict[str, int] = {}
@@ -233,6 +269,7 @@ def _executors(
                 "slow": "",
                 "cpu": used.jvm_cpu / seconds if used else None,
                 "python_cpu": used.python_cpu / seconds if used else None,
+                "node_cpu": window.node_cpu / seconds / max(1, window.cores) if window is not None else None,
                 "rss_bytes": used.jvm_rss + used.python_rss if used else None,
                 "fresh": used is not None,
                 "drained": info.host in drains,
@@ -249,7 +286,19 @@ def _executors(
             row["slow"] = slow_sentence(model.cluster, model.rates, index)
             rate = float(queue.service_rate[index])
             row["service_rate"] = rate if math.isfinite(rate) else None
+    for row in rows:
+        row["remark"] = _remark(row, silent=silent)
     return rows
+
+
+def _remark(row: Row, *, silent: bool) -> str:
+    """Say what else is to be known of an executor; that it is drained stands beside its node."""
+    remarks = {
+        "no fresh agent figures": not row["fresh"] and not silent,  # the agents of an ended driver have none to give
+        f"slow: {row['slow']}": row["slow"],
+        "about to be released": row["releasing"],
+    }
+    return ", ".join(text for text, holds in remarks.items() if holds)
 
 
 def _query(query: QueryState, model: Snapshot | None, starts: Mapping[str, str]) -> Row:
@@ -293,7 +342,7 @@ def _only(rows: list[Row], field: str, wanted: str) -> list[Row]:
 def _filter(applications: list[Row], field: str, wanted: str, names: Any, what: str) -> None:
     if not wanted:
         return
-    known = [names(row)[-1] or names(row)[0] for application in applications for row in application[field]]
+    known = [names(row)[-1] for application in applications for row in application[field]]
     for application in applications:
         application[field] = [row for row in application[field] if wanted in names(row)]
     if not any(application[field] for application in applications):

@@ -15,14 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from rechannel.daemon.cli_options import shown_time
-from rechannel.daemon.exits import NOBODY_REPORTS
+from rechannel.daemon.exits import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.daemon.plain import plain
 from rechannel.wire.messages import Decision, MigrationPrice
+from rechannel.wire.phrases import count, partition_name, query_name, stage_name
 
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
 BUSY = 0.95
-_UUID = 36
+_QUIET = 5.0  # seconds; a leader says every second that it leads
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
@@ -39,8 +40,8 @@ def new_table(title: str, *columns: tuple[str, str], whole: Collection[str] = ()
     return table
 
 
-def status(document: dict[str, Any], now: float) -> None:
-    """Show the status document of `cli_status`."""
+def status(document: dict[str, Any], now: float, *, verbose: bool = False) -> None:
+    """Show the status document of `cli_status`; ``verbose``: what is expected of each stage too."""
     console, document = new_console(), plain(document)
     console.print(controller_line(document["controller"], now))
     for drain in document["drains"]:
@@ -59,16 +60,16 @@ def status(document: dict[str, Any], now: float) -> None:
         for problem in application["problems"]:
             console.print(f"  problem: {escape(problem)}", style="yellow")
         console.print(_executor_table(application["executors"]))
-        console.print(_query_table(application["queries"]))
-        counters = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in application["counters"].items())
+        console.print(_query_table(application))
+        counters = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in application["counters"].items())
         console.print(f"moves so far: {counters}")
-        if application["shuffles_seen"] is not None:
+        if application["shuffles_seen"] is not None and any(row["fresh"] for row in application["executors"]):
             console.print(
                 f"agents reported {application['shuffles_seen']:.0%} of the shuffle outputs of the last batches"
             )
         if application["streams"]:
             console.print(streams_line(application["streams"]))
-        for forecast in application.get("forecasts", []):
+        for forecast in application.get("forecasts", []) if verbose else ():
             console.print(f"forecast of {escape(forecast['sentence'])}")
         if application["partitions"]:
             console.print(partition_table(application["partitions"]))
@@ -84,27 +85,20 @@ def controller_line(controller: dict[str, Any] | None, now: float) -> str:
         return "[yellow]no controller leads[/yellow]: start one with `rechannel controller`"
     parts = [
         f"controller {escape(controller['leader'])} leads in epoch {controller['epoch']}",
+        f"last heard {controller['last_heard']:.0f} s ago" if controller["last_heard"] > _QUIET else "",
         f"mode {escape(controller['mode'])}",
         "[yellow]paused[/yellow]" if controller["paused"] else "",
         f"next decision in {max(0.0, controller['next_decision'] - now):.0f} s",
     ]
     line = ", ".join(part for part in parts if part)
     if controller["mode"] == "observe":
-        line += (
-            '\nit only looks on: `reschedule.mode = "apply"` in its configuration lets it act. Drains go on all the '
-            "same, and links spread new queries (link.spread)"
-        )
+        line += f"\n{escape(OBSERVE_MODE)}"
     return f"{line}\nlast: {escape(controller['last_sentence'])}" if controller["last_sentence"] else line
 
 
 def streams_line(classes: Mapping[str, int]) -> str:
     """Say how many streams are of each class."""
-    return escape(f"streams: {', '.join(f'{count} {kind}' for kind, count in classes.items())}")
-
-
-def _short(query: str) -> str:
-    """The first eight digits of a query id, which is a UUID; enough for people."""
-    return query[:8] if len(query) == _UUID and query.count("-") == 4 else query
+    return escape(f"streams: {', '.join(f'{number} {kind}' for kind, number in classes.items())}")
 
 
 def number(value: float | None, form: str) -> str:
@@ -124,6 +118,7 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
         ("μ rows/s", ">"),
         ("CPU", ">"),
         ("Python CPU", ">"),
+        ("node CPU", ">"),
         ("memory", ">"),
         ("", "<"),
     )
@@ -139,6 +134,7 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
             number(row["service_rate"], ",.0f"),
             number(row["cpu"], ".2f"),
             number(row["python_cpu"], ".2f"),
+            number(row["node_cpu"], ".0%"),
             "?" if row["rss_bytes"] is None else f"{row['rss_bytes'] / 2**20:,.0f} MiB",
             remarks(row),
             style="red" if busy is not None and busy > BUSY else "",
@@ -148,16 +144,12 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def remarks(row: dict[str, Any]) -> str:
     """Say what else is to be known of an executor."""
-    remarks = {
-        "no fresh agent figures": not row["fresh"],
-        f"slow: {row['slow']}": row["slow"],
-        "drained": row["drained"] and not row["releasing"],
-        "about to be released": row["releasing"],
-    }
-    return escape(", ".join(text for text, holds in remarks.items() if holds))
+    drained = "drained" if row["drained"] and not row["releasing"] else ""
+    return escape(", ".join(text for text in (drained, row["remark"]) if text))
 
 
-def _query_table(rows: Sequence[dict[str, Any]]) -> Table:
+def _query_table(application: Mapping[str, Any]) -> Table:
+    old = f", {application['last_heard']:.0f} s ago" if application["silent"] else ""
     table = new_table(
         "",
         ("query", "<"),
@@ -167,17 +159,18 @@ def _query_table(rows: Sequence[dict[str, Any]]) -> Table:
         ("partitions by executor", "<"),
         ("", "<"),
     )
-    for row in rows:
+    for row in application["queries"]:
         remark = row["problem"] or ("" if row["active"] else "not active")
         stages = row["stages"] or [{"stage": "", "operators": [], "placement": {}}]
         for number, stage in enumerate(stages):
             first = number == 0
-            operators = ", ".join(stage["operators"])
+            name = query_name(row["query"], row["name"])
+            unit = stage_name(row["query"], stage["stage"], row["name"]) if row["stages"] else ""
             table.add_row(
-                escape(row["name"] or row["query"]) if first else "",
+                escape(name) if first else "",
                 str(row["batch"]) if first else "",
-                (f"{row['batch_seconds']:.2f} s" if row["batch_seconds"] is not None else "?") if first else "",
-                escape(f"{stage['stage']} {operators}"),
+                (f"{row['batch_seconds']:.2f} s{old}" if row["batch_seconds"] is not None else "?") if first else "",
+                escape(f"{unit} {', '.join(stage['operators'])}"),
                 escape("  ".join(f"{executor}: {len(held)}" for executor, held in stage["placement"].items())),
                 escape(remark) if first else "",
             )
@@ -201,7 +194,7 @@ def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
     )
     for row in rows:
         table.add_row(
-            escape(f"{row['name'] or _short(row['query'])}/{row['stage']} #{row['partition']}"),
+            escape(partition_name(row["query"], row["stage"], row["partition"], row["name"])),
             escape(row["executor"] or "?"),
             number(row["cpu"], ".3f"),
             number(row["python_cpu"], ".3f"),
@@ -210,7 +203,7 @@ def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
             number(row["state_rows"], ",d"),
             "?" if row["state_bytes"] is None else f"{row['state_bytes'] / 2**20:,.1f} MiB",
             "?" if row["commit_seconds"] is None else f"{row['commit_seconds']:.2f} s",
-            "?" if row["snapshot_lag"] is None else f"{row['snapshot_lag']} batches",
+            "?" if row["snapshot_lag"] is None else count(row["snapshot_lag"], "batch"),
         )
     return table
 
@@ -222,7 +215,7 @@ def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
         missed = f", missed {move['misses']}" if move["misses"] else ""
         table.add_row(
             escape(move["move"]),
-            escape(f"{_short(move['query'])}/{move['stage']} #{move['partition']}"),
+            escape(partition_name(move["query"], move["stage"], move["partition"], move["name"])),
             escape(f"{move['source'] or '?'} → {move['target']}"),
             str(move["step"]),
             escape(f"{move['state']}{missed}"),
@@ -232,8 +225,8 @@ def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def decision(application: str, made: Decision) -> None:
-    """Show a decision with its numbers."""
+def decision(application: str, made: Decision, *, verbose: bool = False) -> None:
+    """Show a decision with its numbers; ``verbose``: the streams too."""
     console, application = new_console(), plain(application)
     made = msgspec.convert(plain(msgspec.to_builtins(made)), Decision)
     title = f"{made.decision} ({made.policy}): {made.sentence}"
@@ -245,8 +238,6 @@ def decision(application: str, made: Decision) -> None:
             ("executor", "<"),
             ("partitions", ">"),
             ("utilization", ">"),
-            ("λ rows/s", ">"),
-            ("μ rows/s", ">"),
         )
         for load in made.executors:
             table.add_row(
@@ -254,13 +245,11 @@ def decision(application: str, made: Decision) -> None:
                 escape(load.executor),
                 f"{load.partitions_before} → {load.partitions_after}",
                 f"{load.utilization_before:.0%} → {load.utilization_after:.0%}",
-                f"{load.arrival_before:,.0f} → {load.arrival_after:,.0f}",
-                f"{load.service:,.0f}" if load.service else "?",
             )
         console.print(table)
     for query, before in made.batch_time_before.items():
         after = made.batch_time_after.get(query, before)
-        name = escape(made.names.get(query) or _short(query))
+        name = escape(query_name(query, made.names.get(query, "")))
         console.print(f"critical path of {name}: {before:.2f} → {after:.2f} s per batch, predicted")
     if made.price is not None:
         for line in price_lines(made.price, made.names):
@@ -269,12 +258,12 @@ def decision(application: str, made: Decision) -> None:
         table = new_table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
         for move in made.moves[:_MOVES_SHOWN]:
             where = escape(f"{move.source or '?'} → {move.target}")
-            name = made.names.get(move.query) or _short(move.query)
-            table.add_row(str(move.step), escape(f"{name}/{move.stage} #{move.partition}"), where)
+            unit = partition_name(move.query, move.stage, move.partition, made.names.get(move.query, ""))
+            table.add_row(str(move.step), escape(unit), where)
         if len(made.moves) > _MOVES_SHOWN:
             table.add_row("", f"… and {len(made.moves) - _MOVES_SHOWN} more")
         console.print(table)
-    if made.streams:
+    if made.streams and verbose:
         console.print(streams_line(made.streams))
         for stream in made.hot_streams:
             console.print(f"  {escape(stream)}")
@@ -292,18 +281,19 @@ def size(number: float) -> str:
 
 def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
     """Say what a migration is expected to cost, before it is begun."""
-    by = f"learned from {price.moves} moves" if price.moves else "by the settings, no move was measured yet"
+    by = f"learned from {count(price.moves, 'move')}" if price.moves else "by the settings, no move was measured yet"
     cost = (
-        f"expected cost: {size(price.bytes)} of state in {price.steps} step{'s' if price.steps != 1 else ''} "
+        f"expected cost: {size(price.bytes)} of state in {count(price.steps, 'step')} "
         f"within {price.total:.1f} s; the worst batch {price.pause:.2f} s longer, all batches together "
         f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s ({by})"
     )
     lines = [cost]
     for query, peak in price.peak.items():
-        name = names.get(query) or _short(query)
+        name = query_name(query, names.get(query, ""))
         after = f", {price.batch_after[query]:.2f} s afterwards" if query in price.batch_after else ""
         before = price.batch_before.get(query, 0.0)
-        lines.append(f"batch of {name}: {before:.2f} s now, {peak:.2f} s at most meanwhile{after}")
+        meanwhile = f"{peak:.2f} s at most meanwhile" if peak > before else "no longer meanwhile"
+        lines.append(f"batch of {name}: {before:.2f} s now, {meanwhile}{after}")
     return lines
 
 
@@ -318,7 +308,7 @@ def history_line(entry: dict[str, Any]) -> str:
     if entry["type"] == "outcome":
         return f"{at}  outcome of {entry['decision']}  {entry['verdict']}: {entry['sentence']}"
     step = f"{entry['before'] or '·'} → {entry['after']}"
-    unit = f"{_short(entry['query'])}/{entry['stage']} #{entry['partition']}"
+    unit = partition_name(entry["query"], entry["stage"], entry["partition"], entry.get("name", ""))
     way = f"{entry['source'] or '?'} → {entry['target']}"
     evidence = f": {entry['evidence']}" if entry["evidence"] else ""
     return f"{at}  move {entry['move']}  {unit} {way}  {step} ({entry['reason']}){evidence}"

@@ -30,6 +30,7 @@ from rechannel.daemon.cli_tables import (
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.exits import NOBODY_REPORTS, CommandError, Exit
 from rechannel.daemon.plain import plain
+from rechannel.wire.phrases import query_name
 from rechannel.wire.store import Store, StoreError
 
 _BAR = 12
@@ -113,7 +114,7 @@ def application(row: Row) -> list[RenderableType]:
 
 
 def _colors(partitions: Sequence[Row]) -> dict[str, str]:
-    names = sorted({item["name"] or item["query"] for item in partitions})
+    names = sorted({query_name(item["query"], item["name"]) for item in partitions})
     return {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}
 
 
@@ -124,10 +125,11 @@ def _executors(rows: Sequence[Row], partitions: Sequence[Row], colors: Mapping[s
         ("executor", "<"),
         ("utilization", "<"),
         ("CPU", ">"),
+        ("node CPU", ">"),
         ("speed", ">"),
         ("partitions", "<"),
         ("", "<"),
-        whole=("node", "executor", "utilization", "CPU", "speed"),
+        whole=("node", "executor", "utilization", "CPU", "node CPU", "speed"),
     )
     for row in rows:
         # A partition is as bright as it is busy: the eye finds the hot ones.
@@ -136,13 +138,14 @@ def _executors(rows: Sequence[Row], partitions: Sequence[Row], colors: Mapping[s
         cells = Text()
         for item in held:
             share = (item["busy_seconds"] or 0.0) / most if most else 0.0
-            cells.append(_shade(share), style=colors[item["name"] or item["query"]])
+            cells.append(_shade(share), style=colors[query_name(item["query"], item["name"])])
         cpu = None if row["cpu"] is None else row["cpu"] + row["python_cpu"]
         table.add_row(
             escape(row["node"]),
             escape(row["executor"]),
             _bar(row["utilization"]),
             number(cpu, ".2f"),
+            number(row["node_cpu"], ".0%"),
             number(row["speed"], ".2f"),
             cells,
             remarks(row),

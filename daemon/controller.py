@@ -10,15 +10,16 @@ stayed so for a while, as long as a drained node holds state, and when a migrati
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon import deciding
+from rechannel.daemon import deciding, draining
 from rechannel.daemon.aftermath import Aftermath
 from rechannel.daemon.choosing import DRAIN, policy_for
 from rechannel.daemon.collect import Collector
@@ -145,15 +146,17 @@ class Controller:
         policy: str = "",
         asked: Asked | None = None,
         pending: str = "",
+        leave: frozenset[str] = frozenset(),
     ) -> Decision:
         """Decide on one application, publish the decision, and with ``apply`` begin the migration.
 
         ``force`` skips the gate and the cool-down, never a hard law, a pause or a running migration. ``policy`` is
         asked for this decision alone; else the one of the settings. ``asked`` says what is wanted instead of a policy,
-        ``pending`` which plan had waited for this.
+        ``pending`` which plan had waited for this, ``leave`` which nodes are to be planned as drained.
         """
         with self._lock:
             ask = self._ask(trigger, policy, user, reason, apply=apply, force=force, pending=pending)
+            ask = dataclasses.replace(ask, leave=leave)
             why = NotReady("not-leading", "this controller does not lead", transient=True)
             if not self._acts():
                 return deciding.not_ready(ask, why)
@@ -238,36 +241,50 @@ class Controller:
             self._publish_state()
             return self._last_sentence
 
-    def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
-        """Order that a node is to hold no state; ValueError where no application has an executor there."""
+    def held_on(self, nodes: Collection[str]) -> list[str]:
+        """Return the applications with state on these nodes; ValueError where they cannot be drained."""
         with self._lock:
-            self.orders.examine(node, reports := self._collector.refresh())
+            self.orders.examine(nodes, reports := self._collector.refresh())
+            return sorted(name for name, report in reports.items() if any(left_on(report, nodes).values()))
+
+    def drain(self, *nodes: str, user: str, reason: str, remove: bool, patience: float) -> str:
+        """Order that nodes are to hold no state; ValueError where that cannot be."""
+        with self._lock:
+            self.orders.examine(nodes, reports := self._collector.refresh())
             before = dict(self.orders.drains)
-            self.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
+            for node in nodes:
+                self.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
             self._publish_orders(before)
             self.occasions.order_changed()
-            left = sum(left_on(report, [node])[node] for report in reports.values())
-            there = sum(info.host == node for report in reports.values() for info in report.executors)
-            self._last_sentence = (
-                f"{node} is drained: {left} partitions leave its {there} executor{'s' if there != 1 else ''}"
-                f"{', which are released then' if remove else ''}"
-                f"{'; paused: `rechannel resume` first' if self.lead.paused else ''}"
-                f"{self.occasions.guard.warning(self._clock(), left)}"
-            )
-            self._log.info("drain", node=node, user=user, reason=reason, remove=remove, patience=patience)
+            left = sum(sum(left_on(report, nodes).values()) for report in reports.values())
+            there = sum(info.host in nodes for report in reports.values() for info in report.executors)
+            said = draining.begun(nodes, left, there, remove=remove, paused=self.lead.paused)
+            self._last_sentence = f"{said}{self.occasions.guard.warning(self._clock(), left)}"
+            self._log.info("drain", nodes=nodes, user=user, reason=reason, remove=remove, patience=patience)
             self._publish_state()
             return self._last_sentence
 
-    def undrain(self, node: str, *, user: str, reason: str) -> str:
-        """Let a node hold state again; ValueError if it was not drained."""
+    def undrain(self, *nodes: str, user: str, reason: str) -> str:
+        """Let nodes hold state again; ValueError if one was not drained."""
         with self._lock:
             before = dict(self.orders.drains)
-            if not self.orders.undrain(node):
-                known = ", ".join(sorted(self.orders.nodes)) or "none"
-                raise ValueError(f"node {node} is not drained; drained are {known}")
+            if others := [node for node in nodes or ("",) if node not in before]:
+                known = ", ".join(sorted(before)) or "none"
+                raise ValueError(f"node {', '.join(others)} is not drained; drained are {known}")
+            for node in nodes:
+                self.orders.undrain(node)
             self._publish_orders(before)
-            self._last_sentence = f"{node} may hold state again; the next decision gives it its share"
-            self._log.info("undrain", node=node, user=user, reason=reason)
+            now, settings = self._clock(), self.settings
+            rests = [self.migrations.resting(name, now) for name in self._collector.reports]
+            said = draining.ended(
+                nodes,
+                mode=settings.reschedule.mode,
+                paused=self.lead.paused,
+                running=bool(self.migrations.running),
+                wait=max(settings.reschedule.settle, *rests, 0.0),
+            )
+            self._last_sentence = f"{said}{self.occasions.guard.warning(now)}"
+            self._log.info("undrain", nodes=nodes, user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
 
@@ -278,7 +295,7 @@ class Controller:
             running = sorted(name for name in self.migrations.running if application in ("", name))
             if not running:
                 raise ValueError(f"no migration of {application or 'any application'} is running")
-            self._last_sentence = "; ".join(f"{self.migrations.stop(name)}, and ends" for name in running)
+            self._last_sentence = "; ".join(self.migrations.stop(name) for name in running)
             if self.orders.nodes:
                 self._last_sentence += f"; drained still: {', '.join(sorted(self.orders.nodes))}, `undrain` ends that"
             for name in running:
@@ -370,7 +387,8 @@ class Controller:
         if ask.apply and ask.trigger == "timeout" and not resting and self._aftermath.awaits(application):
             words = "what the last migration brought is not known yet: its queries have not settled"
             return deciding.not_ready(ask, NotReady("outcome-awaited", words, transient=True))
-        arguments = (application, facts.report, facts.batches, facts.windows, self.settings, ask.at, self.orders.nodes)
+        drained = self.orders.nodes | ask.leave
+        arguments = (application, facts.report, facts.batches, facts.windows, self.settings, ask.at, drained)
         snapshot: Snapshot | NotReady
         if ask.trigger in (DRAIN, ROLLBACK):  # what has to leave does so measured or not
             nothing = NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)

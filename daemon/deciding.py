@@ -14,7 +14,7 @@ import numpy as np
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.choosing import DRAIN, parameters_for
-from rechannel.daemon.exits import Exit
+from rechannel.daemon.exits import OBSERVE_MODE, Exit
 from rechannel.daemon.snapshot import NotReady, Snapshot
 from rechannel.daemon.triggers import BY_ITSELF, Guard
 from rechannel.daemon.wishes import Wish
@@ -24,12 +24,10 @@ from rechannel.policies.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model import UNPLACED, ModelError, Placement, ScaleOutError
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
+from rechannel.wire.phrases import query_name
 
 #: what is to be known of a controller that only looks on
-OBSERVES = (
-    'mode observe: the controller only looks on. `reschedule.mode = "apply"` in its configuration lets it act; '
-    "`rechannel rebalance --apply` moves once"
-)
+OBSERVES = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 _HOT_STREAMS = 10
 _EXITS = {
     "ok": Exit.DONE,
@@ -41,7 +39,10 @@ _EXITS = {
 
 @dataclass(frozen=True)
 class Ask:
-    """Who wants a decision, why, by which policy, and what may be done with it. ``pending``: the plan that waited."""
+    """Who wants a decision, why, by which policy, and what may be done with it.
+
+    ``pending``: the plan that waited; ``leave``: nodes that are planned as if they were drained.
+    """
 
     decision: str
     at: float
@@ -52,6 +53,7 @@ class Ask:
     apply: bool = False
     force: bool = False
     pending: str = ""
+    leave: frozenset[str] = frozenset()
 
 
 def exit_of(decision: Decision) -> Exit:
@@ -121,7 +123,7 @@ def decide(
     warning = ""
     if guard is not None and ask.apply and disposed.moves and ask.trigger not in BY_ITSELF:
         warning = guard.warning(ask.at, len(disposed.moves))
-    off = not ask.apply and disposed.moves and settings.reschedule.mode == "observe"
+    off = not ask.apply and disposed.moves and settings.reschedule.mode == "observe" and ask.trigger != DRAIN
     return Decision(
         decision=ask.decision,
         at=ask.at,
@@ -285,6 +287,7 @@ def _loads(snapshot: Snapshot, disposed: Disposition) -> list[ExecutorLoad]:
             service=finite(before.service_rate[index]),
             utilization_before=float(before.utilization[index]),
             utilization_after=float(after.utilization[index]),
+            service_after=finite(after.service_rate[index]),
         )
         for index in range(cluster.size)
     ]
@@ -325,6 +328,6 @@ def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
     """Name one end of a stream: a stage with its partition, or with the executor where it has none that are placed."""
     query, _, position = stage.rpartition("/")
     known = snapshot.queries.get(query)
-    name = f"{known.name if known and known.name else query}/{position}"
+    name = f"{query_name(query, known.name if known else '')}/{position}"
     where = f"partition {entry}" if stage in snapshot.stages else f"on executor {snapshot.cluster.executors[entry]}"
     return f"{name} {where}"

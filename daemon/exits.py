@@ -45,6 +45,8 @@ EXIT_WORDS = {
 }
 
 
+#: said in every status and with every plan of a controller that does not act by itself
+OBSERVE_MODE = 'Observe mode: decisions are recorded, not applied. Set reschedule.mode = "apply" to have them applied.'
 NOBODY_REPORTS = (
     "no application reports: start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
 )

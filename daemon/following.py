@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rechannel.migration.moves import UNSETTLED, MoveState
 from rechannel.wire.messages import DesiredPlacement, LinkReport
+from rechannel.wire.phrases import count
 
 _STOP = "-stop"  # behind the id of the decision whose place it takes
 _LANDED = frozenset({MoveState.DRAINED, MoveState.KILLED})
@@ -40,7 +41,7 @@ class Migration:
         Nothing is wanted any more, so the link gives up what it has not said to Spark yet; what it has lands with the
         batch that runs next.
         """
-        desired = DesiredPlacement(decision=f"{self.desired.decision}{_STOP}", runs=self.desired.runs, moves=[])
+        desired = DesiredPlacement(decision=f"{self.decision}{_STOP}", runs=self.desired.runs, moves=[])
         return Migration(self.application, desired, now, self.patience)
 
     def update(self, report: LinkReport | None, now: float) -> None:
@@ -54,6 +55,16 @@ class Migration:
         for move, state in told.items():
             if move not in self.settled or state not in UNSETTLED:
                 self.states[move] = state
+
+    @property
+    def decision(self) -> str:
+        """The id of the decision that is carried out, or ends."""
+        return self.desired.decision.removesuffix(_STOP)
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing is wanted any more."""
+        return self.desired.decision.endswith(_STOP)
 
     @property
     def settled(self) -> set[str]:
@@ -81,11 +92,11 @@ class Migration:
     def sentence(self, why: str = "") -> str:
         """Say in plain words how far it is."""
         total = len(self.desired.moves)
-        done = f"{self.landed} of {total} moves landed"
+        done = f"{self.landed} of {count(total, 'move')} landed"
         if self.abandoned:
             done += f", {self.abandoned} abandoned"
-        name = f"migration {self.desired.decision.removesuffix(_STOP)}"
-        if self.desired.decision.endswith(_STOP):
+        name = f"migration {self.decision}"
+        if self.ending:
             return f"{name} {'is ended' if why else 'is ending: no further move is begun, what Spark was told lands'}"
         if why == "settled":
             return f"{name} is over: {done}"

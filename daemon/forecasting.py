@@ -20,6 +20,7 @@ from rechannel.daemon import observed
 from rechannel.policies.forecast import Method, Outlook, Rules, look_ahead, slots_ahead
 from rechannel.policies.model import FloatArray, Stage, Stream, StreamLike, Workload
 from rechannel.wire.messages import BatchReport
+from rechannel.wire.phrases import count
 
 MOST_SLOTS = 24  # older ones say little about the next, and 100,000 partitions are to be told in 50 ms
 FEWEST_SLOTS = 14  # with fewer there are too few comparisons
@@ -58,7 +59,7 @@ class StageOutlook:
         """Say what is expected, and on what grounds."""
         if self.outlook is None:
             return f"{self.name}: the last value stands; {self.slots} of {FEWEST_SLOTS} slots are known"
-        compared = f"in {self.outlook.comparisons} comparisons"
+        compared = f"in {count(self.outlook.comparisons, 'comparison')}"
         if not self.used:
             if self.error is None:
                 return f"{self.name}: the last value stands; it was never wrong {compared}"

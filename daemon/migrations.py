@@ -17,6 +17,7 @@ from rechannel.daemon.following import Migration, in_flight
 from rechannel.daemon.lead import Lead
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, MessageError, body_of
+from rechannel.wire.phrases import count
 from rechannel.wire.signing import SignatureError, Signer
 from rechannel.wire.store import Author, Store, StoreError
 
@@ -64,8 +65,11 @@ class Migrations:
             self._log.warning("desired-not-sent", application=application, sentence=str(error))
 
     def stop(self, application: str) -> str:
-        """Begin no further move; returns how far the migration is."""
+        """Begin no further move; returns how far the migration is, and that it ends."""
         said = self.running[application].sentence()
+        if self.running[application].ending:
+            return said
+        said += ", and ends"
         self.running[application] = self.running[application].stopped(self._clock())
         self.renew(application)
         return said
@@ -81,7 +85,7 @@ class Migrations:
                 return f"{migration.sentence()}; one at a time"
             self._finish(application, now)
         flying = len(in_flight(report))
-        return f"the link still works on {flying} moves of decision {report.decision or '?'}" if flying else ""
+        return f"the link still works on {count(flying, 'move')} of decision {report.decision or '?'}" if flying else ""
 
     def follow(self, application: str, report: LinkReport | None) -> str:
         """Renew a migration that goes on; returns how it ended, if it did."""

@@ -34,6 +34,7 @@ from rechannel.daemon.triggers import (
 from rechannel.daemon.wishes import SavedPlan, from_plan, read_plan
 from rechannel.policies.queueing import executor_utilization
 from rechannel.wire.messages import BatchReport, Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.phrases import count, query_name
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store
 
@@ -170,8 +171,8 @@ class Occasions:
         since = "now" if span.begin <= now else clock_time(span.begin, rules.time_zone)
         until = clock_time(span.end, rules.time_zone)
         said = (
-            f"plan {plan.decision} waits as {waiting.pending}: {len(plan.moves)} moves of {plan.application}, to be "
-            f"checked anew and begun between {since} and {until}; `rechannel cancel {waiting.pending}` ends that"
+            f"plan {plan.decision} waits as {waiting.pending}: {count(len(plan.moves), 'move')} of {plan.application}, "
+            f"to be checked anew and begun between {since} and {until}; `rechannel cancel {waiting.pending}` ends that"
         )
         held = self.guard.excluded(max(now, span.begin))
         return f"{said}; warning: then {held.detail}, this plan all the same" if held is not None else said, waiting
@@ -276,7 +277,7 @@ class Occasions:
                 if limit == interval
                 else (f"usual are {usual:.2f} s, reschedule.overload_duration is {times:g} times that")
             )
-            words = f"the last batch of {state.name or name} took {last.seconds:.2f} s, {rule}"
+            words = f"the last batch of {query_name(name, state.name)} took {last.seconds:.2f} s, {rule}"
             fresh = looked.get(name) != last.batch
             looked[name] = last.batch
             found.append(Measure(f"query {name}", last.seconds, limit, words, fresh))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import structlog
 
 from rechannel.wire import keys
+from rechannel.wire.keys import KeyNameError
 from rechannel.wire.messages import Drain, Envelope, LinkReport, MessageError, StandingOrders, decode
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store
@@ -20,6 +21,7 @@ _UNKNOWN = (
     "drained: all is paused, and they are left as they are. Name the bundle with the old key in "
     "signing.public_key_file and restart, or order what is to hold (`rechannel drain`); then `rechannel resume`"
 )
+_AGENT_HEARD = 60.0  # seconds in which an agent reports that runs
 _LIFE = 3650 * 86_400.0  # seconds; they hold until something else is said
 
 
@@ -108,18 +110,33 @@ class Orders:
         self._known = (epoch, envelope.sequence)
         self._store.put(keys.ORDERS, "", self._signer.sign(envelope))
 
-    def examine(self, node: str, reports: Mapping[str, LinkReport]) -> None:
-        """Raise ValueError where no application has an executor on the node, or one would have none left to move to."""
+    def examine(self, nodes: Collection[str], reports: Mapping[str, LinkReport]) -> None:
+        """Raise ValueError where a node is known to nobody, or an application would have no executor left to move to.
+
+        A node is known by an executor, or before it has any by its agent.
+        """
         hosts = {info.host for report in reports.values() for info in report.executors}
-        if node not in hosts and node not in self.nodes:
-            known = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
-            raise ValueError(f"unknown node {node}; known are {known}")
-        stuck = stranded(reports, self.nodes | {node})
+        for node in sorted(set(nodes) - hosts - self.nodes) or ([] if nodes else [""]):
+            if not self._has_agent(node):
+                known = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
+                raise ValueError(
+                    f"unknown node {node}; known are {known}. A node without executors can be drained in advance once "
+                    f"its agent reports: `rechannel agent --node {node or 'NAME'}` there"
+                )
+        stuck = stranded(reports, self.nodes | set(nodes))
         if stuck:
+            others = ", ".join(sorted(self.nodes - set(nodes)))
             raise ValueError(
-                f"draining {node} leaves {', '.join(stuck)} no executor to move to: add a node first, or undrain "
-                f"{', '.join(sorted(self.nodes - {node})) or 'another one'}"
+                f"draining {', '.join(sorted(nodes))} leaves {', '.join(stuck)} no executor to move to: add a node "
+                f"first{f', or undrain {others}' if others else ''}"
             )
+
+    def _has_agent(self, node: str) -> bool:
+        try:
+            newest = self._store.last(keys.WINDOWS, node, 1)
+        except KeyNameError:
+            return False  # a name that no agent can report under
+        return bool(newest) and newest[-1].time >= self._clock() - _AGENT_HEARD
 
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> Drain:
         """Order that a node is to hold no state; said again, it changes what is asked for. ``patience`` in seconds."""

@@ -20,6 +20,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.observed import busy_seconds
 from rechannel.migration.moves import MoveState, Reason
 from rechannel.wire.messages import BatchReport, Decision, MigrationOutcome, MoveTransition, TaskRow
+from rechannel.wire.phrases import count, query_name
 
 KEPT, REGRESSED, NOT_JUDGED = "kept", "regressed", "not-judged"
 
@@ -94,7 +95,7 @@ class _Query:
     ) -> None:
         own = sorted((batch for batch in batches if batch.query == name), key=lambda batch: batch.batch)
         self.name = name
-        self.shown = decision.names.get(name, name)
+        self.shown = query_name(name, decision.names.get(name, ""))
         self._need = need
         self._same_run = runs.get(name, "") == decision.runs.get(name, "")
         self._sizes = {move.move: move.bytes for move in decision.moves}
@@ -126,7 +127,7 @@ class _Query:
         if not self._same_run:
             return f"{self.shown} has ended or was started again meanwhile"
         if self.short:
-            return f"{self.shown} had {len(self.settled)} batches since, {self._need} are needed"
+            return f"{self.shown} had {count(len(self.settled), 'batch')} since, {self._need} are needed"
         if self.usual <= 0 or self.settled[0].batch > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
         rows = statistics.median(batch.input_rows for batch in self.settled)
@@ -169,7 +170,7 @@ def _judged(decision: Decision, queries: Sequence[_Query], settings: Settings, *
 
 def _sentence(decision: Decision, verdict: str, why: str, landed: int, total: float, queries: Sequence[_Query]) -> str:
     price = decision.price
-    said = f"{landed} of {len(decision.moves)} moves landed in {total:.1f} s"
+    said = f"{landed} of {count(len(decision.moves), 'move')} landed in {total:.1f} s"
     said += f" (predicted {price.total:.1f})" if price else ""
     for query in queries:
         if not query.settled:

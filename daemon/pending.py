@@ -17,6 +17,7 @@ from rechannel.conf.settings import RescheduleSettings
 from rechannel.daemon.calendar import Calendar, Span, clock_time
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, PendingPlan, PendingPlans, Refusal
+from rechannel.wire.phrases import count
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store, StoreError
 
@@ -69,7 +70,7 @@ def sentence(plan: PendingPlan, now: float, zone: str) -> str:
     since = "until" if plan.begin <= now else "from"
     moment = plan.end if plan.begin <= now else plan.begin
     who = f", asked by {plan.user}{f': {plan.reason}' if plan.reason else ''}" if plan.user else ""
-    moves = f"{plan.moves} move{'s' if plan.moves != 1 else ''}"
+    moves = count(plan.moves, "move")
     return f"{moves} of {plan.application} wait for {plan.window}, {since} {clock_time(moment, zone)}{who}"
 
 

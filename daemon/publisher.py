@@ -285,6 +285,8 @@ def _application_view(facts: Facts, row: dict[str, Any]) -> ApplicationView:
         settled_moves=row["settled_moves"],
         counters=row["counters"],
         problems=tuple(row["problems"]),
+        last_heard=row["last_heard"],
+        silent=row["silent"],
     )
 
 

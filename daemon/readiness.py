@@ -15,6 +15,7 @@ from rechannel.daemon.leader import Leader
 from rechannel.daemon.occasions import Occasions
 from rechannel.daemon.snapshot import NotReady, measured_only, take_snapshot, unready
 from rechannel.daemon.triggers import only
+from rechannel.wire.phrases import count
 
 _SHARE = 0.2  # of a core, for each application
 _LONGEST_REST = 30.0  # seconds from one look to the next: an overload is to be seen several times in a row
@@ -104,6 +105,6 @@ class Readiness:
                 rest = f", cool-down for {resting:.0f} s" if resting else ""
                 placed = sum(stage.n for stage in found.workload.placeable)
                 held = self._occasions.guard.words(application, self._clock())
-                words = f"ready: {placed} partitions on {found.cluster.size} executors{rest}{held}"
+                words = f"ready: {count(placed, 'partition')} on {count(found.cluster.size, 'executor')}{rest}{held}"
         self.words[application] = words
         self._not_before[application] = began + work.rest

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon import audit, deciding
+from rechannel.daemon import audit, deciding, draining
 from rechannel.daemon.audit import AuditError, AuditFile
-from rechannel.daemon.choosing import unknown_policy
+from rechannel.daemon.choosing import DRAIN, unknown_policy
 from rechannel.daemon.collect import entry_number
 from rechannel.daemon.exits import NOBODY_REPORTS, Exit
 from rechannel.daemon.snapshot import Snapshot
@@ -32,6 +32,7 @@ from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.messages import Decision, Envelope, PendingPlan, Refusal, Reply, Request
+from rechannel.wire.phrases import count
 from rechannel.wire.store import Author, Lease, Store, StoreError
 
 _REMEMBERED = 1000
@@ -67,10 +68,12 @@ class Leader(Protocol):
         force: bool,
         policy: str,
         asked: Callable[[Snapshot], Wish | Refusal] | None = None,
+        leave: frozenset[str] = frozenset(),
     ) -> Decision:
         """Decide on one application and publish the decision.
 
-        ``policy``: "" for that of the settings; ``asked``: a placement that is wanted instead of a policy's.
+        ``policy``: "" for that of the settings; ``asked``: a placement that is wanted instead of a policy's; ``leave``:
+        nodes that are planned as if they were drained.
         """
 
     def pause(self, paused: bool) -> str:
@@ -91,11 +94,14 @@ class Leader(Protocol):
     def cancel(self, pending: str, *, user: str, reason: str) -> str:
         """Let a saved plan wait no longer; returns a sentence, raises ValueError."""
 
-    def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> str:
-        """Order that a node is to hold no state; returns a sentence, raises ValueError."""
+    def held_on(self, nodes: Collection[str]) -> list[str]:
+        """Return the applications with state on these nodes; raises ValueError where they cannot be drained."""
 
-    def undrain(self, node: str, *, user: str, reason: str) -> str:
-        """Let a node hold state again; returns a sentence, raises ValueError."""
+    def drain(self, *nodes: str, user: str, reason: str, remove: bool, patience: float) -> str:
+        """Order that nodes are to hold no state; returns a sentence, raises ValueError."""
+
+    def undrain(self, *nodes: str, user: str, reason: str) -> str:
+        """Let nodes hold state again; returns a sentence, raises ValueError."""
 
 
 class Desk:
@@ -128,13 +134,13 @@ class Desk:
             "plan": self._plan,
             "rebalance": self._rebalance,
             "apply": self._apply,
-            "cancel": lambda request: self._end(request, "pending", self._leader.cancel),
+            "cancel": self._cancel,
             "rollback": self._rollback,
             "pause": lambda request: self._pause(request, True),
             "resume": lambda request: self._pause(request, False),
             "stop": self._stop,
             "drain": self._drain,
-            "undrain": lambda request: self._end(request, "node", self._leader.undrain),
+            "undrain": self._undrain,
         }
 
     def forget(self) -> None:
@@ -277,7 +283,33 @@ class Desk:
             return _no(request, f"the controller failed on {request.verb} ({type(error).__name__}); see its log")
 
     def _plan(self, request: Request) -> Reply:
+        if "drain" in request.arguments:
+            return self._plan_drain(request, draining.separated(request.arguments["drain"]))
         return self._decide(request, apply=False)
+
+    def _plan_drain(self, request: Request, nodes: list[str]) -> Reply:
+        """Say what a drain of these nodes would move, of every application."""
+        try:
+            applications = self._leader.held_on(nodes)
+        except ValueError as error:
+            return _no(request, str(error))
+        plans = []
+        for application in applications:
+            decision = self._leader.decide(
+                DRAIN,
+                application=application,
+                user=request.user,
+                reason=request.reason,
+                apply=False,
+                force=False,
+                policy="",
+                leave=frozenset(nodes),
+            )
+            plans.append({"application": application, "decision": msgspec.to_builtins(decision)})
+        held = ", ".join(nodes)
+        sentence = f"{held}: state of {count(len(plans), 'application')} would leave" if plans else f"{held}: no state"
+        data: dict[str, Any] = {"nodes": nodes, "plans": plans}
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
 
     def _rebalance(self, request: Request) -> Reply:
         return self._decide(request, apply=True)
@@ -320,8 +352,12 @@ class Desk:
             if wanted:
                 return _no(request, f"{error}; `rechannel history` lists them")
             return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
-        code = deciding.exit_of(made) if made is not None else Exit.DONE
-        return Reply(request=request.request, code=int(code), sentence=sentence)
+        if made is None:
+            return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
+        undoes = f" (undoes {made.undoes})" if made.undoes else ""
+        sentence = f"decision {made.decision}{undoes}: {made.sentence}"
+        data = {"application": application, "decision": msgspec.to_builtins(made)}
+        return Reply(request=request.request, code=int(deciding.exit_of(made)), sentence=sentence, data=data)
 
     def _application(self, request: Request, application: str) -> str | Reply:
         """Which application is meant, or the reply that says why that is not known."""
@@ -382,8 +418,9 @@ class Desk:
             patience = float(given.get("deadline") or 0.0)
             if not 0 <= patience <= _LONGEST_DEADLINE:  # beyond it no message can say when
                 raise ValueError(f"deadline: {patience:g} is no number of seconds")
+            nodes = draining.separated(given.get("node", ""))
             sentence = self._leader.drain(
-                given.get("node", ""),
+                *nodes,
                 user=request.user,
                 reason=request.reason,
                 remove=given.get("remove") == "yes",
@@ -391,16 +428,27 @@ class Desk:
             )
         except ValueError as error:
             return _no(request, str(error))
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"node": given["node"]})
+        return Reply(
+            request=request.request,
+            code=int(Exit.DONE),
+            sentence=sentence,
+            data={"node": given["node"], "nodes": nodes},
+        )
 
-    def _end(self, request: Request, what: str, order: Callable[..., str]) -> Reply:
-        """End something by its name, which stands among the arguments as ``what``."""
-        named = request.arguments.get(what, "")
+    def _undrain(self, request: Request) -> Reply:
+        nodes = draining.separated(request.arguments.get("node", ""))
+        return self._end(request, self._leader.undrain, nodes, {"node": ",".join(nodes), "nodes": nodes})
+
+    def _cancel(self, request: Request) -> Reply:
+        pending = request.arguments.get("pending", "")
+        return self._end(request, self._leader.cancel, [pending], {"pending": pending})
+
+    def _end(self, request: Request, order: Callable[..., str], names: list[str], data: dict[str, Any]) -> Reply:
         try:
-            sentence = order(named, user=request.user, reason=request.reason)
+            sentence = order(*names, user=request.user, reason=request.reason)
         except ValueError as error:
             return _no(request, str(error))
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={what: named})
+        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
 
 
 def _bound(remembered: OrderedDict[str, Any]) -> None:

@@ -40,7 +40,7 @@ def look(collector: Collector, lead: Lead, migrations: Migrations, rejected: int
     running = [
         MigrationView(
             application=migration.application,
-            decision=migration.desired.decision,
+            decision=migration.decision,
             begun=migration.begun,
             moves=len(migration.desired.moves),
             landed=migration.landed,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -21,7 +21,8 @@ from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.heartbeat import Heartbeat
 from rechannel.daemon.planning import Planning
-from rechannel.daemon.view import VIEW_EVERY
+from rechannel.daemon.seen import role_of
+from rechannel.daemon.view import VIEW_EVERY, Role
 from rechannel.wire.notify import Notifier
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.store import Store, StoreError, StoreUnavailableError
@@ -50,6 +51,22 @@ class ClockSteps:
 def after_step(due: float, step: float, now: float, every: float) -> float:
     """When a job is due whose clock was set: as much later as it was before, now at the earliest. All in seconds."""
     return min(max(due + step, now), now + every)
+
+
+def told_when_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
+    """Return the controller's job ``observe``, which also logs once for whom this controller stands by."""
+    told = ""
+
+    def observe() -> str:
+        nonlocal told
+        sentence, lead = controller.observe(), controller.lead
+        leader = lead.holder if role_of(lead) is Role.STANDING_BY else ""
+        if leader and leader != told:
+            log.info("standing-by", leader=leader, epoch=lead.epoch)
+        told = leader
+        return sentence
+
+    return observe
 
 
 def run_controller(
@@ -89,7 +106,7 @@ def run_controller(
     scheduler = BackgroundScheduler(timezone=UTC)
     often = settings.controller.observe
     jobs: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("observe", controller.observe),
+        ("observe", told_when_standing_by(controller, log)),
         ("requests", controller.answer_requests),
         ("follow", controller.follow),
         ("decide", controller.decide_all),

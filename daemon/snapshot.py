@@ -27,6 +27,7 @@ from rechannel.daemon import forecasting, observed
 from rechannel.policies.model import UNPLACED, BoolArray, Cluster, FloatArray, Placement, Stage, Stream, Workload
 from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
+from rechannel.wire.phrases import count, query_name, stage_name
 
 _USUAL = 20  # batches that say what is usual
 
@@ -196,7 +197,7 @@ def build_snapshot(
         rates,
         loads,
         observed.shuffles_seen(batches, sent, _spans(application, windows, settings)),
-        tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items()))
+        tuple(f"{reason}: {number}, not counted" for reason, number in sorted(skipped.items()))
         + _slow(cluster, rates)
         + tuple(f"forecast: {one.sentence()}" for one in used if one.used),
         outlooks,
@@ -212,7 +213,7 @@ def _outlooks(
     settings: Settings,
 ) -> dict[str, forecasting.StageOutlook]:
     named = {
-        key: (query, number, f"{queries[query].name or query}/{number}") for key, (query, number) in placed.items()
+        key: (query, number, stage_name(query, number, queries[query].name)) for key, (query, number) in placed.items()
     }
     group = {query: len(last) for query, last in last_of.items()}
     return forecasting.outlooks(stages, named, group, batches, settings.gate.horizon)
@@ -328,19 +329,19 @@ def unready(
         return NotReady("no-active-query", "no streaming query is active", transient=True)
     movable = [query for query in active if not query.problem]
     if not movable:
-        problems = "; ".join(f"{query.name or query.query}: {query.problem}" for query in active)
+        problems = "; ".join(f"{query_name(query.query, query.name)}: {query.problem}" for query in active)
         return NotReady("query-problem", f"no query can be moved: {problems}", transient=False)
     stateful = [query for query in movable if query.stages]
     if not stateful:
         return NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
     need = settings.reschedule.batches
-    measured = {query.name or query.query: last_batches(query, batches, settings, now) for query in stateful}
+    measured = {query_name(query.query, query.name): last_batches(query, batches, settings, now) for query in stateful}
     if all(len(last) < need for last in measured.values()):
         name, last = max(measured.items(), key=lambda item: (len(item[1]), item[0]))
         wait = (need - len(last)) * observed.period(last, now) if last else None
         return NotReady(
             "too-few-batches",
-            f"query {name} has {len(last)} measured batches, {need} are needed (reschedule.batches)",
+            f"query {name} has {count(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",
             transient=True,
             ready_in=wait,
         )
@@ -348,7 +349,7 @@ def unready(
     if coverage.share < settings.reschedule.coverage:
         return NotReady(
             "stale-agents",
-            f"fresh figures for {coverage.fresh} of {coverage.total} executors ({coverage.share:.0%}, "
+            f"fresh figures for {coverage.fresh} of {count(coverage.total, 'executor')} ({coverage.share:.0%}, "
             f"reschedule.coverage wants {settings.reschedule.coverage:.0%}); no agent reports from node"
             f"{'s' if len(coverage.silent) > 1 else ''} {', '.join(coverage.silent)}",
             transient=True,

@@ -60,7 +60,7 @@ class Undoing:
             raise ValueError(f"no decision {which} moved anything in {application}{left}")
         self.waiting[application] = Undo(found, user, reason, self._steady() + _PATIENCE)
         migrations, paused = self._leader.migrations, self._leader.paused
-        said = f"{migrations.stop(application)}, and ends; then " if application in migrations.running else ""
+        said = f"{migrations.stop(application)}; then " if application in migrations.running else ""
         self._log.info("rollback", application=application, decision=found.decision, user=user, reason=reason)
         made = None if said or paused else self.attempt(application)
         if made is not None:

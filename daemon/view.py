@@ -63,8 +63,9 @@ class ExecutorView:
 
     ``utilization`` is a share of its cores (1.0: all of them); ``arrival_rate`` and ``service_rate`` are in rows/s;
     ``speed`` is 1 for a usual executor. ``cpu`` and ``python_cpu``: cores in use by its JVM and by its Python workers;
-    ``rss_bytes``: resident memory of both. ``slow``: why it counts as slow, "" if it does not. ``fresh``: its agent
-    reports. ``drained``: its node is to hold no state; ``releasing``: it gets no task any more.
+    ``node_cpu``: the share of its node's cores that all processes there use; ``rss_bytes``: resident memory of both.
+    ``slow``: why it counts as slow, "" if it does not. ``fresh``: its agent reports. ``remark``: what else there is to
+    say of it, in words. ``drained``: its node is to hold no state; ``releasing``: it gets no task any more.
     """
 
     executor: str
@@ -78,8 +79,10 @@ class ExecutorView:
     slow: str = ""
     cpu: float | None = None
     python_cpu: float | None = None
+    node_cpu: float | None = None
     rss_bytes: int | None = None
     fresh: bool = False
+    remark: str = ""
     drained: bool = False
     releasing: bool = False
 
@@ -166,6 +169,7 @@ class ApplicationView:
     most ten. ``streams``: class of streams -> how many. ``moves``: those in flight (planned, prepared or steered), as
     the link reports them; ``settled_moves``: how many of its report are over. ``counters``: landed, missed, abandoned,
     drifted, failed_tasks, rejected_messages, since the link was attached. ``problems``: what the link complains of.
+    ``last_heard``: seconds since its last report; ``silent``: that is so long ago that the driver may have ended.
     """
 
     application: str
@@ -185,6 +189,8 @@ class ApplicationView:
     settled_moves: int
     counters: Mapping[str, int]
     problems: tuple[str, ...]
+    last_heard: float = 0.0
+    silent: bool = False
 
 
 @dataclass(frozen=True)

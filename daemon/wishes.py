@@ -14,6 +14,7 @@ import msgspec
 from rechannel.daemon.snapshot import Snapshot
 from rechannel.policies.model import UNPLACED, Placement
 from rechannel.wire.messages import Decision, DesiredMove, MigrationPrice, Refusal
+from rechannel.wire.phrases import query_name
 
 FORMAT = 1
 
@@ -102,9 +103,9 @@ def from_plan(plan: SavedPlan, snapshot: Snapshot) -> Wish | Refusal:
     for query in sorted({move.query for move in plan.moves}):
         state = snapshot.queries.get(query)
         if state is None:
-            return _expired(plan, f"query {query} does not run any more")
+            return _expired(plan, f"query {query_name(query)} does not run any more")
         if state.run != plan.runs.get(query):
-            return _expired(plan, f"query {state.name or query} was started again since")
+            return _expired(plan, f"query {query_name(query, state.name)} was started again since")
     return _asked(plan.moves, snapshot, (), f"saved plan {plan.decision}")
 
 

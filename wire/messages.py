@@ -260,7 +260,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor before and after a decision."""
+    """An executor before and after a decision. Utilization is arrival over service (rows/s), before as after."""
 
     executor: str
     node: str
@@ -271,6 +271,7 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
     service: Number
     utilization_before: Number
     utilization_after: Number
+    service_after: Number = 0.0
 
 
 class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):

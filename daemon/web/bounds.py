@@ -31,14 +31,11 @@ WAITING = 20  # saved plans
 HOT = 10
 
 Item = TypeVar("Item")
-_UUID = 36
 
 
 def name(value: str) -> str:
-    """Return a name as it is shown; a UUID loses all but its first eight digits, which are enough for people."""
+    """Return a name as it is shown."""
     text: str = plain(value)
-    if len(text) == _UUID and text.count("-") == 4:
-        return text[:8]
     return text if len(text) <= NAME else text[: NAME - 1] + "…"
 
 

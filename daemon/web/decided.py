@@ -12,6 +12,7 @@ from rechannel.daemon.web import bounds
 from rechannel.daemon.web.bounds import cut, name, sentence
 from rechannel.daemon.web.placement import BUSY, unit_name
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
+from rechannel.wire.phrases import count, query_name
 
 Row = dict[str, Any]
 
@@ -103,7 +104,6 @@ def _decision(view: DecisionView) -> Row:
     loads, loads_rest = cut(by_gap, bounds.LOADS, "executors", "the busiest")
     refusals, refusals_rest = cut(made.refusals, bounds.REFUSALS, "refusals")
     steps = max((move.step + 1 for move in made.moves), default=0)
-    plural = "" if len(made.moves) == 1 else "s"
     return {
         # An anchor that no hostile id can break, and that stays the same while newer decisions come in.
         "id": "d" + hashlib.sha256(f"{view.application}\n{made.decision}".encode()).hexdigest()[:12],
@@ -122,7 +122,7 @@ def _decision(view: DecisionView) -> Row:
         "cost": made.cost,
         "batches": _batches(made),
         "price": _price(made.price),
-        "moves": f"{len(made.moves):,} move{plural} in {steps:,} step{'' if steps == 1 else 's'}" if steps else "",
+        "moves": f"{count(len(made.moves), 'move')} in {count(steps, 'step')}" if steps else "",
         "executors": [_load(load) for load in loads],
         "executors_left_out": loads_rest,
         "refusals": [
@@ -152,15 +152,15 @@ def _batches(made: Decision) -> list[Row]:
     rows = []
     for query, before in list(made.batch_time_before.items())[: bounds.QUERIES]:
         after = made.batch_time_after.get(query, before)
-        rows.append({"query": name(made.names.get(query) or query), "before": before, "after": after})
+        rows.append({"query": name(query_name(query, made.names.get(query, ""))), "before": before, "after": after})
     return rows
 
 
 def _price(price: MigrationPrice | None) -> str:
     if price is None:
         return ""
-    by = f"learned from {price.moves:,} moves" if price.moves else "by the settings, no move was measured yet"
+    by = f"learned from {count(price.moves, 'move')}" if price.moves else "by the settings, no move was measured yet"
     return (
-        f"{price.bytes / 1e6:,.1f} MB of state in {price.steps} step{'' if price.steps == 1 else 's'} within "
+        f"{price.bytes / 1e6:,.1f} MB of state in {count(price.steps, 'step')} within "
         f"{price.total:,.1f} s; the worst batch {price.pause:,.2f} s longer, all together {price.seconds:,.2f} s ({by})"
     )

@@ -108,7 +108,7 @@ def _pills(view: ControllerView, now: float) -> list[Row]:
     said = [roles[view.role]]
     if view.leader:
         said.append((f"leader {name(view.leader)}", "plain"))
-    mode = {"observe": "mode observe: only looks on, but for drains", "apply": "mode apply"}.get(view.mode)
+    mode = {"observe": "observe mode: decisions are recorded, not applied", "apply": "apply mode"}.get(view.mode)
     said.append((mode or f"mode {name(view.mode)}", "plain"))
     if view.paused:
         said.append(("paused", "warn"))

@@ -11,6 +11,7 @@ from typing import Any
 from rechannel.daemon.view import ApplicationView, ExecutorView, PartitionView, QueryView
 from rechannel.daemon.web import bounds
 from rechannel.daemon.web.bounds import left_out, name, natural, sentence
+from rechannel.wire.phrases import partition_name, query_name
 
 BUSY = 0.95  # utilization above which `rechannel status` warns too
 SHADES = 5
@@ -62,7 +63,7 @@ def busiest(views: Sequence[ApplicationView]) -> list[Row]:
     found.sort(key=lambda item: -item[0])
     return [
         {
-            "partition": _unit(part.name or part.query, part.stage, part.partition),
+            "partition": _unit(part.query, part.stage, part.partition, part.name),
             "executor": name(part.executor),
             "load": load,
             "state_bytes": part.state_bytes,
@@ -75,11 +76,11 @@ def unit_name(queries: Sequence[QueryView], unit: Unit) -> str:
     """Return how a partition is called: by its query's name where it has one."""
     query, stage, partition = unit
     called = next((item.name for item in queries if item.query == query), "")
-    return _unit(called or query, stage, partition)
+    return _unit(query, stage, partition, called)
 
 
-def _unit(query: str, stage: int, partition: int) -> str:
-    return f"{name(query)}/{stage} #{partition}"
+def _unit(query: str, stage: int, partition: int, called: str) -> str:
+    return partition_name(query, stage, partition, name(query_name(query, called)))
 
 
 def _rates(queries: Sequence[QueryView]) -> dict[str, float]:
@@ -124,7 +125,9 @@ def _application(known: _Known, index: int, per_group: int, most_groups: int) ->
     room = most_groups
     for executor in known.executors:
         by_stage = known.held.get(executor.executor, {})
-        kept = sorted(by_stage.items(), key=lambda item: (item[1][0].name or item[0][0], item[0]))[: max(0, room)]
+        kept = sorted(by_stage.items(), key=lambda item: (query_name(item[0][0], item[1][0].name), item[0]))[
+            : max(0, room)
+        ]
         room -= len(kept)
         groups[executor.executor] = [_group(parts, known.loads, most, moving, per_group) for _, parts in kept]
     by_node: dict[str, list[ExecutorView]] = defaultdict(list)
@@ -134,7 +137,7 @@ def _application(known: _Known, index: int, per_group: int, most_groups: int) ->
         _node(node, sorted(there, key=lambda item: natural(item.executor)), groups, f"a{index}n{number}")
         for number, (node, there) in enumerate(sorted(by_node.items(), key=lambda item: natural(item[0])))
     ]
-    queries = sorted(view.queries, key=lambda item: (not item.active, item.name or item.query))
+    queries = sorted(view.queries, key=lambda item: (not item.active, query_name(item.query, item.name)))
     return {
         "id": f"a{index}",
         "application": name(view.application),
@@ -142,6 +145,8 @@ def _application(known: _Known, index: int, per_group: int, most_groups: int) ->
         "spark_version": name(view.spark_version),
         "ready": view.ready,
         "readiness": sentence(view.sentence),
+        "silent": view.silent,
+        "last_heard": view.last_heard,
         "problems": [sentence(problem) for problem in view.problems[: bounds.PROBLEMS]],
         "queries": [_query(query, known) for query in queries[: bounds.QUERIES]],
         "queries_left_out": left_out(min(len(queries), bounds.QUERIES), len(queries), "queries"),
@@ -154,7 +159,7 @@ def _query(query: QueryView, known: _Known) -> Row:
     counted = sum(stage.partitions for stage in query.stages)
     own = [load for unit, load in known.loads.items() if unit[0] == query.query]
     return {
-        "name": name(query.name or query.query),
+        "name": name(query_name(query.query, query.name)),
         "batch": query.batch,
         "active": query.active,
         "problem": sentence(query.problem),
@@ -178,11 +183,6 @@ def _node(node: str, executors: Sequence[ExecutorView], groups: Mapping[str, lis
 def _executor(view: ExecutorView, groups: list[Row], key: str) -> Row:
     cpu = None if view.cpu is None else _finite(view.cpu + (view.python_cpu or 0.0))
     utilization = _finite(view.utilization)
-    remarks = {
-        "no fresh agent figures": not view.fresh,
-        f"slow: {view.slow}": bool(view.slow),
-        "about to be released": view.releasing,
-    }
     return {
         "id": key,
         "executor": name(view.executor),
@@ -191,8 +191,9 @@ def _executor(view: ExecutorView, groups: list[Row], key: str) -> Row:
         "utilization": utilization,
         "over": utilization is not None and utilization > BUSY,
         "cpu": cpu,
+        "node_cpu": _finite(view.node_cpu),
         "memory": view.rss_bytes,
-        "remarks": sentence(", ".join(words for words, holds in remarks.items() if holds)),
+        "remarks": sentence(view.remark),
         "groups": groups,
     }
 
@@ -209,7 +210,7 @@ def _group(
     by_load = sorted(parts, key=lambda part: -loads.get((part.query, part.stage, part.partition), 0.0))
     kept = sorted(by_load[:room], key=lambda part: part.partition)
     return {
-        "query": name(first.name or first.query),
+        "query": name(query_name(first.query, first.name)),
         "stage": first.stage,
         "cells": [
             _cell(part.partition, loads.get(unit), most, moving.get(unit))

@@ -187,6 +187,9 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
     )
 
 
+_SLOW = "its tasks take 1.4 times what others' take"
+
+
 def _executor(number: int, partitions: tuple[PartitionView, ...]) -> ExecutorView:
     own = [part for part in partitions if part.executor == str(number)]
     seconds = {name: period for name, (_, _, period) in _QUERIES.items()}
@@ -201,11 +204,13 @@ def _executor(number: int, partitions: tuple[PartitionView, ...]) -> ExecutorVie
         arrival_rate=4000.0 * busy,
         service_rate=8000.0,
         speed=0.7 if number == 3 else 1.0,
-        slow="its tasks take 1.4 times what others' take" if number == 3 else "",
+        slow=_SLOW if number == 3 else "",
         cpu=busy * 0.6,
         python_cpu=busy * 0.3,
+        node_cpu=min(1.0, 0.1 + busy * 0.5),
         rss_bytes=2_100_000_000 + 90_000_000 * len(own),
         fresh=number != 5,
+        remark={3: f"slow: {_SLOW}", 5: "no fresh agent figures"}.get(number, ""),
         drained=node == _DRAINED,
     )
 

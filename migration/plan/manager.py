@@ -39,6 +39,7 @@ from rechannel.policies.metrics import critical_path
 from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Move, Placement, Workload
 from rechannel.policies.queueing import QueueReport, executor_utilization
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
+from rechannel.wire.phrases import count, partition_name, query_name
 
 _ROUNDING = 1e-9
 _EXPLAINED = 100  # moves of a decision whose reason is kept
@@ -134,7 +135,7 @@ def dispose(
     if not proposed:
         code, sentence = "nothing-to-do", "nothing to move: no better placement was found"
     elif not moves:
-        code, sentence = "law", f"none of {len(proposed)} moves is permitted: {refusals[0].detail}"
+        code, sentence = "law", f"none of {count(len(proposed), 'move')} is permitted: {refusals[0].detail}"
     else:
         cost = price(
             facts.cluster,
@@ -207,8 +208,8 @@ def _refused(move: Move, facts: Facts) -> Refusal | None:
         return Refusal(law="stores-unknown", reach="query", detail=f"stage {move.stage}: no such stateful stage")
     query, number = facts.stages[move.stage]
     state = facts.queries.get(query)
-    name = (state.name if state else "") or query
-    unit = f"partition {move.partition} of {name} stage {number}"
+    name = query_name(query, state.name if state else "")
+    unit = partition_name(query, number, move.partition, name)
     if state is None or not state.active:
         return Refusal(law="query-problem", reach="query", detail=f"query {name} is not active")
     if state.problem:
@@ -223,7 +224,7 @@ def _refused(move: Move, facts: Facts) -> Refusal | None:
             detail=f"query {name}: the state stores of stage {number} are not known",
         )
     if not 0 <= move.partition < stage.partitions:
-        detail = f"{unit}: the stage has {stage.partitions} partitions"
+        detail = f"{unit}: the stage has {count(stage.partitions, 'partition')}"
         last = stage.partitions - 1
         return Refusal(
             law="partition", reach="move", detail=detail, measured=move.partition, limit=last, unit="partition number"
@@ -255,7 +256,7 @@ def _capped(moves: list[Move], facts: Facts, most: int, refusals: list[Refusal],
         Refusal(
             law="max-moves" if hour is None else "budget",
             reach="move",
-            detail=f"{len(moves) - most} of {len(moves)} moves wait: {rule}",
+            detail=f"{len(moves) - most} of {count(len(moves), 'move')} wait: {rule}",
             measured=len(moves),
             limit=most,
             unit="moves",
@@ -306,7 +307,7 @@ def _verdict(
         rates,
         cost=cost,
         settings=settings.gate,
-        names={query: known.name or query for query, known in facts.queries.items()},
+        names={query: query_name(query, known.name) for query, known in facts.queries.items()},
         batch_seconds=facts.batch_seconds,
     )
 
@@ -352,13 +353,13 @@ def _must_leave(move: Move, cluster: Cluster) -> bool:
 
 def _leaving(moves: list[Move], steps: int, facts: Facts, full: Refusal | None) -> str:
     nodes = sorted({facts.cluster.nodes[move.source] for move in moves if move.source != UNPLACED})
-    what = f"{len(moves)} partitions in {steps} step{'s' if steps != 1 else ''} off {', '.join(nodes)}"
+    what = f"{count(len(moves), 'partition')} in {count(steps, 'step')} off {', '.join(nodes)}"
     return f"{what}; {full.detail}: add executors" if full is not None else what
 
 
 def _summary(moves: list[Move], steps: int, facts: Facts, verdict: Verdict, force: bool) -> str:
     total = sum(stage.n for stage in facts.workload.placeable)
-    what = f"{len(moves)} of {total} partitions in {steps} step{'s' if steps != 1 else ''}"
+    what = f"{len(moves)} of {count(total, 'partition')} in {count(steps, 'step')}"
     homeless = sum(move.source == UNPLACED for move in moves)
     if homeless:
         what += f" ({homeless} of them on no known executor)"

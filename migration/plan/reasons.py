@@ -13,6 +13,7 @@ import numpy as np
 from rechannel.policies.metrics import scheduled
 from rechannel.policies.model import UNPLACED, Cluster, FloatArray, Move, Placement, Workload
 from rechannel.wire.messages import QueryState
+from rechannel.wire.phrases import query_name, stage_name
 
 LONGEST = 240  # characters of one reason
 _ROUNDING = 1e-9
@@ -44,8 +45,8 @@ def reasons(
     for move in moves:
         query, number = stages[move.stage]
         state = queries.get(query)
-        name = (state.name if state is not None else "") or query
-        what = f"{name} stage {number}" if query in several else name
+        name = query_name(query, state.name if state is not None else "")
+        what = stage_name(query, number, name) if query in several else name
         before, after = times[move.stage]
         room = move.source in filled[move.stage]
         found.append(_reason(move, cluster, what, before, after, room=room)[:LONGEST])

@@ -269,6 +269,7 @@ def test_pause_and_resume(led: None, world: World, store: Store) -> None:
 
 
 def test_status(world: World, led: None, store: Store) -> None:
+    world.report()  # a driver that reported long ago is silent
     found = run_json("status")
     assert set(found) == {"at", "controller", "applications", "rejected_messages", "drains", "waiting"}
     assert found["controller"]["epoch"] == 1
@@ -288,12 +289,10 @@ def test_status(world: World, led: None, store: Store) -> None:
     }
     text = run("status").stdout
     assert application["streams"] == {}
-    assert "nothing moves by itself" not in text, "drains go on, and links spread"
     for words in (
         "leads in epoch 1",
         "mode observe",
-        "it only looks on",
-        "(link.spread)",
+        "Observe mode: decisions are recorded, not applied.",
         "127.0.0.5",
         "name-of-q1",
         "ready: 12 partitions",

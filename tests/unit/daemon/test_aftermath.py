@@ -26,6 +26,8 @@ from unit.daemon.fakes import (
     controller,
     decisions,
     go_on,
+    reply,
+    request,
     settings,
     wanted,
 )
@@ -379,3 +381,16 @@ def test_a_rollback_waits_while_all_is_paused(leader: Controller, store: FakeSto
     leader.pause(False)
     leader.follow()
     assert decisions(store)[-1].trigger == "rollback"
+
+
+def test_a_rollback_names_the_decision_that_is_made_and_the_one_that_is_undone(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    decision = moved(leader, world)
+    request(store, "rollback")
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    made = found.data["decision"]
+    assert made["undoes"] == decision.decision
+    assert found.sentence.startswith(f"decision {made['decision']} (undoes {decision.decision}): ")

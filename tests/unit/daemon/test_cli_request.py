@@ -106,3 +106,23 @@ def test_on_a_terminal_a_sentence_is_said_once(
     told = capsys.readouterr()
     assert "not yet" in told.out
     assert told.err == ("" if terminal else "rechannel: not yet\n")
+
+
+@pytest.mark.parametrize(
+    ("silent", "said"),
+    [
+        (1.0, " leads and was heard 3 s ago: is it stuck, or are the clocks apart?"),
+        (6.0, " led and was last heard 8 s ago. Its lease runs out in 7 s; then a stand-by takes over, or start one"),
+        (30.0, "was last heard 32 s ago, its lease has run out and no stand-by took over: start one with"),
+        (60.0, ": none leads; start one with `rechannel controller`"),
+    ],
+)
+def test_without_an_answer_it_is_said_who_leads_or_led(
+    store: FakeStore, clock: FakeClock, leader: Controller, monkeypatch: pytest.MonkeyPatch, silent: float, said: str
+) -> None:
+    monkeypatch.setattr(cli_request, "Store", lambda *_: store)
+    clock.sleep(silent)
+    with pytest.raises(CommandError) as error:
+        cli_request.ask(CONFIG, "pause", {}, wait=2.0, clock=clock, sleep=lambda _: clock.sleep(1.0))
+    assert error.value.code == Exit.NO_ANSWER
+    assert said in error.value.sentence

@@ -288,7 +288,7 @@ def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, cl
     (decision,) = made.decide_all()
     assert (decision.reason, decision.sentence) == (
         "migration-running",
-        "not ready: the link still works on 1 moves of decision x",
+        "not ready: the link still works on 1 move of decision x",
     )
 
 
@@ -469,12 +469,16 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
     (decision,) = leader.decide_all()
     world.obey("steered", only=1)
     sentence = leader.stop("", user="ann", reason="enough")
-    assert decision.decision in sentence
+    assert sentence == f"migration {decision.decision} is running: 0 of 3 moves landed, and ends"
     assert (wanted(store).decision, wanted(store).moves) == (f"{decision.decision}-stop", [])
     assert leader.follow() == (
         f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
     )
     assert APP in leader.migrations.running, "the link has not said yet that it knows"
+    again = leader.stop("", user="ann", reason="nervous")
+    assert again == f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
+    assert wanted(store).decision == f"{decision.decision}-stop"
+    assert leader.seen().migrations[0].decision == decision.decision
     world.obey()
     leader.follow()
     assert APP not in leader.migrations.running

@@ -22,6 +22,7 @@ from unit.daemon.fakes import (
     VERIFIER,
     FakeStore,
     World,
+    batch,
     controller,
     decisions,
     desired,
@@ -33,6 +34,7 @@ from unit.daemon.fakes import (
     request,
     settings,
     wanted,
+    window,
 )
 
 NODE = "127.0.0.5"  # holds partitions 10 and 11
@@ -52,7 +54,7 @@ def orders(store: FakeStore) -> StandingOrders:
 
 
 def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store, world):
-    assert drain(leader) == f"{NODE} is drained: 2 partitions leave its 1 executor"
+    assert drain(leader) == f"draining {NODE}: 2 partitions to leave 1 executor"
     assert [item.node for item in orders(store).drains] == [NODE]
     leader.follow()
     decision = decisions(store)[-1]
@@ -197,21 +199,131 @@ def test_undrain_and_its_mistakes(leader, store):
     with pytest.raises(ValueError, match="is not drained; drained are none"):
         leader.undrain(NODE, user="op", reason="")
     drain(leader)
-    assert "next decision" in leader.undrain(NODE, user="op", reason="")
+    leader.undrain(NODE, user="op", reason="")
     assert orders(store).drains == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "paused", "words"),
+    [
+        ("observe", False, "in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it"),
+        ("apply", False, "in about 10 s it is decided whether moving partitions there pays"),
+        ("apply", True, "paused: `rechannel resume` first"),
+    ],
+)
+def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, paused, words):
+    world.ready()
+    leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
+    leader.observe()
+    drain(leader)
+    if paused:
+        leader.pause(True)
+    assert leader.undrain(NODE, user="op", reason="") == f"{NODE} may hold state again; {words}"
+
+
+def test_the_end_of_a_drain_says_that_its_migration_goes_on_and_how_long_the_rest_is(leader, store, world):
+    drain(leader)
+    leader.follow()
+    assert "the running migration goes on: `rechannel stop` ends it" in leader.undrain(NODE, user="op", reason="")
+    drain(leader)
+    world.obey("drained")
+    leader.follow()
+    world.clock.sleep(60)
+    world.report()
+    leader.observe()
+    assert "in about 240 s it is decided" in leader.undrain(NODE, user="op", reason="")
+
+
+def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
+    with pytest.raises(ValueError, match="unknown node"):
+        leader.drain(NODE, "10.0.0.1", user="op", reason="", remove=False, patience=0.0)
+    assert leader.orders.drains == {}
+    said = leader.drain(NODE, "127.0.0.4", user="op", reason="", remove=True, patience=0.0)
+    assert said == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
+    assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]
+    with pytest.raises(ValueError, match=r"node 127\.0\.0\.2 is not drained; drained are 127\.0\.0\.4, "):
+        leader.undrain(NODE, "127.0.0.2", user="op", reason="")
+    leader.undrain(NODE, "127.0.0.4", user="op", reason="")
+    assert orders(store).drains == []
+
+
+def test_a_node_can_be_drained_before_it_has_executors_once_its_agent_reports(leader, store, world):
+    with pytest.raises(ValueError, match=r"can be drained in advance once its agent reports: `rechannel agent --node"):
+        drain(leader, "127.0.0.9")
+    new = msgspec.structs.replace(window(0, end=world.clock()), node="127.0.0.9", executors=[])
+    world._send(keys.WINDOWS, "127.0.0.9", new)
+    assert drain(leader, "127.0.0.9") == "127.0.0.9: no executor runs there; those that start hold no state"
+    assert [item.node for item in orders(store).drains] == ["127.0.0.9"]
+    leader.undrain("127.0.0.9", user="op", reason="")
+    world.clock.sleep(61)
+    with pytest.raises(ValueError, match="unknown node"):
+        drain(leader, "127.0.0.9")
+    with pytest.raises(ValueError, match="unknown node"):
+        drain(leader, "no such/node")
+
+
+def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store):
+    request(store, "plan", stream=keys.QUESTIONS, drain=f"{NODE},127.0.0.4")
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert (found.code, found.data["nodes"]) == (0, [NODE, "127.0.0.4"])
+    (plan,) = found.data["plans"]
+    assert plan["application"] == APP
+    assert plan["decision"]["sentence"].startswith("would move 4 partitions in ")
+    assert {move["source"] for move in plan["decision"]["moves"]} == {"2", "3"}
+    assert {move["target"] for move in plan["decision"]["moves"]} <= {"0", "1"}
+    assert leader.orders.drains == {}
+    assert desired(store) is None
+    assert not any("bserve" in note for note in plan["decision"]["notes"]), "a drain is carried out in both modes"
+
+
+def test_a_dry_run_warns_of_an_overload(store, clock, world):
+    world.ready()
+    for number in range(7, 10):  # each executor is three quarters busy
+        busy = dict.fromkeys(range(12), 1.2)
+        world._send(keys.BATCHES, APP, batch(number, list("001122330123"), busy, end=clock()))
+    world.placement = list("001122330123")
+    world.report()
+    leader = controller(store, clock)
+    leader.observe()
+    request(store, "plan", drain=NODE)
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    ((plan),) = found.data["plans"]
+    said = " ".join([plan["decision"]["sentence"], *plan["decision"]["notes"]])
+    assert "add executors" in said
+    assert "% busy" in said
+
+
+def test_a_dry_run_of_what_cannot_be_drained_says_why(leader, store):
+    request(store, "plan", drain="10.0.0.1")
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert (found.code, "unknown node 10.0.0.1" in found.sentence) == (1, True)
 
 
 def test_the_last_node_is_not_drained(leader):
     for node in ("127.0.0.3", "127.0.0.4", "127.0.0.5"):
         drain(leader, node)
-    with pytest.raises(ValueError, match=r"leaves app-\S+ no executor to move to: add a node first"):
+    others = r"no executor to move to: add a node first, or undrain 127\.0\.0\.3, 127\.0\.0\.4, 127\.0\.0\.5$"
+    with pytest.raises(ValueError, match=rf"leaves app-\S+ {others}"):
         drain(leader, "127.0.0.2")
+
+
+def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
+    nodes = [f"127.0.0.{number}" for number in range(2, 6)]
+    with pytest.raises(ValueError, match=r"no executor to move to: add a node first$"):
+        leader.drain(*nodes, user="op", reason="", remove=False, patience=0.0)
 
 
 @pytest.mark.parametrize(
     ("verb", "arguments", "code", "text"),
     [
-        ("drain", {"node": NODE, "remove": "yes", "deadline": "60"}, 0, "which are released then"),
+        ("drain", {"node": NODE, "remove": "yes", "deadline": "60"}, 0, "which is released then"),
+        ("drain", {"node": f"{NODE}, 127.0.0.4"}, 0, f"draining {NODE}, 127.0.0.4: 4 partitions"),
         ("drain", {"node": NODE, "deadline": "soon"}, 1, "soon"),
         ("drain", {"node": NODE, "deadline": "nan"}, 1, "no number of seconds"),
         ("drain", {}, 1, "unknown node"),

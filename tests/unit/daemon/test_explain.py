@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from rechannel.daemon import cli, cli_history, cli_request
+from rechannel.daemon import cli, cli_history, cli_request, cli_tables
 from rechannel.daemon.cli_explain import lines
 from rechannel.daemon.cli_history import Reader, Wanted, moment
 from rechannel.daemon.cli_options import shown_time
@@ -19,7 +19,7 @@ from rechannel.daemon.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
 from rechannel.wire.store import Author
-from unit.daemon.fakes import APP, NOW, FakeStore, World, go_on
+from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, go_on
 
 
 def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> None:
@@ -206,3 +206,81 @@ def test_words_that_make_a_plan_wait(asked: list[tuple[str, dict[str, str]]], tm
     both = CliRunner().invoke(cli.main, ["apply", file, "--at", "02:00-05:00", "--when", "off-peak"])
     assert both.exit_code == 2
     assert "give one of them" in both.output
+
+
+def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    made = leader.decide("operator", application=APP, user="ann", apply=False)
+    made = msgspec.structs.replace(made, streams={"high": 3}, hot_streams=["a → b: 0.3 kB/s, local"])
+    for load in made.executors:  # by what --json has of an executor, utilization is arrival over service at any time
+        assert load.utilization_before == pytest.approx(load.arrival_before / load.service)
+        assert load.utilization_after == pytest.approx(load.arrival_after / load.service_after)
+    cli_tables.decision(APP, made)
+    shown = capsys.readouterr().out
+    assert not any(words in shown for words in ("λ", "μ", "kB/s", "streams:"))
+    assert "partitions  utilization" in shown
+    cli_tables.decision(APP, made, verbose=True)
+    shown = capsys.readouterr().out
+    assert "streams: 3 high" in shown
+    assert "0.3 kB/s" in shown
+
+
+def test_the_longest_batch_of_a_migration_is_not_below_that_of_now(leader: Controller) -> None:
+    price = leader.decide("operator", application=APP, user="ann", apply=False).price
+    assert price is not None
+    less = msgspec.structs.replace(price, batch_before={"q1": 3.0}, peak={"q1": 2.78}, batch_after={"q1": 2.0}, moves=1)
+    first, line = cli_tables.price_lines(less, {"q1": "join"})
+    assert line == "batch of join: 3.00 s now, no longer meanwhile, 2.00 s afterwards"
+    assert "learned from 1 move)" in first
+    more = msgspec.structs.replace(less, peak={"q1": 3.5})
+    assert "3.50 s at most meanwhile" in cli_tables.price_lines(more, {"q1": "join"})[1]
+
+
+def test_without_an_id_the_last_that_moved_or_proposed_something_is_explained(
+    leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rechannel.wire.store.Store", lambda *_: store)
+    made = leader.decide("operator", application=APP, user="ann", apply=True)
+    busy = leader.decide("operator", application=APP, user="ann", apply=False)
+    assert busy.outcome == "not-ready"
+    done = CliRunner().invoke(cli.main, ["explain", "--json"])
+    assert json.loads(done.stdout)["decision"]["decision"] == made.decision
+
+
+def test_the_newest_decision_is_explained_where_none_moved_anything(
+    leader: Controller, store: FakeStore, world: World, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rechannel.wire.store.Store", lambda *_: store)
+    for _ in range(2):
+        clock.sleep(1)
+        newest = leader.refuse("timeout", APP, Refusal(law="excluded", reach="plan", detail="not now"))
+    done = CliRunner().invoke(cli.main, ["explain", "--json"])
+    assert json.loads(done.stdout)["decision"]["decision"] == newest.decision
+
+
+def test_moves_in_the_history_have_the_names_of_their_queries(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    unknown = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"
+    for query in ("q1", unknown):
+        line = MoveTransition(
+            move=f"m-{query}",
+            decision="link",
+            query=query,
+            stage=1,
+            partition=2,
+            source="0",
+            target="1",
+            step=0,
+            before="",
+            after="prepared",
+            reason="ready",
+            evidence="",
+            batch=1,
+            at=NOW,
+        )
+        world._send(keys.JOURNAL, APP, line)
+    entries = [entry for entry in Reader(store, lambda: NOW, "").first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
+    assert [entry["name"] for entry in entries] == ["name-of-q1", ""]
+    shown = "\n".join(history_line(entry) for entry in entries)
+    assert "name-of-q1/1 #2" in shown
+    assert "query-895c1599/1 #2" in shown

@@ -7,11 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from rechannel.conf.settings import Settings, SettingsError
+from rechannel.daemon.controller import Controller
 from rechannel.daemon.precautions import key_notes, listen_notes
-from rechannel.daemon.service import signer_of
+from rechannel.daemon.service import signer_of, told_when_standing_by
 from rechannel.wire.signing import make_keys
+from unit.daemon.fakes import FakeClock, FakeStore, controller
 
 ROOT = Path(__file__).parents[3]
 AUDIT = "/var/log/rechannel/audit.jsonl"
@@ -57,3 +61,16 @@ def test_what_is_reached_from_this_machine_alone_is_safe(listen: str) -> None:
 def test_what_others_can_reach_is_told_with_its_field(listen: str) -> None:
     (said,) = listen_notes({"controller.listen": "127.0.0.1:9418", "agent.metrics": listen})
     assert said.startswith(f"agent.metrics = {listen} can be reached from other machines")
+
+
+def test_a_stand_by_says_once_for_whom(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    other = controller(store, clock, name="b")
+    observe = told_when_standing_by(other, structlog.get_logger("test"))
+    with capture_logs() as said:
+        for _ in range(3):
+            observe()
+        leader.close()
+        observe()
+    (line,) = [line for line in said if line["event"] == "standing-by"]
+    assert (line["leader"], line["log_level"]) == (leader.lead.name, "info")
+    assert said[-1]["event"] == "lead-taken"

@@ -228,7 +228,7 @@ def test_not_ready_when_no_query_can_be_moved_and_waiting_does_not_help() -> Non
 def test_not_ready_before_enough_batches_says_how_long() -> None:
     found = not_ready(batches=BATCHES[2:])
     assert (found.code, found.transient, found.ready_in) == ("too-few-batches", True, pytest.approx(10))
-    assert found.sentence == "query name-of-q1 has 1 measured batches, 3 are needed (reschedule.batches)"
+    assert found.sentence == "query name-of-q1 has 1 measured batch, 3 are needed (reschedule.batches)"
     assert not_ready(batches=[]).ready_in is None
 
 

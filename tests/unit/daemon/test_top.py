@@ -70,7 +70,7 @@ def test_a_slow_executor_is_named(world: World) -> None:
     world.ready()
     (row,) = _collected(world)["applications"]
     assert [item["speed"] for item in row["executors"]] == [1.0] * 4
-    row["executors"][2] |= {"slow": "its tasks take 2.0 times what others' take", "speed": 0.5}
+    row["executors"][2] |= {"remark": "slow: its tasks take 2.0 times what others' take", "speed": 0.5}
     console = Console(file=io.StringIO(), width=200, highlight=False)
     console.print(Group(*cli_top.application(row)))
     assert "slow: its tasks take 2.0 times" in console.file.getvalue()  # type: ignore[attr-defined]

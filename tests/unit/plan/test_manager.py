@@ -91,7 +91,7 @@ NO_OPERATORS = [StatefulStage(stage=0, partitions=4, operators=[], placement=[])
         pytest.param({"queries": {"q": state(stages=NO_OPERATORS)}}, "stores-unknown", "stage 0", id="no operators"),
         pytest.param({"queries": {"q": state(stages=NO_STORES)}}, "stores-unknown", "stage 0", id="no stores"),
         pytest.param({"stages": {}}, "stores-unknown", "no such", id="stage not placeable"),
-        pytest.param({"queries": {"q": state(partitions=1)}}, "partition", "1 partitions", id="partition unknown"),
+        pytest.param({"queries": {"q": state(partitions=1)}}, "partition", "has 1 partition", id="partition unknown"),
         pytest.param({"in_flight": frozenset({("q", 0, 1), ("q", 0, 3)})}, "in-flight", "already", id="in flight"),
     ],
 )
