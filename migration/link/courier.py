@@ -20,6 +20,7 @@ import structlog
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
+from rechannel.wire.capacity import batch_room
 from rechannel.wire.messages import (
     AgentEvidence,
     BatchReport,
@@ -48,8 +49,6 @@ _LARGEST_BATCH = 420_000  # task rows: 200,000 partitions and as many other task
 _PART_TASKS = 4_000  # task rows in one message: half a megabyte
 _PARTS_AT_ONCE = 10  # in one round trip
 _TASKS_AT_ONCE = _PARTS_AT_ONCE * _PART_TASKS  # task rows in batches that are sent together
-_ROW_BYTES = 150  # of a task in a message, at most usually
-_ROOM, _BATCHES_IN_REDIS = 32 * 2**20, 3  # bytes of batches that are kept in Redis, and batches of every query at least
 _SAY_AGAIN = 300.0  # seconds between two times that last placements are written, changed or not
 _RECALL_PATIENCE = 0.5  # seconds for which a query's start waits for Redis
 _LOOK_BACK = 300.0  # seconds: a store may be closed long before its move is known to be drained
@@ -291,7 +290,7 @@ class Courier:
         while True:
             with self._lock:
                 batches = list(_first(self._batches))
-                room = max(_ROOM, _BATCHES_IN_REDIS * sum(self._sizes.values()) * _ROW_BYTES)
+                room = batch_room(sum(self._sizes.values()))
             if not batches:
                 return
             parts = [(run, part) for run, batch in batches for part in parts_of(batch)]
