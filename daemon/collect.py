@@ -10,6 +10,7 @@ and passed over, as if its link were silent.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +34,9 @@ _BATCHES_KEPT = 64  # of each query, at least
 _TASKS_KEPT = 25_600  # of each query, in all batches beyond those
 _WINDOW_KEPT = 12  # of each node, at least
 _SIZES_KEPT = 500_000  # of each node, numbers in the stream rows of all windows beyond those
-_BATCH_BYTES_KEPT = 176 * 2**20  # of all batches, as messages: three of 420,000 tasks; some five times that in memory
-_WINDOW_BYTES_KEPT = 104 * 2**20  # of all windows, likewise
+_BATCH_BYTES_KEPT = 64 * 2**20  # of all batches, as messages; some five times that in memory
+_NEEDED_BYTES_KEPT = 176 * 2**20  # of those a decision needs, if they are more: three of 420,000 tasks
+_WINDOW_BYTES_KEPT = 72 * 2**20  # of all windows
 _PART_BYTES_KEPT = 96 * 2**20  # of all batches of which parts are missing
 _SHARES = 6  # times its share of those is what a query's or node's newest are spared up to
 _REPORT_BYTES = 32 * 2**20  # of all reports, as messages
@@ -234,8 +236,9 @@ class Collector:
         """
         applications = self._applications.values()
         need = self._settings.reschedule.batches
-        _shed([(kept, need) for known in applications for kept in known.batches.values()], _BATCH_BYTES_KEPT)
-        _shed([(node.windows, 1) for node in self._nodes.values()], _WINDOW_BYTES_KEPT)
+        batches = [(kept, need) for known in applications for kept in known.batches.values()]
+        _shed(batches, _BATCH_BYTES_KEPT, _NEEDED_BYTES_KEPT)
+        _shed([(node.windows, 1) for node in self._nodes.values()], _WINDOW_BYTES_KEPT, _WINDOW_BYTES_KEPT)
         waiting = [(parts.size, known.parts, query) for known in applications for query, parts in known.parts.items()]
         excess = sum(size for size, _, _ in waiting) - _PART_BYTES_KEPT
         for size, where, query in sorted(waiting, key=lambda item: -item[0]):
@@ -251,21 +254,22 @@ class Collector:
             del self._nodes[host]
 
 
-def _shed(holders: Sequence[tuple[deque[Any], int]], most: int) -> None:
-    """Drop the oldest entries of whoever holds most, until all hold no more than ``most`` bytes together.
+def _shed(holders: Sequence[tuple[deque[Any], int]], usual: int, most: int) -> None:
+    """Drop the oldest entries of whoever holds most, until all together hold no more bytes than they may.
 
-    ``holders``: entries, whose size comes last, and how many of them a decision needs. What none asks for goes first:
-    each one's newest stay, if those are not many times its share.
+    ``holders``: entries, whose size comes last, and how many of the newest a decision needs. They may hold ``usual``
+    bytes, and up to ``most`` if what is needed takes more. What nobody needs goes first; then each one's newest stay as
+    long as they are not many times its share.
     """
-    excess = sum(item[-1] for kept, _ in holders for item in kept) - most
-    if excess <= 0:
-        return
-    share = _SHARES * most // len(holders)
-    for spared in (share, 0):  # bytes of each one's newest that stay as long as others can go
+    newest = [list(accumulate(item[-1] for item in islice(reversed(kept), need))) for kept, need in holders]
+    bound = min(max(usual, sum(sizes[-1] for sizes in newest if sizes)), most)
+    excess = sum(item[-1] for kept, _ in holders for item in kept) - bound
+    for spared in (math.inf, _SHARES * bound / max(1, len(holders)), 0):  # bytes of each one's newest that stay
+        if excess <= 0:
+            return
         heap = []  # minus the bytes that may go, whose they are, and in how many entries
-        for number, (kept, need) in enumerate(holders):
-            newest = list(accumulate(item[-1] for item in islice(reversed(kept), need)))
-            count = len(kept) - sum(size <= spared for size in newest)
+        for number, ((kept, _), sizes) in enumerate(zip(holders, newest, strict=True)):
+            count = len(kept) - sum(size <= spared for size in sizes)
             heap.append((-sum(item[-1] for item in islice(kept, count)), number, count))
         heapify(heap)
         while excess > 0 and heap[0][0] < 0:

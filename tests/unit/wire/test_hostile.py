@@ -701,7 +701,8 @@ def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: p
     need = CONFIG.reschedule.batches
     huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 10 + 2 * need)]
     size = len(encode(sealed(huge[0])))
-    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", int((need + 0.5) * size))
+    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", size)
+    monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", int((need + 0.5) * size))
     monkeypatch.setattr(collect, "_WINDOW_BYTES_KEPT", 50_000)
     facts = gathered(store, clock, huge, nodes=30)
     assert [batch.batch for batch in facts.batches] == list(range(10 + need, 10 + 2 * need))
@@ -714,6 +715,7 @@ def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: p
 def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 100_000)
+    monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", 100_000)
     huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 13)]
     assert all(len(encode(sealed(batch))) > 60_000 for batch in huge), "more than six shares"
     facts = gathered(store, clock, huge, nodes=10)
