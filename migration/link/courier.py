@@ -42,7 +42,8 @@ _PERIOD = 0.5  # seconds between two rounds
 _SLOWEST = 5.0  # seconds between two tries while Redis is away
 _KEPT_EVIDENCE = 10_000
 _KEPT_LINES = 5_000  # of the journal, while Redis is away: some megabytes
-_KEPT_PLACEMENTS = 1_000  # of queries that ended while Redis is away
+_KEPT_PLACEMENTS = 1_000  # of queries, running or ended, while Redis is away
+_KEPT_PARTITIONS = 1_000_000  # in all of those: some eight megabytes
 _SEND_AT_ONCE = 100
 _KEPT_TASKS = 100_000  # task rows in all batches that wait: some tens of megabytes in the user's driver
 _LARGEST_BATCH = 420_000  # task rows: 200,000 partitions and as many other tasks; kept only while Redis takes them
@@ -103,6 +104,7 @@ class Courier:
         self._closed: deque[ClosedStore] = deque(maxlen=_KEPT_EVIDENCE)
         self._nodes: dict[str, _Reading] = {}  # those awaited, and those that were a little while ago
         self._awaited: frozenset[str] = frozenset()
+        self._too_large: set[keys.KeyRule] = set()  # what that was said of
         self._away = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rechannel-courier", daemon=True)
@@ -142,8 +144,11 @@ class Courier:
         """Hand over where a query's partitions ran last."""
         with self._lock:
             self._placements[placement.query] = self._kept[placement.query] = placement
-            while len(self._placements) > _KEPT_PLACEMENTS:
-                del self._placements[next(iter(self._placements))]
+            partitions = sum(map(_partitions, self._placements.values()))
+            while len(self._placements) > _KEPT_PLACEMENTS or (
+                len(self._placements) > 1 and partitions > _KEPT_PARTITIONS
+            ):
+                partitions -= _partitions(self._placements.pop(next(iter(self._placements))))
                 self.dropped += 1
 
     def post_batch(self, batch: BatchReport, run: str) -> None:
@@ -271,7 +276,9 @@ class Courier:
             store.put(rule, name, envelope)
         except StoreTooLargeError as error:
             self.dropped += 1
-            _LOG.warning("a message is too large for redis", error=str(error))
+            if rule not in self._too_large:
+                self._too_large.add(rule)
+                _LOG.warning("a message is too large for redis", error=str(error))
 
     def _send_journal(self, store: Store) -> None:
         rule, application = keys.JOURNAL, self._application
@@ -403,6 +410,10 @@ def parts_of(batch: BatchReport) -> list[BatchReport]:
         msgspec.structs.replace(batch, stages=stages, part=number, parts=len(parts))
         for number, stages in enumerate(parts)
     ]
+
+
+def _partitions(placement: LastPlacement) -> int:
+    return sum(map(len, placement.operators.values()))
 
 
 def _first(queue: deque[tuple[str, BatchReport]]) -> Iterator[tuple[str, BatchReport]]:

@@ -242,6 +242,17 @@ def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Co
     assert link.dropped == (3000 - 512) + (3000 - 1000) + (30_000 - 5000)
 
 
+def test_placements_that_wait_are_bounded_in_partitions_too(
+    store: FakeStore, link: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "_KEPT_PARTITIONS", 1000)
+    for number in range(10):
+        where = {0: ["0"] * 200, 1: ["0"] * 200}
+        link.post_placement(LastPlacement(query=f"q{number}", name="", batch=1, operators=where, hosts={}))
+    assert list(link._placements) == ["q8", "q9"]
+    assert link.dropped == 8
+
+
 def transition(number: int) -> MoveTransition:
     return MoveTransition(
         move=f"m{number}",
@@ -274,7 +285,9 @@ def test_a_huge_batch_waits_for_no_redis_that_is_away(
     assert len(link._batches) == 0 and link.dropped == 1
 
 
-def test_a_message_too_large_for_redis_holds_up_no_other(store: FakeStore, link: Courier) -> None:
+def test_a_message_too_large_for_redis_holds_up_no_other(
+    store: FakeStore, link: Courier, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuses(rule: keys.KeyRule, *_: Any) -> None:
         if rule is keys.REPORT:
             raise StoreTooLargeError("too large (test)")
@@ -283,8 +296,11 @@ def test_a_message_too_large_for_redis_holds_up_no_other(store: FakeStore, link:
     link.post_report(fakes.report([]), ())
     link.post_batch(fakes.batch(1, ["0"]), "run-1")
     link._round()
-    assert link.dropped == 1 and link._report is None
+    link.post_report(fakes.report([]), ())
+    link._round()
+    assert link.dropped == 2 and link._report is None
     assert len(in_redis(store)) == 1
+    assert capsys.readouterr().out.count("too large for redis") == 1
 
 
 # -- evidence --
