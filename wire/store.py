@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ import redis.exceptions
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import channel, scripts, users
 from rechannel.wire import keys as key_rules
+from rechannel.wire.author import Author as Author
 from rechannel.wire.connection import Connection
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
-from rechannel.wire.messages import SCHEMA, AnyBody, Envelope, MessageError, decode, encode
+from rechannel.wire.messages import Envelope, MessageError, decode, encode
 from rechannel.wire.trimming import Trimming
 from rechannel.wire.users import Made
 
@@ -87,33 +87,6 @@ class Lease:
     def token(self) -> str:
         """The lease as it stands in Redis."""
         return f"{self.holder}\n{self.epoch}"
-
-
-class Author:
-    """Makes envelopes for one sender; sequence numbers rise by one."""
-
-    def __init__(self, cluster: str, sender: str, clock: Callable[[], float] = time.time) -> None:
-        self.cluster = cluster
-        self.sender = sender
-        self.clock = clock
-        self._sequence = 0
-
-    def envelope(self, body: AnyBody, *, ttl: float, application: str = "", run: str = "", epoch: int = 0) -> Envelope:
-        """Wrap a body; it expires ``ttl`` seconds from now."""
-        self._sequence += 1
-        now = self.clock()
-        return Envelope(
-            schema=SCHEMA,
-            cluster=self.cluster,
-            application=application,
-            run=run,
-            sender=self.sender,
-            sequence=self._sequence,
-            epoch=epoch,
-            time=now,
-            expires=now + ttl,
-            body=body,
-        )
 
 
 class Store:
@@ -254,17 +227,14 @@ class Store:
     def since(self, seconds: float) -> str:
         """Return an id that comes before all entries that were added in the last so many seconds, by Redis' clock."""
         self._connected()
-        with _translated(self._where):
-            now = int(self._redis.info("server")["server_time_usec"]) / 1e6
-        return f"{max(0, int((now - seconds) * 1000))}-0"
+        return f"{max(0, int((self._now() - seconds) * 1000))}-0"
 
     def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Waiting]]:
         """Read like `read`, and tell of each message how long it has been there."""
         entries = self._after(rule, name, after, count)
         if not entries:
             return after, []
-        with _translated(self._where):
-            now = int(self._redis.info("server")["server_time_usec"]) / 1e6
+        now = self._now()
         found = [(number, self._decoded(fields.get(b"m", b""))) for number, fields in entries]
         return entries[-1][0].decode(), [
             Waiting(envelope, max(0.0, now - int(number.partition(b"-")[0]) / 1000))
@@ -437,6 +407,10 @@ class Store:
         words = [word for command in commands for word in (len(command), *command)]
         if not self._fenced(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, *words]):
             raise _deposed(lease)
+
+    def _now(self) -> float:
+        with _translated(self._where):
+            return int(self._redis.info("server")["server_time_usec"]) / 1e6
 
     def _size(self, key: str) -> int:
         """Bytes a key takes in Redis, all of its entries counted."""
