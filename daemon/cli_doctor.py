@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import click
 from rich.markup import escape
@@ -148,7 +149,7 @@ def _of_redis(store: Store, settings: Settings) -> list[Found]:
         sentence = "the running cluster was not looked at: that takes the rights of a viewer"
         return [*found, doctor.warning("links", sentence, "use the configuration of a viewer or an operator")]
     try:
-        return found + _of_cluster(store, settings, ahead)
+        return found + _of_cluster(store, settings, ahead, info)
     except StoreForbiddenError as error:
         return [*found, doctor.failed("redis-rights", str(error), "make the user anew with `rechannel acl add-role`")]
 
@@ -167,7 +168,7 @@ def rights_of(store: Store, settings: Settings) -> Rights:
     return Rights(user, Role(named[1]) if named else None, frozenset(may), administrator)
 
 
-def _of_cluster(store: Store, settings: Settings, ahead: float) -> list[Found]:
+def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[str, Any]) -> list[Found]:
     now = time.time() + ahead  # by Redis' clock
     clocks: dict[str, float] = {}
     applications = [_application(store, name, now, clocks) for name in store.applications(now - keys.APPLICATIONS.ttl)]
@@ -189,6 +190,7 @@ def _of_cluster(store: Store, settings: Settings, ahead: float) -> list[Found]:
     state = store.get(keys.STATE)
     leads = state.body if state is not None and isinstance(state.body, ControllerState) else None
     return [
+        doctor_cluster.memory(server, heard, len(executors)),
         *doctor.clocks(clocks),
         doctor_cluster.controller(leads),
         *doctor_cluster.agents(nodes, stale_after(settings)),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rechannel import __version__
 from rechannel.daemon.doctor import Found, failed, ok, warning
 from rechannel.migration.link import compatibility
 from rechannel.migration.spark import versions
+from rechannel.wire import capacity
 from rechannel.wire.messages import AgentWindow, ControllerState, LinkReport
 
 _COMPLETE = 0.8  # share of a window's samples
@@ -48,6 +50,26 @@ def controller(state: ControllerState | None) -> Found:
         return warning("controller", "no controller leads: nothing is decided, and orders stay unanswered", cure)
     held = ", paused" if state.paused else ""
     return ok("controller", f"{state.leader} leads in epoch {state.epoch}, mode {state.mode}{held}")
+
+
+def memory(info: Mapping[str, Any], applications: Sequence[Application], nodes: int) -> Found:
+    """Check that Redis (``info``: INFO) has room for all that this cluster's keys may come to hold."""
+    reports = [item.report for item in applications if item.report is not None]
+    need = capacity.need(nodes, [_capacity(report) for report in reports])
+    limit = info.get("maxmemory", 0)
+    limit = float(limit) if isinstance(limit, int | float) else 0.0
+    holds = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.mebibytes(need)}"
+    if not limit:
+        return ok("redis-memory", f"{holds}; maxmemory is not set")
+    if limit < need:
+        sentence = f"maxmemory is {capacity.mebibytes(limit)}, but {holds}: when full, Redis refuses what is measured"
+        return warning("redis-memory", sentence, f"in redis.conf: maxmemory {math.ceil(need / 2**20)}mb, or more")
+    return ok("redis-memory", f"{holds}, and maxmemory is {capacity.mebibytes(limit)}")
+
+
+def _capacity(report: LinkReport) -> capacity.Application:
+    partitions = sum(stage.partitions for query in report.queries for stage in query.stages)
+    return capacity.Application(len(report.executors), len(report.queries), partitions)
 
 
 def agents(nodes: Mapping[str, Node], stale: float) -> list[Found]:

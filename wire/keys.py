@@ -13,6 +13,9 @@ from enum import StrEnum
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
+MAX_MESSAGE_BYTES = 16 * 2**20
+_KIB, _MIB = 2**10, 2**20
+
 # What viewers may ask; every other verb gives an order, and goes to the stream of the operators.
 QUESTIONS_ARE = frozenset({"plan"})
 
@@ -33,7 +36,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class KeyRule:
-    """What holds for one kind of key. ``bound`` is entries for streams, members for sets; ``ttl`` in seconds."""
+    """What holds for one kind of key.
+
+    ``bound`` is entries for streams, members for sets; ``ttl`` in seconds. ``size`` is how many bytes of messages a key
+    holds at most: a longer string is not written, a stream is trimmed to it. A stream's newest entry stays in any case.
+    """
 
     pattern: str
     kind: str
@@ -42,6 +49,7 @@ class KeyRule:
     bound: int
     ttl: int
     holds: str
+    size: int = MAX_MESSAGE_BYTES
 
     def written_by(self, role: Role) -> bool:
         """Whether a role may write it."""
@@ -57,10 +65,24 @@ def _as(role: Role) -> frozenset[Role]:
 
 
 WINDOWS = KeyRule(
-    "node:{node}:windows", "stream", Role.AGENT, (Role.CONTROLLER, Role.VIEWER), 64, 3600, "what the node measured"
+    "node:{node}:windows",
+    "stream",
+    Role.AGENT,
+    (Role.CONTROLLER, Role.VIEWER),
+    64,
+    3600,
+    "what the node measured",
+    size=2 * _MIB,
 )
 EVIDENCE = KeyRule(
-    "node:{node}:evidence", "stream", Role.AGENT, (Role.LINK,), 4096, 3600, "state stores that executors closed"
+    "node:{node}:evidence",
+    "stream",
+    Role.AGENT,
+    (Role.LINK,),
+    4096,
+    3600,
+    "state stores that executors closed",
+    size=512 * _KIB,
 )
 APPLICATIONS = KeyRule(
     "applications",
@@ -70,6 +92,7 @@ APPLICATIONS = KeyRule(
     10_000,
     86_400,
     "application ids by time last seen",
+    size=4 * _MIB,
 )
 REPORT = KeyRule("app:{app}:report", "string", Role.LINK, (Role.CONTROLLER, Role.VIEWER), 1, 60, "what the link sees")
 BATCHES = KeyRule(
@@ -80,9 +103,17 @@ BATCHES = KeyRule(
     512,
     3600,
     "finished batches with their tasks",
+    size=96 * _MIB,
 )
 JOURNAL = KeyRule(
-    "app:{app}:journal", "stream", Role.LINK, (Role.CONTROLLER, Role.VIEWER), 20_000, 14 * 86_400, "moves, step by step"
+    "app:{app}:journal",
+    "stream",
+    Role.LINK,
+    (Role.CONTROLLER, Role.VIEWER),
+    20_000,
+    14 * 86_400,
+    "moves, step by step",
+    size=8 * _MIB,
 )
 DESIRED = KeyRule(
     "app:{app}:desired", "string", Role.CONTROLLER, (Role.LINK, Role.CONTROLLER), 1, 3600, "signed desired placement"
@@ -95,6 +126,7 @@ DECISIONS = KeyRule(
     1000,
     14 * 86_400,
     "every decision with its numbers",
+    size=32 * _MIB,
 )
 APPLIED = KeyRule(
     "applied",
@@ -104,6 +136,7 @@ APPLIED = KeyRule(
     1000,
     14 * 86_400,
     "the decisions that moved something: the budget of moves, and what can be undone",
+    size=32 * _MIB,
 )
 OUTCOMES = KeyRule(
     "outcomes",
@@ -113,11 +146,22 @@ OUTCOMES = KeyRule(
     500,
     14 * 86_400,
     "what became of each migration",
+    size=8 * _MIB,
 )
-LEASE = KeyRule("controller:lease", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 600, "who leads, and its epoch")
-EPOCH = KeyRule("controller:epoch", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "highest epoch given out")
+LEASE = KeyRule(
+    "controller:lease", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 600, "who leads, and its epoch", size=_KIB
+)
+EPOCH = KeyRule(
+    "controller:epoch", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "highest epoch given out", size=_KIB
+)
 STATE = KeyRule(
-    "controller:state", "string", Role.CONTROLLER, (Role.CONTROLLER, Role.VIEWER), 1, 60, "what the controller is doing"
+    "controller:state",
+    "string",
+    Role.CONTROLLER,
+    (Role.CONTROLLER, Role.VIEWER),
+    1,
+    60,
+    "what the controller is doing",
 )
 ORDERS = KeyRule(
     "orders",
@@ -140,9 +184,17 @@ PENDING = KeyRule(
 PLACEMENT = KeyRule(
     "query:{query}:placement", "string", Role.LINK, (Role.LINK,), 1, 14 * 86_400, "where a query's partitions ran last"
 )
-PAUSED = KeyRule("controller:paused", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "present while paused")
+PAUSED = KeyRule(
+    "controller:paused", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "present while paused", size=_KIB
+)
 QUESTIONS = KeyRule(
-    "questions", "stream", Role.VIEWER, (Role.CONTROLLER,), 1000, 86_400, "what viewers ask: plans, never an order"
+    "questions",
+    "stream",
+    Role.VIEWER,
+    (Role.CONTROLLER,),
+    1000,
+    86_400,
+    "what viewers ask: plans, never an order",
 )
 REQUESTS = KeyRule("requests", "stream", Role.OPERATOR, (Role.CONTROLLER,), 1000, 86_400, "what operators order")
 CLAIM = KeyRule(
@@ -153,6 +205,7 @@ CLAIM = KeyRule(
     1,
     87_000,
     "which leader took a request up, before it carried it out",
+    size=_KIB,
 )
 REPLY = KeyRule(
     "reply:{request}",
@@ -265,10 +318,15 @@ def commands(role: Role) -> list[str]:
 
 def markdown() -> str:
     """Return the table of all keys in Markdown, as it stands in ``docs/redis-keys.md``."""
-    lines = ["| key | kind | writer | readers | bound | ttl | holds |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines = ["| key | kind | writer | readers | bound | bytes | ttl | holds |", f"|{' --- |' * 8}"]
     for rule in TABLE:
         ttl = f"{rule.ttl} s" if rule.ttl else "none"
         readers = ", ".join(rule.readers)
-        cells = (f"`{rule.pattern}`", rule.kind, rule.writer, readers, f"{rule.bound:,}", ttl, rule.holds)
+        bounds = f"{rule.bound:,}", _size(rule.size)
+        cells = (f"`{rule.pattern}`", rule.kind, rule.writer, readers, *bounds, ttl, rule.holds)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _size(count: int) -> str:
+    return f"{count // _MIB} MiB" if count >= _MIB else f"{count // _KIB} KiB"

@@ -115,7 +115,11 @@ class StageRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
-    """A finished micro-batch with its tasks."""
+    """A finished micro-batch with its tasks.
+
+    One of many tasks is sent as several messages: ``part`` counts them from 0, ``parts`` is how many there are. Each
+    has the batch's own figures and some of its tasks.
+    """
 
     query: str
     batch: Whole
@@ -124,6 +128,13 @@ class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
     input_rows: Whole
     stages: list[StageRun]
     duration: Number = 0.0  # of the whole trigger, by Spark: planning and commit included; 0 where it was not told
+    part: Whole = 0
+    parts: Whole = 1
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks it tells of."""
+        return sum(len(stage.tasks) for stage in self.stages)
 
     @property
     def seconds(self) -> float:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 
 from rechannel.wire.body import Body, Moment, Number, Whole
+from rechannel.wire.keys import MAX_MESSAGE_BYTES
 from rechannel.wire.measured import (
     AgentEvidence,
     AgentWindow,
@@ -68,7 +69,6 @@ __all__ = [
 ]
 
 SCHEMA = 1
-MAX_MESSAGE_BYTES = 16 * 2**20
 
 
 Environment: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]

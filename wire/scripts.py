@@ -2,6 +2,9 @@
 
 A lease stands in Redis as its holder, a newline and its epoch. What a script finds of another form, or type, was not
 written by a controller, and is written over.
+
+All of them may write while Redis is full (``allow-oom``): what controllers hold is little and bounded, and who leads,
+what is paused and what is drained has to be said then too. What agents and links measured is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ EPOCH_LEAP = 1000  # more than the lead can change hands in what a fail-over or 
 # With the highest epoch stands the server's line of history (its replication id). A replica that was promoted and a
 # server that began again from disk have another one, and may lack the newest writes: the next epoch leaps over all that
 # can have been given out in those.
-ACQUIRE = """
+ACQUIRE = """#!lua flags=allow-oom
 local function text(key)
   local value = redis.pcall('GET', key)
   return type(value) == 'string' and #value < 1024 and value or nil
@@ -45,7 +48,7 @@ return owner
 """.replace("LEAP", str(EPOCH_LEAP))
 
 # KEYS[1] lease; ARGV: holder. Gives the lease up if it is the holder's own.
-RELEASE = """
+RELEASE = """#!lua flags=allow-oom
 local owner = redis.pcall('GET', KEYS[1])
 if type(owner) == 'string' and string.match(owner, '^(.*)\\n') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
@@ -53,7 +56,7 @@ return 0
 
 # KEYS[1] lease, KEYS[2] key; ARGV: the lease, then commands: the number of their words, the name, what follows the key.
 # Runs them if the lease in Redis is this one; returns 1, or 0 if it is not.
-FENCED = """
+FENCED = """#!lua flags=allow-oom
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local at = 2
 while at <= #ARGV do
@@ -66,7 +69,7 @@ return 1
 
 # KEYS[1] lease, KEYS[2] claim; ARGV: the lease, milliseconds. Returns whose the claim is, by the lease it was made
 # under: ARGV[1] unless it was claimed before. Nothing if the lease in Redis is not this one.
-CLAIM = """
+CLAIM = """#!lua flags=allow-oom
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return false end
 local claimed = redis.pcall('GET', KEYS[2])
 if type(claimed) == 'string' then return claimed end

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +17,11 @@ import redis.exceptions
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import channel, scripts, users
 from rechannel.wire import keys as key_rules
+from rechannel.wire.author import Author as Author
 from rechannel.wire.connection import Connection
-from rechannel.wire.keys import KeyRule, Keys
-from rechannel.wire.messages import MAX_MESSAGE_BYTES, SCHEMA, AnyBody, Envelope, MessageError, decode, encode
+from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
+from rechannel.wire.messages import Envelope, MessageError, decode, encode
+from rechannel.wire.trimming import Trimming
 from rechannel.wire.users import Made
 
 OLDEST_REDIS = (7, 0)
@@ -30,7 +31,8 @@ _ORDINARY = 256 * 1024  # bytes that are read of a key before it is asked how ma
 _LARGEST_ENTRY = MAX_MESSAGE_BYTES + 1024
 _LAST_ID = f"{2**64 - 1}-{2**64 - 1}"  # of a stream: nothing can come after it, and Redis refuses to look
 _Command = tuple[str | int | float | bytes, ...]  # its name, and what follows the key
-_READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
+READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
+_STREAMS_AT_ONCE = 100  # that are read in one round trip
 
 
 class StoreError(RuntimeError):
@@ -53,12 +55,25 @@ class StoreForbiddenError(StoreRefusedError):
     """The user we come as has no right to do this."""
 
 
+class StoreTooLargeError(StoreError):
+    """A message is larger than its key may be, and was not written."""
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A message of a stream, and the seconds it has been there by Redis' own clock, which all parts share."""
 
     envelope: Envelope
     age: float
+
+
+@dataclass(frozen=True)
+class Page:
+    """What was read of a stream: the last id seen, the readable messages, and the bytes of all entries."""
+
+    last: str
+    messages: list[Envelope]
+    size: int
 
 
 @dataclass(frozen=True)
@@ -72,33 +87,6 @@ class Lease:
     def token(self) -> str:
         """The lease as it stands in Redis."""
         return f"{self.holder}\n{self.epoch}"
-
-
-class Author:
-    """Makes envelopes for one sender; sequence numbers rise by one."""
-
-    def __init__(self, cluster: str, sender: str, clock: Callable[[], float] = time.time) -> None:
-        self.cluster = cluster
-        self.sender = sender
-        self.clock = clock
-        self._sequence = 0
-
-    def envelope(self, body: AnyBody, *, ttl: float, application: str = "", run: str = "", epoch: int = 0) -> Envelope:
-        """Wrap a body; it expires ``ttl`` seconds from now."""
-        self._sequence += 1
-        now = self.clock()
-        return Envelope(
-            schema=SCHEMA,
-            cluster=self.cluster,
-            application=application,
-            run=run,
-            sender=self.sender,
-            sequence=self._sequence,
-            epoch=epoch,
-            time=now,
-            expires=now + ttl,
-            body=body,
-        )
 
 
 class Store:
@@ -119,6 +107,7 @@ class Store:
         self._fenced = self._redis.register_script(scripts.FENCED)
         self._claim = self._redis.register_script(scripts.CLAIM)
         self._held: Callable[[], Lease] | None = None  # the lease that writing needs, in a leader's view
+        self._trimming: dict[str, Trimming] = {}  # of the streams that are written from here
 
     def fenced(self, held: Callable[[], Lease]) -> Store:
         """Return a view for a leader: what it writes is written only while the lease in Redis is the one it holds.
@@ -164,9 +153,12 @@ class Store:
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
         """Set a string key; it lives ``ttl`` seconds (the rule's own if None)."""
+        data = encode(envelope)
+        if len(data) > rule.size:
+            raise StoreTooLargeError(f"{rule.pattern}: a message of {len(data)} bytes, and {rule.size} is the most")
         seconds = rule.ttl if ttl is None else ttl
         life = ("PX", int(seconds * 1000)) if seconds else ()
-        self._write(self.keys(rule, name), ("SET", encode(envelope), *life))
+        self._write(self.keys(rule, name), ("SET", data, *life))
 
     def get(self, rule: KeyRule, name: str = "") -> Envelope | None:
         """Read a string key; None when absent or unreadable (counted in ``rejected``)."""
@@ -184,12 +176,19 @@ class Store:
         """Remove a key."""
         self._write(self.keys(rule, name), ("DEL",))
 
-    def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
-        """Add messages to a stream in order, trimmed to the rule's bound, in one round trip."""
+    def append(self, rule: KeyRule, name: str, *envelopes: Envelope, size: int | None = None) -> None:
+        """Add messages to a stream in order, trimmed to the rule's bounds, in one round trip.
+
+        ``size`` is how many bytes it may hold if that is less than by the rule.
+        """
         if not envelopes:
             return
-        lines = [("XADD", "MAXLEN", "~", rule.bound, "*", "m", encode(envelope)) for envelope in envelopes]
-        self._write(self.keys(rule, name), *lines, ("EXPIRE", rule.ttl))
+        key, lines = self.keys(rule, name), [encode(envelope) for envelope in envelopes]
+        trimming = self._trimming.pop(key, None) or Trimming(rule.bound)
+        counts = [trimming.add(len(line), rule.size if size is None else min(size, rule.size)) for line in lines]
+        commands = [("XADD", "MAXLEN", "~", count, "*", "m", line) for count, line in zip(counts, lines, strict=True)]
+        self._write(key, *commands, ("EXPIRE", rule.ttl))
+        self._trimming[key] = trimming  # only now is it known that they are there
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
         """Read a stream's entries after an id ("0" for all); returns the last id seen and the readable messages.
@@ -199,13 +198,43 @@ class Store:
         entries = self._after(rule, name, after, count)
         return (entries[-1][0].decode() if entries else after), self._messages(entries)
 
+    def read_each(
+        self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
+    ) -> dict[str, Page]:
+        """Read on the streams of several names, each after its id, with one round trip for a hundred of them.
+
+        The ``doubtful`` may be of any size: Redis is asked for it first, and large ones are read entry by entry.
+        """
+        self._connected()
+        names = [name for name, number in after.items() if number != _LAST_ID]
+        found: dict[str, Page] = {}
+        for start in range(0, len(names), _STREAMS_AT_ONCE):
+            some = names[start : start + _STREAMS_AT_ONCE]
+            asked = [name for name in some if name in doubtful]
+            sizes = self._ask_all([("MEMORY", "USAGE", self.keys(rule, name)) for name in asked])
+            large = {name for name, size in zip(asked, sizes, strict=True) if int(size or 0) > READ_AT_ONCE}
+            small = [name for name in some if name not in large]
+            answers = self._ask_all(
+                [("XRANGE", self.keys(rule, name), f"({after[name]}", "+", "COUNT", count) for name in small]
+            )
+            pages = [
+                *zip(small, answers, strict=True),
+                *((name, self._after(rule, name, after[name], count)) for name in large),
+            ]
+            found |= {name: self._page(entries or [], after[name]) for name, entries in pages}
+        return found
+
+    def since(self, seconds: float) -> str:
+        """Return an id that comes before all entries that were added in the last so many seconds, by Redis' clock."""
+        self._connected()
+        return f"{max(0, int((self._now() - seconds) * 1000))}-0"
+
     def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Waiting]]:
         """Read like `read`, and tell of each message how long it has been there."""
         entries = self._after(rule, name, after, count)
         if not entries:
             return after, []
-        with _translated(self._where):
-            now = int(self._redis.info("server")["server_time_usec"]) / 1e6
+        now = self._now()
         found = [(number, self._decoded(fields.get(b"m", b""))) for number, fields in entries]
         return entries[-1][0].decode(), [
             Waiting(envelope, max(0.0, now - int(number.partition(b"-")[0]) / 1000))
@@ -251,7 +280,7 @@ class Store:
     def applications(self, since: float) -> list[str]:
         """List the applications whose link was seen since then, by id; no more than there may be."""
         key, bound = self.keys(key_rules.APPLICATIONS), key_rules.APPLICATIONS.bound
-        if self._size(key) > _READ_AT_ONCE:
+        if self._size(key) > READ_AT_ONCE:
             self.rejected += 1
             return []
         found = self._answer(lambda: self._redis.zrangebyscore(key, since, "+inf", start=0, num=bound), [])
@@ -313,6 +342,28 @@ class Store:
             first = Made(self._where, users.make(self._redis, user, rules))
             return [first, *users.make_on_replicas(self._connection, user, rules)]
 
+    def _ask_all(self, commands: Sequence[_Command]) -> list[Any]:
+        """Ask Redis several things in one round trip; None where a key is of another type, which is counted."""
+        if not commands:
+            return []
+        with _translated(self._where):
+            pipe = self._redis.pipeline(transaction=False)
+            for command in commands:
+                pipe.execute_command(*command)
+            answers = pipe.execute(raise_on_error=False)
+            for index, answer in enumerate(answers):
+                if not isinstance(answer, Exception):
+                    continue
+                if not isinstance(answer, redis.ResponseError) or not _wrong_type(answer):
+                    raise answer
+                self.rejected += 1
+                answers[index] = None
+        return list(answers)
+
+    def _page(self, entries: list[Any], after: str) -> Page:
+        size = sum(len(value) for _, fields in entries for value in fields.values())
+        return Page(entries[-1][0].decode() if entries else after, self._messages(entries), size)
+
     def _connected(self) -> None:
         if not self._checked:
             self.check()
@@ -357,16 +408,20 @@ class Store:
         if not self._fenced(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, *words]):
             raise _deposed(lease)
 
+    def _now(self) -> float:
+        with _translated(self._where):
+            return int(self._redis.info("server")["server_time_usec"]) / 1e6
+
     def _size(self, key: str) -> int:
         """Bytes a key takes in Redis, all of its entries counted."""
         return int(self._answer(lambda: self._redis.memory_usage(key, samples=0), 0) or 0)
 
     def _entries(self, key: str, page: Callable[[str, int], list[Any]], after: str, count: int) -> list[Any]:
         """Up to ``count`` entries of a stream, and of a large one no more than fit into memory at ease."""
-        if self._size(key) <= _READ_AT_ONCE:
+        if self._size(key) <= READ_AT_ONCE:
             return list(self._answer(lambda: page(after, count), []))
         found: list[Any] = []
-        room = _READ_AT_ONCE
+        room = READ_AT_ONCE
         while room > 0 and len(found) < count:
             entries = self._answer(lambda: page(after, 1), [])  # noqa: B023  called at once
             if not entries:

@@ -350,7 +350,6 @@ def _fleet(part: Mapping[str, Any]) -> list[str]:
     said = f"`{decision['outcome']}`: {decision['sentence']}" if decision else "**none**"
     if decision is None or decision["outcome"] == "not-ready":
         said = f"**none within four minutes**: {said}"
-    fits = "fits" if known["one_query_batch"] <= known["largest"] else "does not fit"
     every, alone = known["every_output"], part["agents_alone"]
     late = part["worst_lateness_seconds"]
     caution = (
@@ -396,8 +395,8 @@ def _fleet(part: Mapping[str, Any]) -> list[str]:
             f"Bounds: a message may have {amount(known['largest'])}. The link's report has {amount(known['report'])}, "
             f"a batch {amount(known['batch'])}, a window with twenty map outputs {amount(known['window'])}. Were all "
             f"partitions those of one stage of one query, its batch would have {amount(known['one_query_batch'])}, "
-            f"which {fits}, but a link sends none of more than 60,000 tasks. Were every map output of these queries "
-            f"told, a node would tell {every['outputs']} of them a window, {amount(every['window'])}, and all nodes "
+            f"which a link sends in parts of 4,000 tasks. Were every map output of these queries told, a "
+            f"node would tell {every['outputs']} of them a window, {amount(every['window'])}, and all nodes "
             f"{rate(every['bytes_per_second'])}."
         ),
     ]

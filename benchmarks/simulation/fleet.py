@@ -27,6 +27,7 @@ from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
 from rechannel.wire import keys
+from rechannel.wire.capacity import batch_room
 from rechannel.wire.messages import (
     MAX_MESSAGE_BYTES,
     AgentWindow,
@@ -259,7 +260,7 @@ class _Pushing:
     def _batch(self, query: int, end: float) -> None:
         body = batch(self.shape, query, self.number, end)
         envelope = self.link.envelope(body, ttl=keys.BATCHES.ttl, application=APPLICATION, run=f"r{query}")
-        self.store.append(keys.BATCHES, APPLICATION, envelope)
+        self.store.append(keys.BATCHES, APPLICATION, envelope, size=batch_room(self.shape.total))
 
     def _window(self, number: int) -> None:
         body = window(self.shape, number, time.time())

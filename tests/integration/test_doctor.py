@@ -142,6 +142,7 @@ def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: St
     found = diagnosed(files[Role.VIEWER], code=4)
     assert [item["subject"] for item in found["clock-parts"]] == [f"agent:{NODE}"]
     assert "60.0 s ahead" in found["clock-parts"][0]["sentence"]
+    assert "the keys of 4 nodes and 1 applications take up to" in found["redis-memory"][1]["sentence"]
     assert [item["subject"] for item in found["agents"]] == ["127.0.0.3", "127.0.0.4", "127.0.0.5"]
     assert "0.0.1" in found["links"][0]["sentence"]
     assert [item["verdict"] for item in found["spark-settings"]] == ["warning"]

@@ -24,7 +24,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 from integration import common
-from unit.daemon.fakes import APP, QUERY, World, query
+from unit.daemon.fakes import APP, QUERY, World, query, report
 
 from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
@@ -215,7 +215,8 @@ def _courier(store: Store, settings: Settings) -> Courier:
     verifier = Verifier.from_file(settings.signing.public_key_file)
     made = Courier(settings.redis, Author(settings.cluster.name, "link", time.time), APP, verifier)
     made._store = store
-    made._nodes = {HOST: "0"}
+    made.post_report(report([query(["0"])]), {HOST})
+    made._report = None  # what there is in Redis stays the link's word
     return made
 
 

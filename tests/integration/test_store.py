@@ -92,11 +92,34 @@ def test_what_redis_cannot_do_now_is_no_refusal(store, option):
     try:
         with pytest.raises(StoreUnavailableError):
             store.append(keys.REQUESTS, "", request("1"))
-        with pytest.raises(StoreUnavailableError):
-            store.acquire_lease("a", 5, 0)
+        if option == "min-replicas-to-write":
+            with pytest.raises(StoreUnavailableError):
+                store.acquire_lease("a", 5, 0)
     finally:
         raw(store).config_set(option, before)
     store.append(keys.REQUESTS, "", request("1"))
+
+
+def test_a_full_redis_does_not_keep_anybody_from_leading(store):
+    """What agents and links measured is refused; who leads, and what is paused and drained, can be said."""
+    held = [store.acquire_lease("a", 5, 0)]
+    leader = store.fenced(lambda: held[0])
+    raw(store).config_set("maxmemory", 1)
+    try:
+        for rule, name in ((keys.BATCHES, "app"), (keys.WINDOWS, "n"), (keys.EVIDENCE, "n"), (keys.JOURNAL, "app")):
+            with pytest.raises(StoreUnavailableError):
+                store.append(rule, name, request("1"))
+        assert store.acquire_lease("a", 5, 0) == held[0]
+        store.release_lease("a")
+        held[0] = store.acquire_lease("b", 5, 0)
+        assert held[0].holder == "b"
+        leader.set_paused(True)
+        leader.put(keys.ORDERS, "", request("1"))
+        leader.append(keys.DECISIONS, "", request("1"))
+        assert leader.claim("r1", 5) == held[0]
+    finally:
+        raw(store).config_set("maxmemory", 0)
+    assert store.paused() and store.get(keys.ORDERS) is not None
 
 
 def test_strings_and_streams_have_their_time_to_live(store):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -39,7 +39,8 @@ from rechannel.wire.messages import (
 )
 from rechannel.wire.scripts import EPOCH_LEAP
 from rechannel.wire.signing import Signer, Verifier
-from rechannel.wire.store import Author, Lease, StoreDeposedError, StoreUnavailableError, Waiting
+from rechannel.wire.store import Author, Lease, Page, StoreDeposedError, StoreUnavailableError, Waiting
+from rechannel.wire.trimming import Trimming
 
 NOW = 1_700_000_000.0
 APP = "app-1"
@@ -118,12 +119,14 @@ class FakeStore:
         self.away = False
         self.unsendable: KeyRule | None = None
         self.writes: list[str] = []
+        self.reads: list[tuple[dict[str, str], set[str]]] = []  # of many streams at once: after what, and the doubtful
         self.empty()
 
     def empty(self) -> None:
         """What an emptied Redis looks like; stream ids go on with time."""
         self.strings: dict[str, tuple[bytes, float]] = {}
         self.streams: dict[str, list[tuple[tuple[int, int], bytes]]] = defaultdict(list)
+        self.trimming: dict[str, Trimming] = {}
         self.claims: dict[str, tuple[Lease, float]] = {}
         self.apps: dict[str, float] = {}
         self._epoch = 0
@@ -172,12 +175,16 @@ class FakeStore:
         self._there()
         self.strings.pop(self.keys(rule, name), None)
 
-    def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
+    def append(self, rule: KeyRule, name: str, *envelopes: Envelope, size: int | None = None) -> None:
         if rule is self.unsendable:
             raise StoreUnavailableError("gone")
         self._there()
+        trimming = self.trimming.setdefault(self.keys(rule, name), Trimming(rule.bound))
         for envelope in envelopes:
-            self.append_raw(rule, name, encode(envelope))
+            data = encode(envelope)
+            count = trimming.add(len(data), rule.size if size is None else min(size, rule.size))
+            self.append_raw(rule, name, data)
+            del self.streams[self.keys(rule, name)][:-count]
 
     def append_raw(self, rule: KeyRule, name: str, data: bytes) -> None:
         self.writes.append(rule.pattern)
@@ -191,6 +198,21 @@ class FakeStore:
         found = self._after(rule, name, after, count)
         last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
         return last, self._messages(found)
+
+    def read_each(
+        self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
+    ) -> dict[str, Page]:
+        self.reads.append((dict(after), set(doubtful)))
+        found = {}
+        for name, number in after.items():
+            entries = self._after(rule, name, number, count)
+            last = f"{entries[-1][0][0]}-{entries[-1][0][1]}" if entries else number
+            found[name] = Page(last, self._messages(entries), sum(len(data) for _, data in entries))
+        return found
+
+    def since(self, seconds: float) -> str:
+        self._there()
+        return f"{int((self.clock() - seconds) * 1000)}-0"
 
     def _after(self, rule: KeyRule, name: str, after: str, count: int) -> list[tuple[tuple[int, int], bytes]]:
         self._there()

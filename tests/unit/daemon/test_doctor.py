@@ -20,6 +20,7 @@ from rechannel.daemon.doctor import CATALOG, NEEDED, Found, Machine, Rights, Ser
 from rechannel.daemon.doctor_cluster import Application, Node
 from rechannel.daemon.exits import Exit
 from rechannel.migration.link.report import environment
+from rechannel.wire import capacity
 from rechannel.wire.keys import Role
 from rechannel.wire.messages import ControllerState, LinkReport
 from unit.daemon.fakes import APP, NOW, batch, query, report, window
@@ -170,6 +171,19 @@ def test_times(variables: dict[str, str], verdict: Verdict) -> None:
 )
 def test_redis(check: str, change: dict[str, Any], verdict: Verdict) -> None:
     assert verdicts(doctor.redis(Server(INFO | change, 0.001, 0.0), 2.0), check) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("maxmemory", "verdict", "told"),
+    [(0, OK, "not set"), (2**28, WARNING, "maxmemory is 256 MiB, but the keys of 100 nodes"), (2**30, OK, "1,024 MiB")],
+)
+def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, verdict: Verdict, told: str) -> None:
+    heard = [Application(f"app-{number}", report([query(["0"] * 200)])) for number in range(5)]
+    found = doctor_cluster.memory(INFO | {"maxmemory": maxmemory}, [*heard, Application("silent", None)], 100)
+    assert verdicts([found], "redis-memory") == [verdict]
+    assert told in found.sentence and "5 applications" in found.sentence
+    figure = capacity.need(100, [capacity.Application(executors=4, queries=1, partitions=200)] * 5)
+    assert verdict is OK or f"maxmemory {figure / 2**20:.0f}mb" in found.cure
 
 
 def test_a_slow_redis() -> None:

@@ -666,7 +666,8 @@ def test_a_link_that_claims_a_huge_epoch_leaves_epochs_room() -> None:
 
 def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
-    monkeypatch.setattr(collect, "_BYTES_KEPT", 100_000)
+    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 60_000)
+    monkeypatch.setattr(collect, "_WINDOW_BYTES_KEPT", 40_000)
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     for number in range(10, 400):
         store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
@@ -695,20 +696,26 @@ def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport],
 
 
 def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they with a query whose batches are a hundred times as large as a window."""
     store, clock, _ = world()
     need = CONFIG.reschedule.batches
-    monkeypatch.setattr(collect, "_BYTES_KEPT", 60_000)
-    facts = gathered(store, clock, [fakes.batch(number, PLACEMENT) for number in range(10, 10 + 5 * need)], nodes=30)
-    assert [batch.batch for batch in facts.batches] == list(range(10 + 4 * need, 10 + 5 * need))
+    huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 10 + 2 * need)]
+    size = len(encode(sealed(huge[0])))
+    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", size)
+    monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", int((need + 0.5) * size))
+    monkeypatch.setattr(collect, "_WINDOW_BYTES_KEPT", 50_000)
+    facts = gathered(store, clock, huge, nodes=30)
+    assert [batch.batch for batch in facts.batches] == list(range(10 + need, 10 + 2 * need))
     ends = [[window.end for window in kept] for kept in facts.windows.values()]
-    assert len(ends) == 30 and all(kept and kept[-1] == NOW + 9 + 5 * need for kept in ends)
+    assert len(ends) == 30 and all(kept and kept[-1] == NOW + 9 + 2 * need for kept in ends)
     windows = [window for kept in facts.windows.values() for window in kept]
-    assert 50_000 < sum(len(encode(sealed(body))) for body in [*facts.batches, *windows]) <= 60_000
+    assert sum(len(encode(sealed(body))) for body in windows) <= 50_000
 
 
 def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
-    monkeypatch.setattr(collect, "_BYTES_KEPT", 100_000)
+    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 100_000)
+    monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", 100_000)
     huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 13)]
     assert all(len(encode(sealed(batch))) > 60_000 for batch in huge), "more than six shares"
     facts = gathered(store, clock, huge, nodes=10)

@@ -1,0 +1,79 @@
+"""How much memory a Redis needs for a cluster: what every kind of key takes when it is as full as it gets. Pure.
+
+`docs/redis-keys.md` shows the table for a few clusters, ``rechannel doctor`` holds ``maxmemory`` against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rechannel.wire import keys
+
+OVERHEAD = 1.3  # what Redis takes for a message: its entry, and the allocator's rounding
+BATCH_ROOM = 32 * 2**20  # bytes of an application's batches that are kept in any case
+BATCHES_KEPT = 3  # of every query, also if they take more
+TASK_BYTES = 150  # of a task in a batch, at most usually
+_PARTITION_BYTES = 16  # in a report or a placement
+_EXECUTOR_BYTES = 200  # in a report
+_MOVES_BYTES = 2**20  # of a desired placement
+_SMALL = 16 * 2**20  # state, pending plans, orders, answers and all that is no message
+_CLUSTER = (keys.APPLICATIONS, keys.DECISIONS, keys.APPLIED, keys.OUTCOMES, keys.QUESTIONS, keys.REQUESTS)
+
+
+@dataclass(frozen=True)
+class Application:
+    """What there is of an application: ``partitions`` of all queries; their batches have twice as many tasks."""
+
+    executors: int
+    queries: int
+    partitions: int
+
+    @property
+    def size(self) -> float:
+        """Bytes it takes in Redis, those of its nodes left out."""
+        partitions = _PARTITION_BYTES * self.partitions
+        tasks = 2 * self.partitions
+        report = min(partitions + _EXECUTOR_BYTES * self.executors + 2**16, keys.REPORT.size)
+        entry = 2**10 + TASK_BYTES * tasks / max(1, self.queries)
+        batches = min(batch_room(tasks), keys.BATCHES.bound * entry)
+        return OVERHEAD * (report + batches + keys.JOURNAL.size + _MOVES_BYTES + partitions + 2**10 * self.queries)
+
+
+def batch_room(tasks: int) -> int:
+    """Return how many bytes an application's batches may take, if the newest ones of all queries have so many tasks."""
+    return min(max(BATCH_ROOM, BATCHES_KEPT * TASK_BYTES * tasks), keys.BATCHES.size)
+
+
+NODE = OVERHEAD * (keys.WINDOWS.size + keys.EVIDENCE.size)
+CLUSTER = OVERHEAD * (sum(rule.size for rule in _CLUSTER) + _SMALL)
+
+
+def need(nodes: int, applications: list[Application]) -> float:
+    """Return the bytes that Redis needs for a cluster."""
+    return CLUSTER + NODE * nodes + sum(application.size for application in applications)
+
+
+_EXAMPLES = (
+    (3, 1, Application(executors=6, queries=4, partitions=800)),
+    (100, 10, Application(executors=40, queries=10, partitions=4_000)),
+    (1000, 1, Application(executors=1000, queries=1, partitions=200_000)),
+    (1000, 100, Application(executors=40, queries=10, partitions=4_000)),
+)
+
+
+def markdown() -> str:
+    """Return the table of examples in Markdown, as it stands in ``docs/redis-keys.md``."""
+    lines = [
+        "| nodes | applications | queries of each | partitions of each | nodes take | applications take | in all |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for nodes, count, one in _EXAMPLES:
+        parts = NODE * nodes, one.size * count, need(nodes, [one] * count)
+        cells = (f"{nodes:,}", f"{count:,}", f"{one.queries:,}", f"{one.partitions:,}", *map(mebibytes, parts))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def mebibytes(size: float) -> str:
+    """Write a number of bytes in MiB, for people."""
+    return f"{size / 2**20:,.0f} MiB"
