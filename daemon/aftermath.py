@@ -17,6 +17,7 @@ from rechannel.daemon.calendar import calendar_of
 from rechannel.daemon.choosing import DRAIN
 from rechannel.daemon.collect import Facts
 from rechannel.daemon.kept import kept_decisions
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.outcome import REGRESSED, measure
 from rechannel.migration.plan.price import Outcome, Rates, learned
 from rechannel.wire import keys
@@ -53,14 +54,15 @@ class Aftermath:
         author: Author,
         clock: Callable[[], float],
         steady: Callable[[], float],
+        memory: Memory,
     ) -> None:
         self._settings = settings
         self._store = store
         self._author = author
         self._clock = clock
         self._steady = steady
-        self._awaited: dict[str, Decision] = {}
-        self._looked: dict[str, float] = {}
+        self._awaited: dict[str, Decision] = memory.table()
+        self._looked: dict[str, float] = memory.table()
         self._loads: list[tuple[float, Outcome]] | None = None  # when they were measured
         self._log = structlog.get_logger("rechannel.controller")
 

@@ -17,6 +17,7 @@ from rechannel.policies.model import ModelError
 from rechannel.policies.registry import POLICIES
 
 DRAIN = "drain"  # the trigger of decisions that empty drained nodes
+ROLLBACK = "rollback"  # the trigger of decisions to move back
 _NONE = "none"  # TOML has no word for no value
 
 

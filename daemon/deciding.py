@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.choosing import DRAIN, parameters_for
+from rechannel.daemon.choosing import DRAIN, ROLLBACK, parameters_for
+from rechannel.daemon.collect import Facts as Measured
 from rechannel.daemon.exits import Exit
-from rechannel.daemon.snapshot import NotReady, Snapshot
+from rechannel.daemon.following import in_flight
+from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
 from rechannel.daemon.triggers import BY_ITSELF, Guard
 from rechannel.daemon.wishes import Wish
 from rechannel.migration.plan.manager import Disposition, Facts, dispose
@@ -29,6 +31,10 @@ from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refu
 OBSERVES = (
     'mode observe: the controller only looks on. `reschedule.mode = "apply"` in its configuration lets it act; '
     "`rechannel rebalance --apply` moves once"
+)
+PAUSED = Refusal(law="paused", reach="plan", detail="Rechannel is paused: `rechannel resume` first")
+OVERTAKEN = NotReady(
+    "overtaken", "something was ordered or begun while the plan was made that it does not know of", transient=True
 )
 _HOT_STREAMS = 10
 _EXITS = {
@@ -70,6 +76,52 @@ def not_ready(ask: Ask, why: NotReady) -> Decision:
 def refused(ask: Ask, refusal: Refusal) -> Decision:
     """Return a refusal that needed no plan."""
     return _empty(ask, "refused", refusal.law, refusal.detail, [refusal])
+
+
+def no_report(application: str) -> NotReady:
+    """Say that nobody reports for an application."""
+    return NotReady("no-report", f"no link reports for application {application}", transient=True)
+
+
+def plan(
+    ask: Ask,
+    measured: Measured,
+    settings: Settings,
+    drained: Collection[str],
+    *,
+    asked: Callable[[Snapshot], Wish | Refusal] | None,
+    resting: float,
+    rates: Rates,
+    guard: Guard,
+) -> Decision:
+    """Model what was measured of an application and decide on it; may take minutes.
+
+    ``asked`` says what is wanted instead of a policy; ``drained``: nodes that are to hold no state.
+    """
+    report = measured.report
+    arguments = (measured.application, report, measured.batches, measured.windows, settings, ask.at, drained)
+    snapshot: Snapshot | NotReady
+    if ask.trigger in (DRAIN, ROLLBACK):  # what has to leave does so measured or not
+        nothing = NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
+        snapshot = build_snapshot(*arguments, whole=True) or nothing
+    else:
+        snapshot = take_snapshot(*arguments)
+    if isinstance(snapshot, NotReady):
+        return not_ready(ask, snapshot)
+    wish = asked(snapshot) if asked is not None else None
+    if isinstance(wish, Refusal):
+        return refused(ask, wish)
+    return decide(
+        ask,
+        snapshot,
+        settings,
+        in_flight=in_flight(report),
+        resting=resting,
+        notes=[f"the link says: {problem}" for problem in report.problems],
+        rates=rates,
+        wish=wish,
+        guard=guard,
+    )
 
 
 def decide(

@@ -15,6 +15,7 @@ import structlog
 from rechannel.conf.settings import Settings
 from rechannel.daemon.following import Migration, in_flight
 from rechannel.daemon.lead import Lead
+from rechannel.daemon.memory import Memory
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, MessageError, body_of
 from rechannel.wire.signing import SignatureError, Signer
@@ -28,10 +29,18 @@ class Migrations:
     """What is wanted of each application's link and not yet reached. ``clock`` in seconds since the epoch."""
 
     def __init__(
-        self, settings: Settings, store: Store, signer: Signer, author: Author, lead: Lead, clock: Callable[[], float]
+        self,
+        settings: Settings,
+        store: Store,
+        signer: Signer,
+        author: Author,
+        lead: Lead,
+        clock: Callable[[], float],
+        memory: Memory | None = None,
     ) -> None:
-        self.running: dict[str, Migration] = {}
-        self.ended: dict[str, float] = {}  # application -> end of its last migration
+        memory = memory or Memory()
+        self.running: dict[str, Migration] = memory.table()
+        self.ended: dict[str, float] = memory.table()  # application -> end of its last migration
         self.rejected = 0  # desired placements found in Redis that we did not sign
         self._settings = settings
         self._store = store
@@ -39,9 +48,9 @@ class Migrations:
         self._author = author
         self._lead = lead
         self._clock = clock
-        self._rests: dict[str, float] = {}  # application -> seconds of rest after its last migration
-        self._mistakes: dict[str, int] = {}  # application -> migrations in a row that had to go back
-        self._examined: set[str] = set()  # applications whose desired placement this leader has looked at
+        self._rests: dict[str, float] = memory.table()  # application -> seconds of rest after its last migration
+        self._mistakes: dict[str, int] = memory.table()  # application -> migrations in a row that had to go back
+        self._examined: dict[str, None] = memory.table()  # whose desired placement this leader has looked at
         self._log = structlog.get_logger("rechannel.controller")
 
     def take(self, settings: Settings) -> None:
@@ -114,7 +123,7 @@ class Migrations:
         """Return the applications whose desired placement is still to be looked at; all of them if ``anew``."""
         if anew:
             self._examined.clear()
-        return sorted(applications - self._examined)
+        return sorted(applications - self._examined.keys())
 
     @property
     def idle(self) -> bool:
@@ -154,7 +163,7 @@ class Migrations:
     def adopt(self, application: str, report: LinkReport) -> None:
         """Go on with the migration that a leader before us began, or learn when the last one was."""
         found = self._store.get(keys.DESIRED, application)
-        self._examined.add(application)
+        self._examined[application] = None
         if found is None:
             return
         try:

@@ -10,16 +10,17 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from rechannel.daemon.aftermath import Aftermath, Undo
+from rechannel.daemon.choosing import ROLLBACK
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.following import in_flight
 from rechannel.daemon.leader import Leader
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.outcome import KEPT
 from rechannel.daemon.triggers import Guard
 from rechannel.daemon.wishes import back
 from rechannel.migration.moves import MoveState
 from rechannel.wire.messages import Decision
 
-ROLLBACK = "rollback"  # the trigger that stands for a migration that goes back
 _RETRY_EVERY = 10.0  # seconds between two tries of a rollback
 _PATIENCE = 600.0  # seconds in which a rollback has to become possible
 
@@ -38,8 +39,9 @@ class Undoing:
         guard: Guard,
         clock: Callable[[], float],
         steady: Callable[[], float],
+        memory: Memory,
     ) -> None:
-        self.waiting: dict[str, Undo] = {}
+        self.waiting: dict[str, Undo] = memory.table()
         self._leader = leader
         self._collector = collector
         self._aftermath = aftermath
@@ -116,8 +118,8 @@ class Undoing:
             apply=True,
             asked=lambda snapshot: back(undo.decision, snapshot),
         )
-        if decision.outcome != "not-ready":
-            self.waiting.pop(application, None)
+        if decision.outcome != "not-ready" and self.waiting.get(application) is undo:
+            del self.waiting[application]
         return decision
 
     def _regressed(self, application: str, undo: Decision | None) -> None:

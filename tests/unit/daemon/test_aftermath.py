@@ -56,13 +56,13 @@ def tell(world: World, decision: str, move: DesiredMove, before: str, after: str
         batch=number,
         at=world.clock(),
     )
-    world._send(keys.JOURNAL, APP, line)
+    world._send(keys.JOURNAL, world.application, line)
 
 
 def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 400, number: int = 10) -> None:
     """All desired moves land, a step in each batch; then come ``batches`` more that last ``settled`` seconds each."""
     clock = world.clock
-    desired = wanted(world.store)
+    desired = wanted(world.store, world.application)
     for move in desired.moves:
         tell(world, desired.decision, move, "", "planned", "accepted", -1)
     steps = sorted({move.step for move in desired.moves})
@@ -75,7 +75,7 @@ def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 40
         busy = {move.partition: 0.1 + LOAD for move in moved}
         made = batch(at, world.placement, busy, end=clock())
         made = msgspec.structs.replace(made, start=clock() - lasts, end=clock(), input_rows=rows)
-        world._send(keys.BATCHES, APP, made)
+        world._send(keys.BATCHES, world.application, made)
         for move in moved:
             tell(world, desired.decision, move, "steered", "drained", "landed", at)
     world.obey("drained")

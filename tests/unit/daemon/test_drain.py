@@ -114,6 +114,7 @@ def test_a_drain_waits_while_all_is_paused(leader, store):
     leader.follow()
     assert desired(store) is None
     leader.pause(False)
+    leader.follow()
     assert desired(store) is not None
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import RescheduleSettings, Settings
+from rechannel.daemon.memory import FORGOTTEN_AFTER, Memory
 from rechannel.daemon.triggers import (
     AGREEMENTS,
     BUDGET,
@@ -26,6 +27,7 @@ from rechannel.daemon.triggers import (
     within_hour,
 )
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
+from unit.daemon.fakes import FakeClock
 
 APP = "app-1"
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
@@ -170,13 +172,16 @@ def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None
 
 
 def test_who_is_silent_for_long_is_forgotten_but_for_the_budget() -> None:
-    guard, overload = Guard(rules(moves_per_hour=3)), Overload()
+    clock = FakeClock(0.0)
+    memory = Memory(clock)
+    guard, overload = Guard(rules(moves_per_hour=3), memory), Overload(memory)
+    memory.hear([APP, "app-2"])
     guard.take("app-2", decision(NOON, "refused", "gate", trigger="overload"))
     guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
     guard.take("app-2", decision(NOON, "applied", moves=moves(1, 2, 3)))
     overload.see("app-2", [Measure("executor 1", 2.0, 1.0, "busy")], dataclasses.replace(RULES, overload_windows=1))
-    for part in (guard, overload):
-        part.keep({APP})
+    clock.sleep(FORGOTTEN_AFTER)
+    memory.hear([APP])
     assert guard.cooling("overload", APP, NOON + 1) is not None
     assert guard.cooling("overload", "app-2", NOON + 1) is None
     assert guard.room(NOON + 1) == 0
