@@ -14,7 +14,6 @@ stayed so for a while, as long as a drained node holds state, and when a migrati
 
 from __future__ import annotations
 
-import functools
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -35,22 +34,20 @@ from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.occasions import Occasions
 from rechannel.daemon.orders import Orders, left_on
 from rechannel.daemon.planning import Aside, Mutex, Planning
+from rechannel.daemon.plans import Asked, Plans
 from rechannel.daemon.readiness import Readiness
 from rechannel.daemon.requests import Desk
 from rechannel.daemon.seen import Seen, look
-from rechannel.daemon.snapshot import NotReady, Snapshot
+from rechannel.daemon.snapshot import NotReady
 from rechannel.daemon.telling import Telling
-from rechannel.daemon.triggers import BY_ITSELF, TIMEOUT
+from rechannel.daemon.triggers import TIMEOUT
 from rechannel.daemon.undoing import Undoing
-from rechannel.daemon.wishes import Wish
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store, StoreError
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
-
-Asked = Callable[[Snapshot], Wish | Refusal]
 
 
 class Controller:
@@ -85,6 +82,7 @@ class Controller:
         self._aftermath = Aftermath(settings, store, self._author, clock, steady, memory)
         self.occasions = Occasions(self, store, signer, self._author, clock, steady, memory)
         self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock, steady, memory)
+        self._plans = Plans(self, self._collector, self._aftermath, clock)
         self._telling = Telling(memory)
         self._lock = Mutex()
         self._aside = aside or Aside()
@@ -183,9 +181,9 @@ class Controller:
             why = NotReady("not-leading", "this controller does not lead", transient=True)
             if not self._acts():
                 return deciding.not_ready(ask, why)
-            decision = self._prepared(ask, application, asked)
+            decision = self._plans.prepare(ask, application, asked)
             if not isinstance(decision, Decision):
-                make, epoch, orders = decision, self.lead.epoch, self._ordered(application)
+                make, epoch, basis = decision, self.lead.epoch, self._plans.basis(application)
                 with self.planning.of(application), self._lock.released():
                     decision = make()
                 if not self.lead.still_holds():  # the process was held up meanwhile
@@ -193,7 +191,7 @@ class Controller:
                     return deciding.not_ready(ask, why)
                 if not self._acts() or self.lead.epoch != epoch:
                     return deciding.not_ready(ask, why)
-                decision = self._overtaken(ask, application, orders, decision) or decision
+                decision = self._plans.overtaken(ask, application, basis, decision) or decision
             self._publish(decision, application)
             return decision
 
@@ -410,60 +408,6 @@ class Controller:
         """Give the lead up, so that a stand-by takes over at once."""
         with self._lock:
             self.lead.release()
-
-    def _prepared(self, ask: Ask, application: str, asked: Asked | None) -> Decision | Callable[[], Decision]:
-        """Return a decision that needs no plan, or else what makes the plan, without reading anything that changes."""
-        if ask.apply and self.lead.paused:
-            return deciding.refused(ask, deciding.PAUSED)
-        self._collector.refresh()
-        facts = self._collector.gather(application)
-        if facts is None:
-            return deciding.not_ready(ask, deciding.no_report(application))
-        busy = self.migrations.busy(application, facts.report, ask.at)
-        if busy:
-            return deciding.not_ready(ask, NotReady("migration-running", busy, transient=True))
-        resting = self.migrations.resting(application, ask.at)
-        if ask.apply and ask.trigger == "timeout" and not resting and self._aftermath.awaits(application):
-            words = "what the last migration brought is not known yet: its queries have not settled"
-            return deciding.not_ready(ask, NotReady("outcome-awaited", words, transient=True))
-        return functools.partial(
-            deciding.plan,
-            ask,
-            facts,
-            self.settings,
-            self.orders.nodes,
-            asked=asked,
-            resting=resting,
-            rates=self._aftermath.rates(),
-            guard=self.occasions.guard.copy(),
-        )
-
-    def _ordered(self, application: str) -> tuple[object, ...]:
-        """What a plan for an application must know: it is out of date where this is another once it is made."""
-        undo, migration = self.undoing.waiting.get(application), self.migrations.running.get(application)
-        return (
-            self.orders.nodes,
-            undo and undo.decision.decision,
-            migration and migration.desired.decision,
-            frozenset(self.occasions.pending.plans) - self.occasions.pending.settled.keys(),
-        )
-
-    def _overtaken(self, ask: Ask, application: str, orders: tuple[object, ...], made: Decision) -> Decision | None:
-        """Return what is decided instead of what was planned, where that is out of date by now."""
-        if ask.apply and self.lead.paused:
-            return deciding.refused(ask, deciding.PAUSED)
-        if application not in self._collector.reports:
-            return deciding.not_ready(ask, deciding.no_report(application))
-        if self._ordered(application) != orders:
-            return deciding.not_ready(ask, deciding.OVERTAKEN)
-        if made.outcome == "applied" and ask.trigger in BY_ITSELF:
-            now, guard = self._clock(), self.occasions.guard
-            room = guard.room(now)
-            if room is not None and len(made.moves) > room:
-                return deciding.not_ready(ask, deciding.OVERTAKEN)
-            if (period := guard.excluded(now)) is not None:
-                return deciding.refused(ask, period)
-        return None
 
     def _publish(self, decision: Decision, application: str) -> None:
         self._last_sentence = f"{application}: {decision.sentence}"
