@@ -114,6 +114,11 @@ class Aftermath:
                 return known
         return None
 
+    def undone_last(self, application: str) -> Decision | None:
+        """Return the rollback that is the last decision to have moved something; None where it is another one."""
+        applied = _applied(application, kept_decisions(self._store))
+        return applied[0] if applied and applied[0].undoes else None
+
     def awaits(self, application: str) -> bool:
         """Whether the outcome of an application's last migration is still to come."""
         return application in self._awaited

@@ -130,6 +130,9 @@ class Controller:
                 paused = self.orders.adopt({name: reports[name] for name in unseen})
                 if paused and not self.lead.paused:
                     self.lead.pause(True)
+            for name, decision in kept:
+                if decision.outcome == "applied":
+                    self.migrations.learn(name, decision)
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
             self._each(unseen, lambda name: self.undoing.adopt(name, kept))
             self._adopted = True
@@ -321,10 +324,21 @@ class Controller:
                 known = ", ".join(sorted(self.orders.nodes)) or "none"
                 raise ValueError(f"node {node} is not drained; drained are {known}")
             self._publish_orders(before)
-            self._last_sentence = f"{node} may hold state again; the next decision gives it its share"
+            for name, report in self._collector.refresh().items():
+                if any(info.host == node for info in report.executors):
+                    self.occasions.undrained(name)
+            self._last_sentence = f"{node} may hold state again; {self._comes()}"
             self._log.info("undrain", node=node, user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
+
+    def _comes(self) -> str:
+        """Say what comes of a node that may hold state again."""
+        if self.lead.paused:
+            return "paused: nothing moves there before `rechannel resume`"
+        if self.settings.reschedule.mode != "apply":
+            return "mode observe: nothing moves there by itself, `rechannel rebalance --apply` moves what pays"
+        return f"it is decided on in about {self.occasions.settling:.0f} s, without a cool-down: what pays moves there"
 
     def stop(self, application: str, *, user: str, reason: str) -> str:
         """End the running migration of an application, or of all (""), at the next boundary; ValueError without one."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.choosing import DRAIN, ROLLBACK, parameters_for
+from rechannel.daemon.choosing import DRAIN, ROLLBACK, SAVED_PLAN, parameters_for
 from rechannel.daemon.collect import Facts as Measured
 from rechannel.daemon.exits import Exit
 from rechannel.daemon.following import in_flight
 from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
-from rechannel.daemon.triggers import BY_ITSELF, Guard
+from rechannel.daemon.triggers import BY_ITSELF, CONTINUATION, Guard
 from rechannel.daemon.wishes import Wish
 from rechannel.migration.plan.manager import Disposition, Facts, dispose
 from rechannel.migration.plan.price import Rates
@@ -91,6 +91,7 @@ def plan(
     *,
     asked: Callable[[Snapshot], Wish | Refusal] | None,
     resting: float,
+    rest: tuple[float, str],
     rates: Rates,
     guard: Guard,
 ) -> Decision:
@@ -117,6 +118,7 @@ def plan(
         settings,
         in_flight=in_flight(report),
         resting=resting,
+        rest=rest,
         notes=[f"the link says: {problem}" for problem in report.problems],
         rates=rates,
         wish=wish,
@@ -131,6 +133,7 @@ def decide(
     *,
     in_flight: frozenset[tuple[str, int, int]] = frozenset(),
     resting: float = 0.0,
+    rest: tuple[float, str] | None = None,
     notes: Sequence[str] = (),
     rates: Rates | None = None,
     wish: Wish | None = None,
@@ -138,9 +141,9 @@ def decide(
 ) -> Decision:
     """Decide on one application.
 
-    ``resting``: seconds of its cool-down that are left; ``rates``: what loading costs, by the settings where None;
-    ``wish``: a placement that is asked for instead of what the policy would propose; ``guard``: what holds the
-    controller back where it acts by itself, and warns of what an order goes against.
+    ``resting``: seconds of its cool-down that are left, ``rest``: how long it is in all, and why; ``rates``: what
+    loading costs, by the settings where None; ``wish``: a placement that is asked for instead of what the policy would
+    propose; ``guard``: what holds the controller back where it acts by itself, and warns of what an order goes against.
     """
     room = guard.room(ask.at) if guard is not None and ask.apply and ask.trigger in BY_ITSELF else None
     if rates is not None:  # what was measured takes the place of what was set, for the policy too
@@ -160,6 +163,7 @@ def decide(
         queries=snapshot.queries,
         in_flight=in_flight,
         resting=resting,
+        rest=rest,
         loads=snapshot.loads,
         batch_seconds=snapshot.batch_seconds,
         batch_period=snapshot.batch_period,
@@ -219,6 +223,8 @@ def _held_back(
     """What a costly plan of nobody's still waits for."""
     if guard is None or not ask.apply or ask.trigger not in BY_ITSELF or not disposed.moves:
         return None
+    if ask.trigger == CONTINUATION:  # the first part of it was agreed on
+        return None
     total = sum(stage.n for stage in snapshot.workload.placeable)
     cost = disposed.verdict.cost if disposed.verdict else 0.0
     return guard.agreement(snapshot.application, disposed.moves, cost, total, ask.at, batches)
@@ -261,7 +267,7 @@ def _wanted(
     A drain's policy may find no room where another one does: what has to leave is not left for that.
     """
     if wish is not None:
-        return "rollback" if wish.undoes else "saved plan", wish.placement, wish.notes
+        return "rollback" if wish.undoes else SAVED_PLAN, wish.placement, wish.notes
     drain = ask.trigger == DRAIN
     said: list[str] = []
 

@@ -53,6 +53,10 @@ class Joining:
         if watched.decided_for is None:
             watched.decided_for = executors
 
+    def undrained(self, application: str) -> None:
+        """Take executors that may hold partitions again as a change, though they were there at the last decision."""
+        self._watched.setdefault(application, _Watched()).decided_for = frozenset()
+
     def see(self, application: str, executors: frozenset[str]) -> None:
         """Take in the executors that may hold partitions now."""
         watched = self._watched.setdefault(application, _Watched())

@@ -1,8 +1,9 @@
 """The occasions on which the leader decides without being asked at that moment, and what then holds it back.
 
-They are, in this order: a drained node that holds state; a saved plan whose time has come; executors that joined or
-left; an overload; and the timeout, which the controller itself counts. The first two are orders: nothing but the laws
-holds them back. The others are decided on by `by_itself`, which keeps every reason not to, once for each period.
+They are, in this order: a drained node that holds state; a saved plan whose time has come; a plan that was cut to the
+moves of one migration, and goes on; executors that joined or left; an overload; and the timeout, which the controller
+itself counts. The first two are orders: nothing but the laws holds them back. The others are decided on by `by_itself`,
+which keeps every reason not to, once for each period.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rechannel.daemon.orders import left_on
 from rechannel.daemon.pending import PENDING, Pending
 from rechannel.daemon.snapshot import Snapshot
 from rechannel.daemon.triggers import (
+    CONTINUATION,
     EXECUTORS,
     HELD_BACK,
     OVERLOAD,
@@ -66,6 +68,7 @@ class Occasions:
         # application -> query -> last batch that was looked at
         self._batches: dict[str, dict[str, int]] = memory.table()
         self._looked: dict[str, float] = memory.table()  # application -> last window in which it was looked at
+        self._continue_at: dict[str, float] = memory.table()  # application -> when a cut plan is gone on with, at least
         self._drain_at: dict[str, float] = memory.table()  # application -> when its drains are decided on again
         self.take(leader.settings)
 
@@ -130,6 +133,9 @@ class Occasions:
             return
         if resting:
             return
+        if left := migrations.continues(application, now):
+            self._continue(application, left, waited)
+            return
         if self._joining.due(application):
             decision = self.by_itself(EXECUTORS, application)
             if decision is not None and not self._held(decision):
@@ -140,6 +146,20 @@ class Occasions:
             decision = self.by_itself(OVERLOAD, application, words)
             if decision is not None and not self._held(decision):
                 self._overload.decided(application, decision, waited, figures_last(self._leader.settings))
+
+    def _continue(self, application: str, left: int, waited: float) -> None:
+        if self._leader.settings.reschedule.mode != "apply" or waited < self._continue_at.get(application, 0.0):
+            return
+        self._continue_at[application] = waited + _RETRY_EVERY
+        words = f"the plan before was cut to migration.max_moves, and kept: at most {left} more moves may follow"
+        decision = self.by_itself(CONTINUATION, application, words)
+        if decision is not None and decision.outcome not in ("applied", "not-ready") and not self._held(decision):
+            self._leader.migrations.spoiled(application)  # there is no more to gain
+
+    @property
+    def settling(self) -> float:
+        """Seconds for which a set of executors has to stay as it is before it is decided on."""
+        return self._joining.settle
 
     def usable(self, report: LinkReport) -> frozenset[str]:
         """Return the executors that may hold partitions."""
@@ -188,6 +208,11 @@ class Occasions:
         for plan, why in self.pending.over(self._clock()):
             self._settle(plan, pending.passed(plan, why), plan.user, plan.reason)
         self.pending.publish(self._leader.epoch)
+
+    def undrained(self, application: str) -> None:
+        """Decide on an application that may use a node again as soon as its executors stay the same for a while."""
+        self._leader.migrations.rested(application)
+        self._joining.undrained(application)
 
     def order_changed(self) -> None:
         """Decide on drains at once: another one was ordered."""

@@ -61,6 +61,7 @@ class Plans:
             leader.orders.nodes,
             asked=asked,
             resting=resting,
+            rest=leader.migrations.rest(application),
             rates=self._aftermath.rates(),
             guard=leader.occasions.guard.copy(),
         )

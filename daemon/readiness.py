@@ -15,7 +15,7 @@ from rechannel.daemon.cpu_share import CpuShare
 from rechannel.daemon.leader import Leader
 from rechannel.daemon.memory import Memory
 from rechannel.daemon.occasions import Occasions
-from rechannel.daemon.snapshot import NotReady, Snapshot, measured_only, take_snapshot, unready
+from rechannel.daemon.snapshot import NotReady, Snapshot, measured_only, silence, take_snapshot, unready
 
 _SHARE = 0.2  # of a core, for each application
 _LONGEST_REST = 30.0  # seconds from one look to the next: an overload is to be seen several times in a row
@@ -94,7 +94,10 @@ class Readiness:
             return
         began, settings = self._steady(), measured_only(self._leader.settings)
         arguments = (application, facts.report, facts.batches, facts.windows, settings, self._clock())
-        if began < self._not_before.get(application, began) and unready(*arguments) is None:
+        if (
+            began < self._not_before.get(application, began)
+            and unready(facts.report, facts.batches, settings, self._clock()) is None
+        ):
             return
         drained = self._leader.orders.nodes
         with self._released(), CpuShare(_SHARE, _LONGEST_REST, self._busy) as work:
@@ -114,4 +117,5 @@ class Readiness:
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = sum(stage.n for stage in found.workload.placeable)
         held = self._occasions.guard.words(application, now)
-        return f"ready: {placed} partitions on {found.cluster.size} executors{rest}{held}"
+        missing = f"; {words}" if (words := silence(found.coverage)) else ""
+        return f"ready: {placed} partitions on {found.cluster.size} executors{rest}{held}{missing}"

@@ -54,6 +54,10 @@ class Leader(Protocol):
         """The epoch it leads in."""
 
     @property
+    def paused(self) -> bool:
+        """Whether everything is paused."""
+
+    @property
     def applications(self) -> list[str]:
         """Applications it knows."""
 
@@ -137,7 +141,7 @@ class Desk:
             "resume": lambda request: self._pause(request, False),
             "stop": self._stop,
             "drain": self._drain,
-            "undrain": lambda request: self._end(request, "node", self._leader.undrain),
+            "undrain": self._undrain,
         }
 
     def forget(self) -> None:
@@ -419,6 +423,13 @@ class Desk:
         except ValueError as error:
             return _no(request, str(error))
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"node": given["node"]})
+
+    def _undrain(self, request: Request) -> Reply:
+        reply = self._end(request, "node", self._leader.undrain)
+        if reply.code == Exit.DONE:  # whether what the sentence promises needs an order
+            acts = self._leader.settings.reschedule.mode == "apply" and not self._leader.paused
+            reply = msgspec.structs.replace(reply, data={**reply.data, "moves_by_itself": acts})
+        return reply
 
     def _end(self, request: Request, what: str, order: Callable[..., str]) -> Reply:
         """End something by its name, which stands among the arguments as ``what``."""

@@ -4,10 +4,11 @@ Pure: messages and a time in, numpy model out. Keys of placeable stages are ``<q
 cannot be moved now (its link reports a problem, or it has too few batches) still loads its executors: its stages
 count as floating, as they were observed.
 
-An executor that the link lists but no agent reports freshly stays in the model, since its tasks are measured by the
-driver's event stream; it counts against ``reschedule.coverage``. An executor's speed is 1 unless it is known to be
-slower or faster than the others (`rechannel.policies.service_rate`); that it is slower while it is new is not held
-against it (``reschedule.warm_up``), or an executor that joins would get next to nothing until the next decision.
+What tasks take is measured by the driver's event stream. Agents add the sizes of streams: where one is silent, those
+are taken as unknown, which is noted, and everything is decided on all the same. An executor's speed is 1 unless it is
+known to be slower or faster than the others (`rechannel.policies.service_rate`); that it is slower while it is new is
+not held against it (``reschedule.warm_up``), or an executor that joins would get next to nothing until the next
+decision.
 Executors of drained nodes, and those about to be released, are in the model but not available.
 """
 
@@ -29,6 +30,7 @@ from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
 
 _USUAL = 20  # batches that say what is usual
+_NAMED = 5  # silent nodes, at most
 
 Windows = Mapping[str, Sequence[AgentWindow]]
 
@@ -96,7 +98,7 @@ def take_snapshot(
     drained: Collection[str] = (),
 ) -> Snapshot | NotReady:
     """Build the model of an application, or say why it cannot be decided on. ``drained``: nodes to hold no state."""
-    reason = unready(application, report, batches, windows, settings, now)
+    reason = unready(report, batches, settings, now)
     if reason is not None:
         return reason
     built = build_snapshot(application, report, batches, windows, settings, now, drained)
@@ -137,6 +139,9 @@ def build_snapshot(
         speed=np.where(cold, 1.0, rates.speed),
         available=np.array([info.host not in drained and info.executor not in report.releasing for info in infos]),
     )
+    coverage = coverage_of(application, report, windows, settings, now)
+    fresh = fresh_usage(application, windows, settings, now)
+    silent = frozenset(info.executor for info in infos if info.executor not in fresh)
     sent = {
         row.map_task: row
         for node in windows.values()
@@ -160,7 +165,7 @@ def build_snapshot(
         elif last:
             placeable = not query.problem and len(last) >= settings.reschedule.batches
             model = observed.model_query(
-                query, last, sent, executors, placeable=placeable, now=now, speed=rates.speed, room=room
+                query, last, sent, executors, placeable=placeable, now=now, speed=rates.speed, room=room, silent=silent
             )
             room -= sum(stream.volume.size for stream in model.streams)
         else:
@@ -192,11 +197,12 @@ def build_snapshot(
         durations,
         periods,
         {name: _usual([batch for batch in batches if batch.query == name]) for name in durations},
-        coverage_of(application, report, windows, settings, now),
+        coverage,
         rates,
         loads,
-        observed.shuffles_seen(batches, sent, _spans(application, windows, settings)),
-        tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items()))
+        observed.shuffles_seen(batches, sent, _spans(application, windows, settings)) if coverage.fresh else None,
+        ((missing,) if (missing := silence(coverage)) else ())
+        + tuple(f"{reason}: {count}, not counted" for reason, count in sorted(skipped.items()))
         + _slow(cluster, rates)
         + tuple(f"forecast: {one.sentence()}" for one in used if one.used),
         outlooks,
@@ -312,14 +318,7 @@ def stale_after(settings: Settings) -> float:
     return settings.agent.window * (settings.reschedule.windows + 1)
 
 
-def unready(
-    application: str,
-    report: LinkReport,
-    batches: Sequence[BatchReport],
-    windows: Windows,
-    settings: Settings,
-    now: float,
-) -> NotReady | None:
+def unready(report: LinkReport, batches: Sequence[BatchReport], settings: Settings, now: float) -> NotReady | None:
     """Say why an application cannot be decided on, without building its model; None where nothing stands against it."""
     if not report.executors:
         return NotReady("no-executors", "the application has no executors", transient=True)
@@ -344,16 +343,17 @@ def unready(
             transient=True,
             ready_in=wait,
         )
-    coverage = coverage_of(application, report, windows, settings, now)
-    if coverage.share < settings.reschedule.coverage:
-        return NotReady(
-            "stale-agents",
-            f"fresh figures for {coverage.fresh} of {coverage.total} executors ({coverage.share:.0%}, "
-            f"reschedule.coverage wants {settings.reschedule.coverage:.0%}); no agent reports from node"
-            f"{'s' if len(coverage.silent) > 1 else ''} {', '.join(coverage.silent)}",
-            transient=True,
-        )
     return None
+
+
+def silence(coverage: Coverage) -> str:
+    """Say whose figures are missing, and what that means; "" where none are."""
+    if not coverage.silent:
+        return ""
+    nodes = f"node{'s' if len(coverage.silent) > 1 else ''} {', '.join(coverage.silent[:_NAMED])}"
+    more = f" and {len(coverage.silent) - _NAMED} more" if len(coverage.silent) > _NAMED else ""
+    whose = "any node" if not coverage.fresh else f"{nodes}{more}"
+    return f"no agent reports from {whose}: the sizes of streams from there are taken as unknown"
 
 
 def _executor_order(info: ExecutorInfo) -> tuple[int, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from rechannel.daemon.choosing import DRAIN, ROLLBACK
 from rechannel.daemon.memory import Memory
 from rechannel.daemon.pending import PENDING
-from rechannel.daemon.triggers import EXECUTORS, HELD_BACK, OVERLOAD
+from rechannel.daemon.triggers import CONTINUATION, EXECUTORS, HELD_BACK, OVERLOAD
 from rechannel.wire.messages import Decision
 
 _ORDERED = frozenset({DRAIN, ROLLBACK, PENDING})
-_RETRIED = _ORDERED | {EXECUTORS, OVERLOAD}  # the triggers that try again within seconds
+_RETRIED = _ORDERED | {CONTINUATION, EXECUTORS, OVERLOAD}  # the triggers that try again within seconds
 
 
 class Telling:

@@ -23,7 +23,8 @@ from rechannel.daemon.memory import Memory
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
 TIMEOUT, EXECUTORS, OVERLOAD = "timeout", "executors", "overload"
-BY_ITSELF = frozenset({TIMEOUT, EXECUTORS, OVERLOAD})
+CONTINUATION = "continuation"  # of a plan that was cut to the moves of one migration
+BY_ITSELF = frozenset({TIMEOUT, EXECUTORS, OVERLOAD, CONTINUATION})
 EXCLUDED, COOLING, BUDGET, AGREEMENTS = "excluded", "trigger-cooldown", "budget", "agreements"
 HELD_BACK = frozenset({EXCLUDED, COOLING, BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds

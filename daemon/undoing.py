@@ -22,6 +22,7 @@ from rechannel.migration.moves import MoveState
 from rechannel.wire.messages import Decision
 
 _RETRY_EVERY = 10.0  # seconds between two tries of a rollback
+_AGAIN = 300.0  # seconds in which a second rollback has to name what it means
 _PATIENCE = 600.0  # seconds in which a rollback has to become possible
 
 
@@ -53,9 +54,17 @@ class Undoing:
     def order(self, application: str, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
         """Undo a decision ("": the last one that was not undone); ValueError where there is none.
 
+        ValueError too where one was undone a moment ago and none is named: nobody goes back two decisions by accident.
+
         Returns a sentence, and the decision to go back where there is one already.
         """
         found = self._aftermath.undoable(application, decision)
+        before = self._aftermath.undone_last(application) if not decision else None
+        if before is not None and 0 <= self._clock() - before.at < _AGAIN:
+            ago = f"{before.undoes} was rolled back {self._clock() - before.at:.0f} s ago, by {before.decision}"
+            if found is None:
+                raise ValueError(f"{ago}; nothing before it is left to undo")
+            raise ValueError(f"{ago}; to undo {found.decision} too, name it with --decision")
         if found is None:
             left = "" if decision else " that was not undone"
             which = decision or "of the last days"
@@ -83,6 +92,8 @@ class Undoing:
         outcome, undo = found
         if outcome.verdict == KEPT:
             self._leader.migrations.kept(application)
+        else:
+            self._leader.migrations.spoiled(application)
         self._regressed(application, undo)
 
     def adopt(self, application: str, kept: Sequence[tuple[str, Decision]]) -> None:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.controller import Controller
+from rechannel.daemon.exits import Exit
 from rechannel.daemon.orders import left_on
 from rechannel.wire import keys
 from rechannel.wire.messages import Drain, Envelope, MoveView, StandingOrders, encode
@@ -34,6 +35,7 @@ from unit.daemon.fakes import (
     settings,
     wanted,
 )
+from unit.daemon.test_aftermath import land
 
 NODE = "127.0.0.5"  # holds partitions 10 and 11
 
@@ -83,7 +85,7 @@ def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, 
         go_on(world, 30)
         leader.observe()
         leader.follow()
-    assert len(decisions(store)) == made, "nothing is left to do"
+    assert "drain" not in [decision.trigger for decision in decisions(store)][made:], "nothing is left to do"
 
 
 def test_what_is_abandoned_is_tried_again_but_not_at_once(leader, store, world):
@@ -198,8 +200,65 @@ def test_undrain_and_its_mistakes(leader, store):
     with pytest.raises(ValueError, match="is not drained; drained are none"):
         leader.undrain(NODE, user="op", reason="")
     drain(leader)
-    assert "next decision" in leader.undrain(NODE, user="op", reason="")
+    leader.undrain(NODE, user="op", reason="")
     assert orders(store).drains == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "paused", "text", "acts"),
+    [
+        ("apply", False, "it is decided on in about 10 s, without a cool-down: what pays moves there", True),
+        ("observe", False, "mode observe: nothing moves there by itself, `rechannel rebalance --apply`", False),
+        ("apply", True, "paused: nothing moves there before `rechannel resume`", False),
+    ],
+)
+def test_undrain_says_what_comes_of_it(store, clock, world, mode, paused, text, acts):
+    world.ready()
+    leader = controller(store, clock, settings(mode))
+    leader.observe()
+    drain(leader)
+    leader.lead.pause(paused)
+    request(store, "undrain", node=NODE)
+    leader.answer_requests()
+    answer = reply(store)
+    assert answer.code == Exit.DONE
+    assert answer.sentence.startswith(f"{NODE} may hold state again; {text}")
+    assert answer.data == {"node": NODE, "moves_by_itself": acts}
+
+
+@pytest.mark.parametrize("stand_by", [False, True])
+def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain(store, clock, world, stand_by):
+    """What `undrain` promises comes true at once, though the drain and a migration before it have just ended."""
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    leader.decide_all()
+    land(world)
+    leader.observe()
+    leader.follow()
+    assert leader.migrations.resting(APP, clock()) > 0
+    drain(leader)
+    leader.follow()
+    assert decisions(store)[-1].trigger == "drain"
+    before = leader.migrations.ended[APP]
+    land(world, number=40)
+    if stand_by:
+        leader.close()
+        leader = controller(store, clock, name="b")
+    leader.observe()
+    leader.follow()
+    if not stand_by:
+        assert leader.migrations.ended == {APP: before}, "the drain is followed by no rest of its own"
+    assert left_on(leader._collector.reports[APP], [NODE]) == {NODE: 0}
+    leader.undrain(NODE, user="op", reason="")
+    assert leader.migrations.resting(APP, clock()) == 0
+    for _ in range(6):
+        go_on(world, 3)
+        leader.observe()
+        leader.follow()
+    last = decisions(store)[-1]
+    assert (last.trigger, last.outcome) == ("executors", "applied"), last.sentence
+    assert "3" in {move.target for move in last.moves}
 
 
 def test_the_last_node_is_not_drained(leader):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -232,13 +233,44 @@ def test_not_ready_before_enough_batches_says_how_long() -> None:
     assert not_ready(batches=[]).ready_in is None
 
 
-def test_not_ready_when_agents_are_silent_names_their_nodes() -> None:
-    found = not_ready(windows={**WINDOWS, "127.0.0.3": [], "127.0.0.5": [window(3, end=NOW - 21)]})
-    assert (found.code, found.transient) == ("stale-agents", True)
-    assert found.sentence == (
-        "fresh figures for 2 of 4 executors (50%, reschedule.coverage wants 95%); "
-        "no agent reports from nodes 127.0.0.3, 127.0.0.5"
-    )
+def test_silent_agents_hold_no_decision_up_and_are_named() -> None:
+    found = taken(windows={**WINDOWS, "127.0.0.3": [], "127.0.0.5": [window(3, end=NOW - 21)]})
+    assert found.coverage.silent == ("127.0.0.3", "127.0.0.5")
+    unknown = "the sizes of streams from there are taken as unknown"
+    assert found.notes == (f"no agent reports from nodes 127.0.0.3, 127.0.0.5: {unknown}",)
+    none = taken(windows={})
+    assert none.notes == (f"no agent reports from any node: {unknown}",)
+    assert none.shuffles_seen is None
+    assert none.workload.streams == ()
+    assert taken().notes == ()
+    for one in (found, none):
+        for mine, whole in zip(one.workload.stages, taken().workload.stages, strict=True):
+            assert mine.busy.tolist() == whole.busy.tolist()
+
+
+def test_nothing_is_said_of_shuffles_that_agents_reported_before_they_fell_silent() -> None:
+    sent = [streams_of(number) for number in (7, 8, 9)]
+    old = {node: [msgspec.structs.replace(window(e, end=NOW - 60), streams=sent[0])] for e, node in enumerate(WINDOWS)}
+    assert taken(windows=old).shuffles_seen is None
+
+
+def streams_of(number: int, executors: Sequence[int] = range(4)) -> list[StreamRow]:
+    """What the source tasks of a batch sent to each of four partitions."""
+    return [
+        StreamRow(application=APP, executor=str(e), shuffle=1, map_task=number * 1000 + e, sizes=[100, 200, 300, 400])
+        for e in executors
+    ]
+
+
+def test_what_a_silent_node_sent_speaks_neither_for_nor_against_its_executors() -> None:
+    rows = [row for number in (7, 8, 9) for row in streams_of(number, (0, 1, 2))]
+    windows = {**WINDOWS, "127.0.0.2": [window(0, streams=rows)]}
+    whole = taken(windows={**windows, "127.0.0.3": [window(1, streams=streams_of(7, (3,)))]})
+    (zero,) = whole.workload.streams
+    assert zero.volume[3].sum() < zero.volume[0].sum(), "a task of a node that reports and told nothing sent nothing"
+    (stream,) = taken(windows={**windows, "127.0.0.5": []}).workload.streams
+    assert stream.volume[3].tolist() == pytest.approx(stream.volume[0].tolist())
+    assert stream.volume[3].sum() > 0
 
 
 def test_another_applications_executor_of_the_same_name_covers_nothing() -> None:
