@@ -251,6 +251,23 @@ def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeSt
     assert judged(msgspec.structs.replace(decision, price=None))[0] == "not-judged"
 
 
+@pytest.mark.parametrize(("settled", "verdict"), [(4.9, "kept"), (5.2, "kept"), (5.4, "kept"), (5.6, "regressed")])
+def test_what_is_longer_than_predicted_is_a_mistake_only_if_it_is_longer_than_before_beyond_noise(
+    leader: Controller, store: FakeStore, world: World, settled: float, verdict: str
+) -> None:
+    """Before they lasted 5 s, and `gate.min_gain` of that is noise; 3 s were predicted."""
+    decision = leader.decide("operator", application=APP, apply=True)
+    assert decision.price is not None
+    bold = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, batch_after={"q1": 3.0}))
+    land(world, settled)
+    journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
+    batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
+    executors = {load.executor for load in decision.executors}
+    found = measure(bold, journal, batches, {"q1": "run-1"}, executors, CONFIG, world.clock())  # type: ignore[arg-type]
+    assert found is not None
+    assert found.verdict == verdict
+
+
 def later(batches: list[BatchReport], by: int) -> list[BatchReport]:
     return [msgspec.structs.replace(made, batch=made.batch + by) for made in batches]
 
