@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model import FloatArray, Stage, Stream
+from rechannel.policies.model import FloatArray, IntArray, Stage, Stream
 from rechannel.policies.service_rate import Observations
 from rechannel.wire.messages import BatchReport, QueryState, StageRun, StatefulStage, StreamRow, TaskRow
 
@@ -215,6 +215,24 @@ def observations(batches: Iterable[BatchReport], last: Mapping[str, int], execut
     table = np.concatenate(found).T
     stage, partition, executor = (column.astype(np.int64) for column in table[:3])
     return Observations(stage, partition, executor, table[3] > 0, table[4], table[5])
+
+
+def without_first(observed: Observations, first: IntArray) -> Observations:
+    """Leave out the ``first`` so many tasks, (E,), of each executor in each stage; tasks are in the order of time."""
+    key = observed.stage * len(first) + observed.executor
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.r_[True, np.diff(key[order]) != 0])
+    rank = np.empty(len(key), dtype=np.int64)
+    rank[order] = np.arange(len(key)) - np.repeat(begins, np.diff(np.r_[begins, len(key)]))
+    kept = (observed.executor < 0) | (rank >= first[observed.executor])
+    return Observations(
+        observed.stage[kept],
+        observed.partition[kept],
+        observed.executor[kept],
+        observed.now[kept],
+        observed.busy[kept],
+        observed.rows[kept],
+    )
 
 
 def shuffles_seen(

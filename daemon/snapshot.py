@@ -7,8 +7,8 @@ count as floating, as they were observed.
 What tasks take is measured by the driver's event stream. Agents add the sizes of streams: where one is silent, those
 are taken as unknown, which is noted, and everything is decided on all the same. An executor's speed is 1 unless it is
 known to be slower or faster than the others (`rechannel.policies.service_rate`); that it is slower while it is new is
-not held against it (``reschedule.warm_up``), or an executor that joins would get next to nothing until the next
-decision.
+not held against it (``reschedule.warm_up``, and its first tasks of each stage, where batches are rare), or an executor
+that joins would get next to nothing until the next decision.
 Executors of drained nodes, and those about to be released, are in the model but not available.
 """
 
@@ -25,10 +25,21 @@ import numpy as np
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import forecasting, observed
-from rechannel.policies.model import UNPLACED, BoolArray, Cluster, FloatArray, Placement, Stage, Stream, Workload
+from rechannel.policies.model import (
+    UNPLACED,
+    BoolArray,
+    Cluster,
+    FloatArray,
+    IntArray,
+    Placement,
+    Stage,
+    Stream,
+    Workload,
+)
 from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
 
+_COLD_TASKS = 3  # of each stage on each core of a new executor, until its code is compiled
 _USUAL = 20  # batches that say what is usual
 _NAMED = 5  # silent nodes, at most
 
@@ -129,6 +140,8 @@ def build_snapshot(
     last_of = {name: last_batches(query, batches, settings, now) for name, query in queries.items()}
     since = {name: last[0].batch for name, last in last_of.items() if last}
     observed_tasks = observed.observations((batch for batch in batches if batch.query in since), since, executors)
+    oldest = min((batch.start for batch in batches if batch.query in since), default=now)
+    observed_tasks = observed.without_first(observed_tasks, _cold_tasks(infos, oldest))
     rates = service_rates(observed_tasks, len(infos), settings.reschedule.slow_ratio)
     cold = _cold(infos, rates, settings.reschedule.warm_up, now)
     cluster = Cluster(
@@ -242,6 +255,16 @@ def _spans(application: str, windows: Windows, settings: Settings) -> dict[str, 
                     since, until = found.get(usage.executor, (window.start, window.end))
                     found[usage.executor] = min(since, window.start), max(until, window.end)
     return {name: (since, until - settings.agent.sample) for name, (since, until) in found.items()}
+
+
+def _cold_tasks(infos: Sequence[ExecutorInfo], oldest: float) -> IntArray:
+    """How many of an executor's first tasks of a stage say nothing of its speed, (E,); none where all are as new.
+
+    Of executors that were there before the ``oldest`` batch that is known, the first tasks are not known.
+    """
+    new = np.array([info.added >= oldest for info in infos])
+    count = np.array([_COLD_TASKS * max(1, info.cores) for info in infos], dtype=np.int64)
+    return np.asarray(np.where(new & ~new.all(), count, 0))
 
 
 def _cold(infos: Sequence[ExecutorInfo], rates: ServiceRates, warm_up: float, now: float) -> BoolArray:

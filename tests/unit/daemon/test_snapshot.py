@@ -374,3 +374,50 @@ def test_equal_executors_have_speed_one_and_no_note() -> None:
     found = taken()
     assert found.cluster.speed.tolist() == [1, 1, 1, 1]
     assert found.notes == ()
+
+
+def rare_batches(new_since: int, slow: dict[int, float]) -> tuple[list[BatchReport], LinkReport]:
+    """A batch every five minutes; executor 3 joins at one, and its tasks take so many times as long in each."""
+    made = []
+    for number in range(4, 10):
+        start = NOW - 300.0 * (10 - number)
+        there = range(4) if number >= new_since else range(3)
+        source = [
+            task(number * 1000 + 10 * e + copy, copy, str(e), run=1.0 * (slow.get(number, 1.0) if e == 3 else 1.0))
+            for e in there
+            for copy in range(2)
+        ]
+        state = [
+            task(
+                number * 1000 + 100 + p, p, str(p % len(there)), run=slow.get(number, 1.0) if p % len(there) == 3 else 1
+            )
+            for p in range(12)
+        ]
+        stages = [
+            StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source),
+            StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=state),
+        ]
+        made.append(BatchReport(query=QUERY, batch=number, start=start, end=start + 20, input_rows=400, stages=stages))
+    body = report([query([str(p % 4) for p in range(12)])])
+    added = [NOW - 86_400.0] * 3 + [NOW - 300.0 * (10 - new_since) - 1]
+    infos = [msgspec.structs.replace(info, added=at) for info, at in zip(body.executors, added, strict=True)]
+    return made, msgspec.structs.replace(body, executors=infos)
+
+
+def test_the_first_tasks_of_a_new_executor_say_nothing_of_its_speed_however_long_ago_they_were() -> None:
+    """It is older than `reschedule.warm_up`, as batches are rare, and its code was compiled in its first tasks."""
+    batches, seen = rare_batches(9, {9: 4.0})
+    assert taken(seen=seen, batches=batches).cluster.speed.tolist() == [1, 1, 1, 1]
+    batches, seen = rare_batches(7, {7: 4.0, 8: 1.5})
+    assert taken(seen=seen, batches=batches).cluster.speed.tolist() == [1, 1, 1, 1]
+
+
+def test_a_new_executor_that_is_slow_after_its_first_tasks_is_slow() -> None:
+    batches, seen = rare_batches(5, dict.fromkeys(range(10), 4.0))
+    assert taken(seen=seen, batches=batches).cluster.speed[3] < 0.5
+
+
+def test_of_old_executors_every_task_counts() -> None:
+    batches, seen = rare_batches(7, dict.fromkeys(range(10), 4.0))
+    old = [msgspec.structs.replace(info, added=NOW - 86_400.0) for info in seen.executors]
+    assert taken(seen=msgspec.structs.replace(seen, executors=old), batches=batches).cluster.speed[3] < 0.5
