@@ -13,7 +13,6 @@ from rechannel.daemon.memory import FORGOTTEN_AFTER, Memory
 from unit.daemon.fakes import FakeClock, FakeStore, World, controller, decisions, request
 from unit.daemon.test_aftermath import land, outcomes
 
-APPLICATIONS = 1000
 AT_ONCE = 20
 _SKIPPED = (type, types.ModuleType, types.CodeType, FakeStore, FakeClock)
 
@@ -67,12 +66,13 @@ def live(leader: Controller, store: FakeStore, clock: FakeClock, worlds: list[Wo
     leader.follow()
 
 
-@pytest.mark.timeout(600)
-def test_nothing_is_left_of_a_thousand_applications(store: FakeStore, clock: FakeClock) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("applications", [80, pytest.param(1000, marks=pytest.mark.slow)])
+def test_nothing_is_left_of_applications_that_ended(store: FakeStore, clock: FakeClock, applications: int) -> None:
     leader = controller(store, clock)
     leader.observe()
     sizes = []
-    for first in range(0, APPLICATIONS, AT_ONCE):
+    for first in range(0, applications, AT_ONCE):
         worlds = [World(store, clock, f"ended-{first + number}") for number in range(AT_ONCE)]
         live(leader, store, clock, worlds)
         if first == 0:
@@ -80,7 +80,7 @@ def test_nothing_is_left_of_a_thousand_applications(store: FakeStore, clock: Fak
             assert {"timeout", "rollback", "drain", "operator"} <= seen
             assert {found.verdict for found in outcomes(store)} >= {"kept", "regressed"}
             assert len(mentions(leader, "ended-")) >= AT_ONCE
-        if first in (APPLICATIONS // 2 - AT_ONCE, APPLICATIONS - AT_ONCE):
+        if first in (applications // 2 - AT_ONCE, applications - AT_ONCE):
             for _ in range(int(FORGOTTEN_AFTER / 10) + 20):
                 clock.sleep(10)  # the lease holds: a new lead reads what is kept of the last applications
                 leader.observe()
