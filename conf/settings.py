@@ -230,14 +230,6 @@ class RescheduleSettings:
     batches: int = _setting(
         3, "A query with fewer measured batches is not decided on.", unit="batches", low=1, high=1000, live=True
     )
-    coverage: float = _setting(
-        0.95,
-        "Least share of executors with fresh figures; below it nothing is decided.",
-        unit="share",
-        low=0,
-        high=1,
-        live=True,
-    )
     slow_ratio: float = _setting(
         1.25,
         "An executor whose tasks take so many times what others' take counts as slow (the inverse: as fast).",

@@ -17,6 +17,7 @@ from rechannel.daemon.calendar import calendar_of
 from rechannel.daemon.choosing import DRAIN
 from rechannel.daemon.collect import Facts
 from rechannel.daemon.kept import kept_decisions
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.outcome import REGRESSED, measure
 from rechannel.migration.plan.price import Outcome, Rates, learned
 from rechannel.wire import keys
@@ -53,14 +54,15 @@ class Aftermath:
         author: Author,
         clock: Callable[[], float],
         steady: Callable[[], float],
+        memory: Memory,
     ) -> None:
         self._settings = settings
         self._store = store
         self._author = author
         self._clock = clock
         self._steady = steady
-        self._awaited: dict[str, Decision] = {}
-        self._looked: dict[str, float] = {}
+        self._awaited: dict[str, Decision] = memory.table()
+        self._looked: dict[str, float] = memory.table()
         self._loads: list[tuple[float, Outcome]] | None = None  # when they were measured
         self._log = structlog.get_logger("rechannel.controller")
 
@@ -111,6 +113,11 @@ class Aftermath:
             if known.decision == decision or not (decision or known.undoes or known.decision in undone):
                 return known
         return None
+
+    def undone_last(self, application: str) -> Decision | None:
+        """Return the rollback that is the last decision to have moved something; None where it is another one."""
+        applied = _applied(application, kept_decisions(self._store))
+        return applied[0] if applied and applied[0].undoes else None
 
     def awaits(self, application: str) -> bool:
         """Whether the outcome of an application's last migration is still to come."""

@@ -17,6 +17,8 @@ from rechannel.policies.model import ModelError
 from rechannel.policies.registry import POLICIES
 
 DRAIN = "drain"  # the trigger of decisions that empty drained nodes
+ROLLBACK = "rollback"  # the trigger of decisions to move back
+SAVED_PLAN = "saved plan"  # stands where the policy does, of a decision that none made
 _NONE = "none"  # TOML has no word for no value
 
 

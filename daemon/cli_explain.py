@@ -27,6 +27,7 @@ _TRIGGERS = {
     "timeout": "it was time (reschedule.timeout)",
     "executors": "executors joined or left, and their set was stable since (reschedule.settle)",
     "overload": "an executor or a query was overloaded (reschedule.overload_utilization, reschedule.overload_duration)",
+    "continuation": "the plan before was cut to migration.max_moves, and its outcome was kept",
     "operator": "an operator asked",
     "drain": "state was to leave a node (rechannel drain)",
     "rollback": "what a decision had moved was to go back",

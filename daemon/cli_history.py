@@ -24,7 +24,7 @@ from rechannel.wire.store import Store
 
 _POLL = 0.5
 #: what decisions are made because of, how they end, and the codes that say why: laws, and what is not ready
-TRIGGERS = ("timeout", "executors", "overload", "operator", "drain", "rollback", "pending")
+TRIGGERS = ("timeout", "executors", "overload", "continuation", "operator", "drain", "rollback", "pending")
 OUTCOMES = ("applied", "planned", "refused", "not-ready")
 # fmt: off
 REASONS = (
@@ -32,7 +32,7 @@ REASONS = (
     "max-moves", "partition", "paused", "plan-expired", "policy", "query-problem", "rollback", "run-unknown",
     "scale-out", "stores-unknown", "target", "trigger-cooldown", "utilization", "window-passed", "migration-running",
     "driver-silent", "no-active-query", "no-batches", "no-executors", "no-report", "no-state", "not-leading",
-    "outcome-awaited", "stale-agents", "too-few-batches",
+    "outcome-awaited", "overtaken", "too-few-batches",
 )
 # fmt: on
 

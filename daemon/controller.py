@@ -4,6 +4,10 @@ Each public method is one cycle: it reads once, walks its guards and returns a s
 StoreError (nothing is decided on stale data; the next cycle tries again) and are safe to call from several threads.
 What it writes goes through `Lead.store`, so that nothing is written once another leads.
 
+Plans and models are made without the lock, in threads of their own (`rechannel.daemon.planning`): meanwhile the lease
+is renewed, requests are answered and migrations go on. A plan counts only if the lead was never lost and nothing was
+ordered meanwhile that it does not know of.
+
 One migration at a time per application. It decides by time, on request, when an application's executors changed and
 stayed so for a while, as long as a drained node holds state, and when a migration made things worse.
 """
@@ -12,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 
@@ -21,33 +24,31 @@ import structlog
 from rechannel.conf.settings import Settings
 from rechannel.daemon import deciding, draining
 from rechannel.daemon.aftermath import Aftermath
-from rechannel.daemon.choosing import DRAIN, policy_for
+from rechannel.daemon.choosing import policy_for
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.counts import Counts
 from rechannel.daemon.deciding import Ask
-from rechannel.daemon.following import in_flight
 from rechannel.daemon.kept import kept_decisions
 from rechannel.daemon.lead import Lead, Turn, steady_clock
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.migrations import Migrations
 from rechannel.daemon.occasions import Occasions
 from rechannel.daemon.orders import Orders, left_on
-from rechannel.daemon.planning import Planning
+from rechannel.daemon.planning import Aside, Mutex, Planning
+from rechannel.daemon.plans import Asked, Plans
 from rechannel.daemon.readiness import Readiness
 from rechannel.daemon.requests import Desk
 from rechannel.daemon.seen import Seen, look
-from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
+from rechannel.daemon.snapshot import NotReady
 from rechannel.daemon.telling import Telling
-from rechannel.daemon.triggers import TIMEOUT, only
-from rechannel.daemon.undoing import ROLLBACK, Undoing
-from rechannel.daemon.wishes import Wish
+from rechannel.daemon.triggers import TIMEOUT
+from rechannel.daemon.undoing import Undoing
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
 from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store, StoreError
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
-
-Asked = Callable[[Snapshot], Wish | Refusal]
 
 
 class Controller:
@@ -63,6 +64,7 @@ class Controller:
         name: str = "controller",
         steady: Callable[[], float] = steady_clock,
         planning: Planning | None = None,
+        aside: Aside | None = None,
         busy: Callable[[], float] = time.thread_time,
     ) -> None:
         self.settings = settings
@@ -75,16 +77,21 @@ class Controller:
         self._steady = steady  # for waits: the clock may be set while they last
         self._author = Author(settings.cluster.name, self.lead.name, clock)
         self._collector = Collector(store, settings, clock)
+        self._memory = memory = Memory(steady)
         self.orders = Orders(store, signer, self._author, clock)
-        self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock)
-        self._aftermath = Aftermath(settings, store, self._author, clock, steady)
-        self.occasions = Occasions(self, store, signer, self._author, clock, steady)
-        self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock, steady)
-        self._telling = Telling()
-        self._lock = threading.RLock()
+        self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock, memory)
+        self._aftermath = Aftermath(settings, store, self._author, clock, steady, memory)
+        self.occasions = Occasions(self, store, signer, self._author, clock, steady, memory)
+        self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock, steady, memory)
+        self._plans = Plans(self, self._collector, self._aftermath, clock)
+        self._telling = Telling(memory)
+        self._lock = Mutex()
+        self._aside = aside or Aside()
         self._log = structlog.get_logger("rechannel.controller")
-        self._complained: dict[str, float] = {}
-        self._readiness = Readiness(self, self._collector, self.occasions, clock, steady, busy)
+        self._complained: dict[str, float] = memory.table()
+        self._readiness = Readiness(
+            self, self._collector, self.occasions, clock, steady, busy, released=self._lock.released, memory=memory
+        )
         self._last_sentence = ""
         self._followed_at = steady()
         self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
@@ -94,8 +101,18 @@ class Controller:
 
     def observe(self) -> str:
         """See to the lease and the links' reports, and publish what the controller is doing."""
+        found = self._renew()
+        if self._acts():
+            self._aside.run("look", self._look)
+            with self._lock:
+                if self._acts():
+                    self._publish_state()
+        return found
+
+    def _renew(self) -> str:
         with self._lock:
             reports = self._collector.refresh()
+            self._memory.hear(reports)
             turn = self.lead.renew(max((report.accepted_epoch for report in reports.values()), default=0))
             if turn is Turn.WAITING:
                 if not self.migrations.idle:
@@ -108,26 +125,33 @@ class Controller:
             unseen = self.migrations.unexamined(set(reports), anew=not self._adopted)
             kept = kept_decisions(self._store) if unseen or not self._adopted else []
             if not self._adopted:
+                self._memory.hear(name for name, _ in kept)  # they may report again
                 self.occasions.adopt(kept)
             if unseen or not self._adopted:
                 paused = self.orders.adopt({name: reports[name] for name in unseen})
                 if paused and not self.lead.paused:
                     self.lead.pause(True)
+            for name, decision in kept:
+                if decision.outcome == "applied":
+                    self.migrations.learn(name, decision)
             self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
             self._each(unseen, lambda name: self.undoing.adopt(name, kept))
             self._adopted = True
-            known = self.occasions.heard(reports)
-            self._telling.keep(known)
-            self._complained = only(self._complained, known)
             self.orders.publish(self.lead.paused, self.lead.epoch)
-            self._readiness.look(reports, self._each)
-            self._publish_state()
             return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
+
+    def _look(self) -> None:
+        with self._lock:
+            self._readiness.look(self._collector.reports, self._each)
 
     def decide_all(self) -> list[Decision]:
         """Decide on every application that reports; act only in mode ``apply``. Does nothing unless leading."""
         with self._lock:
             self.next_decision = self._clock() + self.settings.reschedule.timeout
+        return self._aside.run("decide", self._decide_all) or []
+
+    def _decide_all(self) -> list[Decision]:
+        with self._lock:
             if not self._acts():
                 return []
             made: list[Decision | None] = []
@@ -155,15 +179,25 @@ class Controller:
         ``pending`` which plan had waited for this, ``leave`` which nodes are to be planned as drained.
         """
         with self._lock:
+            while (end := self.planning.end_of(application)) is not None:
+                with self._lock.released():
+                    end.wait()
             ask = self._ask(trigger, policy, user, reason, apply=apply, force=force, pending=pending)
             ask = dataclasses.replace(ask, leave=leave)
             why = NotReady("not-leading", "this controller does not lead", transient=True)
             if not self._acts():
                 return deciding.not_ready(ask, why)
-            decision = self._decided(ask, application, asked)
-            if not self.lead.still_holds():  # planning took long, or the process was held up meanwhile
-                self._adopted = False  # the lead may be held again already, with orders of others meanwhile
-                return deciding.not_ready(ask, why)
+            decision = self._plans.prepare(ask, application, asked)
+            if not isinstance(decision, Decision):
+                make, epoch, basis = decision, self.lead.epoch, self._plans.basis(application)
+                with self.planning.of(application), self._lock.released():
+                    decision = make()
+                if not self.lead.still_holds():  # the process was held up meanwhile
+                    self._adopted = False  # the lead may be held again already, with orders of others meanwhile
+                    return deciding.not_ready(ask, why)
+                if not self._acts() or self.lead.epoch != epoch:
+                    return deciding.not_ready(ask, why)
+                decision = self._plans.overtaken(ask, application, basis, decision) or decision
             self._publish(decision, application)
             return decision
 
@@ -200,10 +234,19 @@ class Controller:
         return Ask(name, now, trigger, policy, user, reason, apply, force, pending)
 
     def follow(self) -> str:
-        """Renew what is wanted and not yet reached; notice what is over."""
+        """Renew what is wanted and not yet reached, notice what is over, and decide on what asks for it."""
+        if not self._keep_up():
+            return "not leading"
+        self._aside.run("act", self._act)
+        with self._lock:
+            running = [migration.sentence() for migration in self.migrations.running.values()]
+            return "; ".join(running) or "no migration runs"
+
+    def _keep_up(self) -> bool:
+        """Renew what is wanted, notice what is over; False where this controller may not act."""
         with self._lock:
             if not self._acts():
-                return "not leading"
+                return False
             if self.migrations.running or self.undoing.waiting:
                 self._collector.refresh()
             now = self._steady()
@@ -213,27 +256,42 @@ class Controller:
             if silence > 3 * self.settings.controller.observe:
                 self.migrations.excuse(silence)
             self._each(sorted(self.migrations.running), self._follow)
-            if not self.lead.paused:
-                awaited = [name for name in self._collector.reports if self._aftermath.awaits(name)]
-                self._each(awaited, self.undoing.look)
-                self._each(sorted(self.undoing.waiting), self.undoing.attempt)
-                reports = self._collector.reports
-                self._each(reports, lambda name: self.occasions.act(name, reports[name]))
             self.occasions.expire()
-            running = [migration.sentence() for migration in self.migrations.running.values()]
-            return "; ".join(running) or "no migration runs"
+            return True
+
+    def _act(self) -> None:
+        with self._lock:
+            if not self._acts() or self.lead.paused:
+                return
+            self._each([name for name in self._collector.reports if self._aftermath.awaits(name)], self.undoing.look)
+            self._each(sorted(self.undoing.waiting), self._attempt)
+            self._each(self._collector.reports, self._act_on)
+
+    def _attempt(self, application: str) -> None:
+        if self._acts() and not self.planning.end_of(application) and application in self.undoing.waiting:
+            self.undoing.attempt(application)
+
+    def _act_on(self, application: str) -> None:
+        report = self._collector.reports.get(application)  # of this moment: plans for others may have taken minutes
+        if self._acts() and report is not None and not self.planning.end_of(application):
+            self.occasions.act(application, report)
 
     def answer_requests(self) -> int:
         """Answer what operators ask; returns how many requests were answered."""
         with self._lock:
-            return self._desk.answer() if self._acts() else 0
+            answered = self._desk.answer() if self._acts() else 0
+        return answered + (self._aside.run("plans", self._answer_plans) or 0)
+
+    def _answer_plans(self) -> int:
+        with self._lock:
+            return self._desk.answer_plans() if self._acts() else 0
 
     def pause(self, paused: bool) -> str:
         """Pause or resume everything; running migrations begin no further move while paused."""
         with self._lock:
             self.lead.pause(paused)
             self.orders.publish(paused, self.lead.epoch)
-            self.follow()
+            self._keep_up()
             running = len(self.migrations.running)
             held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
             self._last_sentence = f"{'paused' if paused else 'resumed'}{held if running else ''}"
@@ -274,16 +332,18 @@ class Controller:
             for node in nodes:
                 self.orders.undrain(node)
             self._publish_orders(before)
-            now, settings = self._clock(), self.settings
-            rests = [self.migrations.resting(name, now) for name in self._collector.reports]
-            said = draining.ended(
+            for name, report in self._collector.refresh().items():
+                if any(info.host in nodes for info in report.executors):
+                    self.occasions.undrained(name)
+            now = self._clock()
+            ended = draining.ended(
                 nodes,
-                mode=settings.reschedule.mode,
+                mode=self.settings.reschedule.mode,
                 paused=self.lead.paused,
                 running=bool(self.migrations.running),
-                wait=max(settings.reschedule.settle, *rests, 0.0),
+                wait=self.occasions.settling,
             )
-            self._last_sentence = f"{said}{self.occasions.guard.warning(now)}"
+            self._last_sentence = f"{ended}{self.occasions.guard.warning(now)}"
             self._log.info("undrain", nodes=nodes, user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
@@ -291,7 +351,7 @@ class Controller:
     def stop(self, application: str, *, user: str, reason: str) -> str:
         """End the running migration of an application, or of all (""), at the next boundary; ValueError without one."""
         with self._lock:
-            self.follow()
+            self._keep_up()
             running = sorted(name for name in self.migrations.running if application in ("", name))
             if not running:
                 raise ValueError(f"no migration of {application or 'any application'} is running")
@@ -310,7 +370,7 @@ class Controller:
         A running migration is ended first, at the next boundary: then there is no decision to return yet.
         """
         with self._lock:
-            self.follow()
+            self._keep_up()
             said, made = self.undoing.order(application, decision, user=user, reason=reason)
             self._last_sentence = said or self._last_sentence
             self._publish_state()
@@ -371,48 +431,6 @@ class Controller:
         with self._lock:
             self.lead.release()
 
-    def _decided(self, ask: Ask, application: str, asked: Asked | None) -> Decision:
-        if ask.apply and self.lead.paused:
-            detail = "Rechannel is paused: `rechannel resume` first"
-            return deciding.refused(ask, Refusal(law="paused", reach="plan", detail=detail))
-        self._collector.refresh()
-        facts = self._collector.gather(application)
-        if facts is None:
-            why = NotReady("no-report", f"no link reports for application {application}", transient=True)
-            return deciding.not_ready(ask, why)
-        busy = self.migrations.busy(application, facts.report, ask.at)
-        if busy:
-            return deciding.not_ready(ask, NotReady("migration-running", busy, transient=True))
-        resting = self.migrations.resting(application, ask.at)
-        if ask.apply and ask.trigger == "timeout" and not resting and self._aftermath.awaits(application):
-            words = "what the last migration brought is not known yet: its queries have not settled"
-            return deciding.not_ready(ask, NotReady("outcome-awaited", words, transient=True))
-        drained = self.orders.nodes | ask.leave
-        arguments = (application, facts.report, facts.batches, facts.windows, self.settings, ask.at, drained)
-        snapshot: Snapshot | NotReady
-        if ask.trigger in (DRAIN, ROLLBACK):  # what has to leave does so measured or not
-            nothing = NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
-            snapshot = build_snapshot(*arguments, whole=True) or nothing
-        else:
-            snapshot = take_snapshot(*arguments)
-        if isinstance(snapshot, NotReady):
-            return deciding.not_ready(ask, snapshot)
-        wish = asked(snapshot) if asked is not None else None
-        if isinstance(wish, Refusal):
-            return deciding.refused(ask, wish)
-        with self.planning:
-            return deciding.decide(
-                ask,
-                snapshot,
-                self.settings,
-                in_flight=in_flight(facts.report),
-                resting=resting,
-                notes=[f"the link says: {problem}" for problem in facts.report.problems],
-                rates=self._aftermath.rates(),
-                wish=wish,
-                guard=self.occasions.guard,
-            )
-
     def _publish(self, decision: Decision, application: str) -> None:
         self._last_sentence = f"{application}: {decision.sentence}"
         self._log.info(
@@ -460,6 +478,7 @@ class Controller:
         self._desk.forget()
 
     def _publish_state(self) -> None:
+        words = self._readiness.words
         state = ControllerState(
             leader=self.lead.name,
             since=self.lead.since,
@@ -468,7 +487,7 @@ class Controller:
             mode=self.settings.reschedule.mode,
             next_decision=self.next_decision,
             last_sentence=self._last_sentence,
-            applications=dict(self._readiness.words),
+            applications={name: words[name] for name in self._collector.reports if name in words},
         )
         # It expires with the lease: a state that is still valid means that somebody leads.
         ttl = self.settings.controller.lease

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.choosing import DRAIN, parameters_for
+from rechannel.daemon.choosing import DRAIN, ROLLBACK, SAVED_PLAN, parameters_for
+from rechannel.daemon.collect import Facts as Measured
 from rechannel.daemon.exits import OBSERVE_MODE, Exit
-from rechannel.daemon.snapshot import NotReady, Snapshot
-from rechannel.daemon.triggers import BY_ITSELF, Guard
+from rechannel.daemon.following import in_flight
+from rechannel.daemon.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
+from rechannel.daemon.triggers import BY_ITSELF, CONTINUATION, Guard
 from rechannel.daemon.wishes import Wish
 from rechannel.migration.plan.manager import Disposition, Facts, dispose
 from rechannel.migration.plan.price import Rates
@@ -28,6 +30,10 @@ from rechannel.wire.phrases import query_name
 
 #: what is to be known of a controller that only looks on
 OBSERVES = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
+PAUSED = Refusal(law="paused", reach="plan", detail="Rechannel is paused: `rechannel resume` first")
+OVERTAKEN = NotReady(
+    "overtaken", "something was ordered or begun while the plan was made that it does not know of", transient=True
+)
 _HOT_STREAMS = 10
 _EXITS = {
     "ok": Exit.DONE,
@@ -74,6 +80,54 @@ def refused(ask: Ask, refusal: Refusal) -> Decision:
     return _empty(ask, "refused", refusal.law, refusal.detail, [refusal])
 
 
+def no_report(application: str) -> NotReady:
+    """Say that nobody reports for an application."""
+    return NotReady("no-report", f"no link reports for application {application}", transient=True)
+
+
+def plan(
+    ask: Ask,
+    measured: Measured,
+    settings: Settings,
+    drained: Collection[str],
+    *,
+    asked: Callable[[Snapshot], Wish | Refusal] | None,
+    resting: float,
+    rest: tuple[float, str],
+    rates: Rates,
+    guard: Guard,
+) -> Decision:
+    """Model what was measured of an application and decide on it; may take minutes.
+
+    ``asked`` says what is wanted instead of a policy; ``drained``: nodes that are to hold no state.
+    """
+    report = measured.report
+    arguments = (measured.application, report, measured.batches, measured.windows, settings, ask.at, drained)
+    snapshot: Snapshot | NotReady
+    if ask.trigger in (DRAIN, ROLLBACK):  # what has to leave does so measured or not
+        nothing = NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
+        snapshot = build_snapshot(*arguments, whole=True) or nothing
+    else:
+        snapshot = take_snapshot(*arguments)
+    if isinstance(snapshot, NotReady):
+        return not_ready(ask, snapshot)
+    wish = asked(snapshot) if asked is not None else None
+    if isinstance(wish, Refusal):
+        return refused(ask, wish)
+    return decide(
+        ask,
+        snapshot,
+        settings,
+        in_flight=in_flight(report),
+        resting=resting,
+        rest=rest,
+        notes=[f"the link says: {problem}" for problem in report.problems],
+        rates=rates,
+        wish=wish,
+        guard=guard,
+    )
+
+
 def decide(
     ask: Ask,
     snapshot: Snapshot,
@@ -81,6 +135,7 @@ def decide(
     *,
     in_flight: frozenset[tuple[str, int, int]] = frozenset(),
     resting: float = 0.0,
+    rest: tuple[float, str] | None = None,
     notes: Sequence[str] = (),
     rates: Rates | None = None,
     wish: Wish | None = None,
@@ -88,9 +143,9 @@ def decide(
 ) -> Decision:
     """Decide on one application.
 
-    ``resting``: seconds of its cool-down that are left; ``rates``: what loading costs, by the settings where None;
-    ``wish``: a placement that is asked for instead of what the policy would propose; ``guard``: what holds the
-    controller back where it acts by itself, and warns of what an order goes against.
+    ``resting``: seconds of its cool-down that are left, ``rest``: how long it is in all, and why; ``rates``: what
+    loading costs, by the settings where None; ``wish``: a placement that is asked for instead of what the policy would
+    propose; ``guard``: what holds the controller back where it acts by itself, and warns of what an order goes against.
     """
     room = guard.room(ask.at) if guard is not None and ask.apply and ask.trigger in BY_ITSELF else None
     if rates is not None:  # what was measured takes the place of what was set, for the policy too
@@ -110,6 +165,7 @@ def decide(
         queries=snapshot.queries,
         in_flight=in_flight,
         resting=resting,
+        rest=rest,
         loads=snapshot.loads,
         batch_seconds=snapshot.batch_seconds,
         batch_period=snapshot.batch_period,
@@ -169,6 +225,8 @@ def _held_back(
     """What a costly plan of nobody's still waits for."""
     if guard is None or not ask.apply or ask.trigger not in BY_ITSELF or not disposed.moves:
         return None
+    if ask.trigger == CONTINUATION:  # the first part of it was agreed on
+        return None
     total = sum(stage.n for stage in snapshot.workload.placeable)
     cost = disposed.verdict.cost if disposed.verdict else 0.0
     return guard.agreement(snapshot.application, disposed.moves, cost, total, ask.at, batches)
@@ -211,7 +269,7 @@ def _wanted(
     A drain's policy may find no room where another one does: what has to leave is not left for that.
     """
     if wish is not None:
-        return "rollback" if wish.undoes else "saved plan", wish.placement, wish.notes
+        return "rollback" if wish.undoes else SAVED_PLAN, wish.placement, wish.notes
     drain = ask.trigger == DRAIN
     said: list[str] = []
 

@@ -2,8 +2,8 @@
 
 A heartbeat is sent once `observe`, `requests` and `follow` have all come back since the last one. A job that fails
 comes back too: Redis being away, a refusal or a defect is waited out by the job's `Brake`, and is no reason to restart.
-A job that does not come back (a lock that is never let go, a scheduler that died) is one, whatever the other jobs do.
-While a plan is made heartbeats are sent without the jobs, which wait for it (`rechannel.daemon.planning`).
+A job that does not come back (a lock that is never let go, a scheduler that died) is one, whatever the other jobs do;
+so is a plan that never ends. A plan that takes minutes keeps no job from coming back (`rechannel.daemon.planning`).
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Heartbeat:
         self._monotonic = monotonic
         self._planning = planning or Planning(monotonic)
         self._lock = threading.Lock()
-        self._back = dict.fromkeys(_JOBS, self._planning.clock())  # job -> when it came back last, by that clock
+        self._back = dict.fromkeys(_JOBS, self._monotonic())  # job -> when it came back last
         self._missing = set(_JOBS)  # since the last heartbeat
         self._trouble: dict[str, str] = {}  # job -> why it failed when it ran last
         self._said: dict[str, str] = {}
         self._hung = False
-        self._asked = self._planning.clock()  # when `beat` was called last
+        self._asked = self._monotonic()  # when `beat` was called last
         self._log = structlog.get_logger("rechannel.controller")
 
     def begin(self) -> None:
@@ -75,16 +75,16 @@ class Heartbeat:
             with self._lock:
                 self._missing.discard(title)
                 if title in self._back:
-                    self._back[title] = self._planning.clock()
+                    self._back[title] = self._monotonic()
 
         return run
 
     def beat(self) -> None:
-        """Send what is due: that the controller works, its status, a heartbeat if all jobs came back or may wait."""
+        """Send what is due: that the controller works, its status, a heartbeat if all jobs came back."""
         with self._lock:
             self._excuse()
             status, hung = self._sentence(), self._overdue()
-            complete = not self._missing or self._planning.lasts
+            complete = not self._missing and not hung
         if status and not hung:
             self.notifier.ready(status)
         if hung:
@@ -140,13 +140,13 @@ class Heartbeat:
 
     def _excuse(self) -> None:
         """Hold nothing against the jobs for a time in which the whole process stood still."""
-        now = self._planning.clock()
+        now = self._monotonic()
         if (stood := now - self._asked) > _STOOD:
             self._back = {title: back + stood for title, back in self._back.items()}
         self._asked = now
 
     def _overdue(self) -> str:
-        """Return which jobs have not come back for so long that they hang; empty if none."""
-        now, limit = self._planning.clock(), max(self.notifier.watchdog / 2, self.patience * 3 / 4)
+        """Return which jobs have not come back for so long that they hang, or which plan; empty if none."""
+        now, limit = self._monotonic(), max(self.notifier.watchdog / 2, self.patience * 3 / 4)
         late = [f"{title} for {now - back:.0f} s" for title, back in self._back.items() if now - back > limit]
-        return f"not back: {', '.join(late)}" if late else ""
+        return f"not back: {', '.join(late)}" if late else self._planning.overdue()

@@ -7,11 +7,12 @@ batches with loads in them) are not the last word.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.triggers import AGREEMENTS, figures_last, only
+from rechannel.daemon.memory import Memory
+from rechannel.daemon.triggers import AGREEMENTS, figures_last
 from rechannel.wire.messages import Decision, LinkReport
 
 _FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
@@ -34,7 +35,10 @@ class Joining:
     settle: float
     longest_pause: float
     agreement_pause: float = _FIRST_PAUSE  # seconds until there are other figures to agree on a costly plan
-    _watched: dict[str, _Watched] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+
+    def __post_init__(self) -> None:
+        self._watched: dict[str, _Watched] = self.memory.table()
 
     def take(self, settings: Settings) -> None:
         """Go on with other settings."""
@@ -48,6 +52,10 @@ class Joining:
         watched = self._watched.setdefault(application, _Watched())
         if watched.decided_for is None:
             watched.decided_for = executors
+
+    def undrained(self, application: str) -> None:
+        """Take executors that may hold partitions again as a change, though they were there at the last decision."""
+        self._watched.setdefault(application, _Watched()).decided_for = frozenset()
 
     def see(self, application: str, executors: frozenset[str]) -> None:
         """Take in the executors that may hold partitions now."""
@@ -64,7 +72,9 @@ class Joining:
 
     def decided(self, application: str, decision: Decision, report: LinkReport) -> None:
         """Take in what was decided for a change."""
-        watched = self._watched[application]
+        watched = self._watched.get(application)
+        if watched is None:
+            return  # the lead was lost, or the application ended, while the plan was made
         if decision.reason == AGREEMENTS:
             watched.next_try = self.clock() + self.agreement_pause
         elif decision.outcome == "not-ready":
@@ -74,10 +84,6 @@ class Joining:
             watched.pause = min(2 * watched.pause, self.longest_pause)
         else:
             watched.decided_for = watched.executors
-
-    def keep(self, applications: Container[str]) -> None:
-        """Forget every other application."""
-        self._watched = only(self._watched, applications)
 
     def forget(self) -> None:
         """Forget everything: another controller leads."""

@@ -20,8 +20,7 @@ _FAILURES = 3  # in a row that are no accident any more
 class Loops:
     """The jobs of one controller. ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets.
 
-    ``patience``: seconds that a job may rightly take while Redis is away. What it waits for ``planning`` is not held
-    against it either.
+    ``patience``: seconds that a job may rightly take while Redis is away; ``planning``: plans that may hang.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class Loops:
         self._planning = planning or Planning(steady)
         self._views: dict[str, LoopView] = {}
         self._alive: dict[str, float] = {}  # job -> when it was begun with, or ended last, by the steady clock
-        self._patient: dict[str, float] = {}  # the same by the clock that stands still while a plan is made
 
     def watch(self, name: str, every: float, job: Callable[[], object]) -> Callable[[], object]:
         """Return the job with a record kept of its runs; it returns and raises what the job does."""
@@ -70,15 +68,15 @@ class Loops:
         return tuple(self._views.values())
 
     def stuck(self) -> str:
-        """Say which job gets nowhere, "" if all do. That Redis is away or slow is no fault of a job."""
-        now = self._planning.clock()
+        """Say which job or plan gets nowhere, "" if all do. That Redis is away or slow is no fault of a job."""
+        now = self._steady()
         for view in self.read():
-            idle = now - self._patient[view.job]
+            idle = now - self._alive[view.job]
             if idle > _INTERVALS * view.every + self._grace:
                 return f"job {view.job} has not ended for {idle:.0f} s; it is to run every {view.every:g} s"
             if view.failures >= _FAILURES and not view.redis:
                 return f"job {view.job} failed {view.failures} times in a row: {view.problem}"
-        return ""
+        return self._planning.overdue()
 
     def heard(self, name: str, within: float) -> str:
         """Say why a job's last word from Redis is not to be relied on: it failed, or is over ``within`` seconds old."""
@@ -109,4 +107,4 @@ class Loops:
         self._breathe(name)
 
     def _breathe(self, name: str) -> None:
-        self._alive[name], self._patient[name] = self._steady(), self._planning.clock()
+        self._alive[name] = self._steady()

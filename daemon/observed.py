@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model import FloatArray, Stage, Stream
+from rechannel.policies.model import FloatArray, IntArray, Stage, Stream
 from rechannel.policies.service_rate import Observations
 from rechannel.wire.messages import BatchReport, QueryState, StageRun, StatefulStage, StreamRow, TaskRow
 
@@ -73,11 +73,12 @@ def model_query(
     now: float,
     speed: FloatArray | None = None,
     room: int = LARGEST_BLOCKS,
+    silent: frozenset[str] = frozenset(),
 ) -> QueryModel:
     """Model one query from its last batches (oldest first, at least one) and its application's stream rows by task.
 
     ``executors`` is executor -> index, ``speed`` one figure for each of them (1 everywhere if not given), ``room`` how
-    many entries its shuffle blocks may have together.
+    many entries its shuffle blocks may have together, ``silent`` the executors whose agents do not report.
     """
     speed = np.ones(len(executors)) if speed is None else speed
     known = [stage for stage in query.stages if placeable and stage.partitions > 0]
@@ -102,7 +103,7 @@ def model_query(
         for key, total in totals.items()
     )
     skipped: Counter[str] = Counter()
-    blocks = _blocks(named, streams, totals, executors, sizes, skipped, room)
+    blocks = _blocks(named, streams, totals, executors, sizes, skipped, room, silent)
     position = {key: index for index, key in enumerate(order)}
     kept = tuple(
         Stream(up, down, volume * rate)
@@ -216,6 +217,24 @@ def observations(batches: Iterable[BatchReport], last: Mapping[str, int], execut
     return Observations(stage, partition, executor, table[3] > 0, table[4], table[5])
 
 
+def without_first(observed: Observations, first: IntArray) -> Observations:
+    """Leave out the ``first`` so many tasks, (E,), of each executor in each stage; tasks are in the order of time."""
+    key = observed.stage * len(first) + observed.executor
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.r_[True, np.diff(key[order]) != 0])
+    rank = np.empty(len(key), dtype=np.int64)
+    rank[order] = np.arange(len(key)) - np.repeat(begins, np.diff(np.r_[begins, len(key)]))
+    kept = (observed.executor < 0) | (rank >= first[observed.executor])
+    return Observations(
+        observed.stage[kept],
+        observed.partition[kept],
+        observed.executor[kept],
+        observed.now[kept],
+        observed.busy[kept],
+        observed.rows[kept],
+    )
+
+
 def shuffles_seen(
     batches: Iterable[BatchReport], told: Container[int], spans: Mapping[str, tuple[float, float]]
 ) -> float | None:
@@ -248,8 +267,13 @@ def _blocks(
     sizes: Mapping[str, int],
     skipped: Counter[str],
     room: int,
+    silent: frozenset[str],
 ) -> dict[tuple[str, str], FloatArray]:
-    """Mean bytes per batch between the entries of every two stages that a shuffle joins."""
+    """Mean bytes per batch between the entries of every two stages that a shuffle joins.
+
+    What a task on an executor whose agent is silent sent is unknown: it is taken as what the others sent on average, so
+    that it speaks for no placement and against none.
+    """
     sums: dict[tuple[str, str], FloatArray] = {}
     seen: set[tuple[str, str, int]] = set()  # a batch with several jobs can run a stage more than once
     for number, batch in enumerate(named):
@@ -269,10 +293,17 @@ def _blocks(
                     sums[up, down] = np.zeros(shape)
                 block = sums[up, down]
                 targets = None if down in sizes else _targets(reader, executors)
+                untold = [task for task in run.tasks if task.executor in silent and task.task not in by_task]
+                before = block.sum(axis=0) if untold else 0.0
                 for task, row in sent:
                     entry = task.partition if up in sizes else executors.get(task.executor, -1)
                     if not _add(block, entry, row, targets):
                         skipped["stream row that fits no stage"] += 1
+                mean = (block.sum(axis=0) - before) / len(sent) if untold else 0.0
+                for task in untold:
+                    entry = task.partition if up in sizes else executors[task.executor]
+                    if 0 <= entry < len(block):
+                        block[entry] += mean
                 seen.add((up, down, number))
     batches = Counter((up, down) for up, down, _ in seen)
     return {pair: block / batches[pair] for pair, block in sums.items()}

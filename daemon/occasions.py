@@ -1,14 +1,15 @@
 """The occasions on which the leader decides without being asked at that moment, and what then holds it back.
 
-They are, in this order: a drained node that holds state; a saved plan whose time has come; executors that joined or
-left; an overload; and the timeout, which the controller itself counts. The first two are orders: nothing but the laws
-holds them back. The others are decided on by `by_itself`, which keeps every reason not to, once for each period.
+They are, in this order: a drained node that holds state; a saved plan whose time has come; a plan that was cut to the
+moves of one migration, and goes on; executors that joined or left; an overload; and the timeout, which the controller
+itself counts. The first two are orders: nothing but the laws holds them back. The others are decided on by `by_itself`,
+which keeps every reason not to, once for each period.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import pending
@@ -17,19 +18,19 @@ from rechannel.daemon.choosing import DRAIN
 from rechannel.daemon.following import in_flight
 from rechannel.daemon.joining import Joining
 from rechannel.daemon.leader import Leader
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.orders import left_on
 from rechannel.daemon.pending import PENDING, Pending
 from rechannel.daemon.snapshot import Snapshot
 from rechannel.daemon.triggers import (
+    CONTINUATION,
     EXECUTORS,
     HELD_BACK,
     OVERLOAD,
-    TIMEOUT,
     Guard,
     Measure,
     Overload,
     figures_last,
-    only,
 )
 from rechannel.daemon.wishes import SavedPlan, from_plan, read_plan
 from rechannel.policies.queueing import executor_utilization
@@ -39,7 +40,6 @@ from rechannel.wire.signing import Signer
 from rechannel.wire.store import Author, Store
 
 _RETRY_EVERY = 10.0  # seconds between two decisions on the same drain
-_REMEMBERED = 3600.0  # seconds of silence after which what is known of an application is forgotten
 
 
 class Occasions:
@@ -56,19 +56,21 @@ class Occasions:
         author: Author,
         clock: Callable[[], float],
         steady: Callable[[], float],
+        memory: Memory,
     ) -> None:
-        self.guard = Guard(leader.settings)
+        self.guard = Guard(leader.settings, memory)
         self.pending = Pending(store, signer, author, steady)
         self._leader = leader
         self._author = author
         self._clock = clock
         self._steady = steady
-        self._joining = Joining(steady, 0.0, 0.0)
-        self._overload = Overload()
-        self._batches: dict[str, dict[str, int]] = {}  # application -> query -> last batch that was looked at
-        self._looked: dict[str, float] = {}  # application -> last window in which its executors were looked at
-        self._heard: dict[str, float] = {}  # application -> when it reported last
-        self._drain_at: dict[str, float] = {}  # application -> when its drains are decided on again
+        self._joining = Joining(steady, 0.0, 0.0, memory=memory)
+        self._overload = Overload(memory)
+        # application -> query -> last batch that was looked at
+        self._batches: dict[str, dict[str, int]] = memory.table()
+        self._looked: dict[str, float] = memory.table()  # application -> last window in which it was looked at
+        self._continue_at: dict[str, float] = memory.table()  # application -> when a cut plan is gone on with, at least
+        self._drain_at: dict[str, float] = memory.table()  # application -> when its drains are decided on again
         self.take(leader.settings)
 
     def take(self, settings: Settings) -> None:
@@ -78,7 +80,6 @@ class Occasions:
 
     def adopt(self, kept: Sequence[tuple[str, Decision]]) -> None:
         """Learn what was decided and which plans wait: a lead begins, or Redis is another one."""
-        self._heard |= dict.fromkeys((name for name, _ in kept), self._steady())  # they may report again
         self.guard.adopt(kept)
         self.pending.adopt(decision for _, decision in kept)
 
@@ -133,6 +134,9 @@ class Occasions:
             return
         if resting:
             return
+        if left := migrations.continues(application, now):
+            self._continue(application, left, waited)
+            return
         if self._joining.due(application):
             decision = self.by_itself(EXECUTORS, application)
             if decision is not None and not self._held(decision):
@@ -143,6 +147,20 @@ class Occasions:
             decision = self.by_itself(OVERLOAD, application, words)
             if decision is not None and not self._held(decision):
                 self._overload.decided(application, decision, waited, figures_last(self._leader.settings))
+
+    def _continue(self, application: str, left: int, waited: float) -> None:
+        if self._leader.settings.reschedule.mode != "apply" or waited < self._continue_at.get(application, 0.0):
+            return
+        self._continue_at[application] = waited + _RETRY_EVERY
+        words = f"the plan before was cut to migration.max_moves, and kept: at most {left} more moves may follow"
+        decision = self.by_itself(CONTINUATION, application, words)
+        if decision is not None and decision.outcome not in ("applied", "not-ready") and not self._held(decision):
+            self._leader.migrations.spoiled(application)  # there is no more to gain
+
+    @property
+    def settling(self) -> float:
+        """Seconds for which a set of executors has to stay as it is before it is decided on."""
+        return self._joining.settle
 
     def usable(self, report: LinkReport) -> frozenset[str]:
         """Return the executors that may hold partitions."""
@@ -192,6 +210,11 @@ class Occasions:
             self._settle(plan, pending.passed(plan, why), plan.user, plan.reason)
         self.pending.publish(self._leader.epoch)
 
+    def undrained(self, application: str) -> None:
+        """Decide on an application that may use a node again as soon as its executors stay the same for a while."""
+        self._leader.migrations.rested(application)
+        self._joining.undrained(application)
+
     def order_changed(self) -> None:
         """Decide on drains at once: another one was ordered."""
         self._drain_at.clear()
@@ -204,25 +227,6 @@ class Occasions:
         self._looked.clear()
         self._drain_at.clear()
         self.pending.forget()
-
-    def heard(self, applications: Iterable[str]) -> Container[str]:
-        """Take in who reports, and forget who has not for long: drivers come and go as long as somebody leads.
-
-        Returns whom it knows.
-        """
-        now = self._steady()
-        self._heard = {name: at for name, at in self._heard.items() if now - at < _REMEMBERED}
-        self._heard |= dict.fromkeys(applications, now)
-        for part in (self.guard, self._joining, self._overload):
-            part.keep(self._heard)
-        self._batches = only(self._batches, self._heard)
-        self._looked = only(self._looked, self._heard)
-        self._drain_at = only(self._drain_at, self._heard)
-        return self._heard
-
-    def decide_by_timeout(self, application: str) -> Decision | None:
-        """Decide because it is time."""
-        return self.by_itself(TIMEOUT, application)
 
     def _settle(self, plan: PendingPlan, refusal: Refusal, user: str, reason: str) -> None:
         """Say the last word on a plan, once, and take it off the list: in this order, so that it leaves a trace."""

@@ -159,6 +159,8 @@ class Pending:
     def tried(self, plan: PendingPlan, decision: Decision) -> bool:
         """Take in what became of a plan; returns whether that is the last word on it."""
         if not final(decision):
+            if plan.pending not in self.plans:
+                return False  # it was canceled while the decision was made
             self._next_try[plan.pending] = self._steady() + _RETRY
             self._last[plan.pending] = decision.sentence
             return False

@@ -8,13 +8,14 @@ tells of overloads too (`Occasions.look`). That an application is not ready is s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
-from rechannel.daemon.collect import Collector
+from rechannel.daemon.collect import Collector, Facts
 from rechannel.daemon.cpu_share import CpuShare
 from rechannel.daemon.leader import Leader
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.occasions import Occasions
-from rechannel.daemon.snapshot import NotReady, measured_only, take_snapshot, unready
-from rechannel.daemon.triggers import only
+from rechannel.daemon.snapshot import NotReady, Snapshot, measured_only, silence, take_snapshot, unready
 from rechannel.wire.phrases import count
 
 _SHARE = 0.2  # of a core, for each application
@@ -26,7 +27,8 @@ Each = Callable[[Iterable[str], Callable[[str], object]], None]
 class Readiness:
     """Looks at what one leader knows, and keeps the ``words`` by application.
 
-    ``clock``: seconds since the epoch; ``steady``: that nobody sets; ``busy``: for which the asking thread had a core.
+    ``clock``: seconds since the epoch; ``steady``: that nobody sets; ``busy``: for which the asking thread had a core;
+    ``released``: others may act while a model is made.
     """
 
     def __init__(
@@ -37,32 +39,34 @@ class Readiness:
         clock: Callable[[], float],
         steady: Callable[[], float],
         busy: Callable[[], float],
+        *,
+        released: Callable[[], AbstractContextManager[None]],
+        memory: Memory,
     ) -> None:
-        self.words: dict[str, str] = {}
+        self.words: dict[str, str] = memory.table()
         self._leader = leader
         self._collector = collector
         self._occasions = occasions
         self._clock = clock
         self._steady = steady
         self._busy = busy
+        self._released = released
         self._window = 0.0  # when the present one began
-        self._looked: set[str] = set()  # applications, in this window
-        self._not_before: dict[str, float] = {}  # application -> when its model may be made again
+        self._looked: dict[str, None] = memory.table()  # applications, in this window
+        self._not_before: dict[str, float] = memory.table()  # application -> when its model may be made again
 
     def look(self, applications: Iterable[str], each: Each) -> None:
         """Look at those that were not looked at in this window. ``each`` acts on several; may raise StoreError."""
-        now, known = self._steady(), set(applications)
+        now = self._steady()
         if now >= self._window + self._leader.settings.agent.window:
             self._window = now
             self._looked.clear()
-        self.words = only(self.words, known)
-        self._not_before = only(self._not_before, known)
-        each(sorted(known - self._looked), self._look)
+        each(sorted(set(applications) - self._looked.keys()), self._look)
 
     def again(self, application: str) -> None:
         """What is said of it is no longer so: look at it next time, whatever that takes."""
         self.words.pop(application, None)
-        self._looked.discard(application)
+        self._looked.pop(application, None)
         self._not_before.pop(application, None)
 
     def forget(self) -> None:
@@ -83,28 +87,36 @@ class Readiness:
         migration = self._leader.migrations.running.get(application)
         if migration is not None:
             self.words[application] = migration.sentence()
-            self._looked.add(application)
+            self._looked[application] = None
             return
         facts = self._collector.gather(application)  # read on in any case: what is trimmed unread is lost
-        self._looked.add(application)
+        self._looked[application] = None
         if facts is None:
             return
         began, settings = self._steady(), measured_only(self._leader.settings)
         arguments = (application, facts.report, facts.batches, facts.windows, settings, self._clock())
-        if began < self._not_before.get(application, began) and unready(*arguments) is None:
+        if (
+            began < self._not_before.get(application, began)
+            and unready(facts.report, facts.batches, settings, self._clock()) is None
+        ):
             return
-        with CpuShare(_SHARE, _LONGEST_REST, self._busy) as work:
-            found = take_snapshot(*arguments, self._leader.orders.nodes)
-            if isinstance(found, NotReady):
-                self._occasions.not_ready(application)
-                words = f"not ready: {found.sentence}"
-            else:
-                usable = self._occasions.usable(facts.report)
-                self._occasions.look(application, found, facts.batches, usable, self._window)
-                resting = self._leader.migrations.resting(application, self._clock())
-                rest = f", cool-down for {resting:.0f} s" if resting else ""
-                placed = sum(stage.n for stage in found.workload.placeable)
-                held = self._occasions.guard.words(application, self._clock())
-                words = f"ready: {count(placed, 'partition')} on {count(found.cluster.size, 'executor')}{rest}{held}"
-        self.words[application] = words
+        drained = self._leader.orders.nodes
+        with self._released(), CpuShare(_SHARE, _LONGEST_REST, self._busy) as work:
+            found = take_snapshot(*arguments, drained)
+        if application not in self._collector.reports:
+            return
         self._not_before[application] = began + work.rest
+        self.words[application] = self._words(application, found, facts)
+
+    def _words(self, application: str, found: Snapshot | NotReady, facts: Facts) -> str:
+        if isinstance(found, NotReady):
+            self._occasions.not_ready(application)
+            return f"not ready: {found.sentence}"
+        now = self._clock()
+        self._occasions.look(application, found, facts.batches, self._occasions.usable(facts.report), self._window)
+        resting = self._leader.migrations.resting(application, now)
+        rest = f", cool-down for {resting:.0f} s" if resting else ""
+        placed = sum(stage.n for stage in found.workload.placeable)
+        held = self._occasions.guard.words(application, now)
+        missing = f"; {words}" if (words := silence(found.coverage)) else ""
+        return f"ready: {count(placed, 'partition')} on {count(found.cluster.size, 'executor')}{rest}{held}{missing}"

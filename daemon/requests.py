@@ -35,6 +35,7 @@ from rechannel.wire.messages import Decision, Envelope, PendingPlan, Refusal, Re
 from rechannel.wire.phrases import count
 from rechannel.wire.store import Author, Lease, Store, StoreError
 
+_PLANS = frozenset({"plan", "rebalance", "apply", "rollback"})  # verbs that may need a plan
 _REMEMBERED = 1000
 _LONGEST_DEADLINE = 3650 * 86_400.0  # seconds
 _QUESTIONS_AT_ONCE = 5  # in one cycle: whoever may ask must not keep the leader from leading
@@ -52,6 +53,10 @@ class Leader(Protocol):
     @property
     def epoch(self) -> int:
         """The epoch it leads in."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether everything is paused."""
 
     @property
     def applications(self) -> list[str]:
@@ -126,6 +131,8 @@ class Desk:
         self._untold = 0
         self._audit = AuditFile(leader.settings.controller.audit_file)
         self._after = dict.fromkeys((keys.REQUESTS, keys.QUESTIONS), "0")
+        # What needs a plan, which may take minutes, holds nothing else up: with its stream, and until when it waits.
+        self._plans: deque[tuple[Envelope, KeyRule, float]] = deque()
         self._asked: OrderedDict[str, None] = OrderedDict()  # orders whose first line is in the audit file
         self._given: OrderedDict[str, Envelope] = OrderedDict()  # by request id: replies of this leader
         self._begun: set[str] = set()  # ids of orders that this leader claims or claimed, and has no reply to yet
@@ -146,24 +153,48 @@ class Desk:
     def forget(self) -> None:
         """Start at the stream's begin again: another leader answers meanwhile."""
         self._after = dict.fromkeys(self._after, "0")
+        self._plans.clear()
         self._asked.clear()
         self._given.clear()
         self._begun.clear()
 
     def answer(self) -> int:
-        """Answer all requests that wait, of many questions the first ones; returns how many."""
-        self._questions = 0
+        """Answer all requests that wait and need no plan, and line the others up; returns how many were answered."""
+        now = self._clock()
+        for name in [name for name, given in self._given.items() if given.expires <= now]:
+            del self._given[name]  # by now nobody asks for it again
         return self._read(keys.REQUESTS, keys.REQUESTS.bound) + self._read(keys.QUESTIONS, _QUESTIONS_READ)
+
+    def answer_plans(self) -> int:
+        """Answer the requests that need a plan, of many questions the first ones; returns how many."""
+        self._questions = answered = 0
+        while self._plans:
+            envelope, stream, until = self._plans[0]
+            answered += self._answer(envelope, until - self._clock(), stream)
+            if self._plans and self._plans[0][0] is envelope:  # else the lead was lost meanwhile
+                self._plans.popleft()
+        return answered
 
     def _read(self, stream: KeyRule, count: int) -> int:
         after = self._after[stream]
         newest, waiting = self._store.waiting(stream, "", after, count)
-        answered = sum(self._answer(found.envelope, _life(found.envelope) - found.age, stream) for found in waiting)
+        answered = 0
+        for found in waiting:
+            left, body = _life(found.envelope) - found.age, found.envelope.body
+            if isinstance(body, Request) and body.verb in _PLANS:
+                self._line_up(found.envelope, stream, left)
+            else:
+                answered += self._answer(found.envelope, left, stream)
         if newest == after and newest != "0":
             last = self._store.last_id(stream)
             newest = "0" if entry_number(last) < entry_number(newest) else newest  # Redis was emptied
         self._after[stream] = newest  # only now: had Redis gone away meanwhile, the rest would be read again
         return answered
+
+    def _line_up(self, envelope: Envelope, stream: KeyRule, left: float) -> None:
+        questions = sum(line[1] is keys.QUESTIONS for line in self._plans)
+        if left > 0 and (stream is keys.REQUESTS or questions < _QUESTIONS_READ):
+            self._plans.append((envelope, stream, self._clock() + left))
 
     def _answer(self, envelope: Envelope, left: float, stream: KeyRule) -> bool:
         """Answer a request whose sender waits for so many seconds more."""
@@ -437,7 +468,11 @@ class Desk:
 
     def _undrain(self, request: Request) -> Reply:
         nodes = draining.separated(request.arguments.get("node", ""))
-        return self._end(request, self._leader.undrain, nodes, {"node": ",".join(nodes), "nodes": nodes})
+        reply = self._end(request, self._leader.undrain, nodes, {"node": ",".join(nodes), "nodes": nodes})
+        if reply.code == Exit.DONE:  # whether what the sentence promises needs an order
+            acts = self._leader.settings.reschedule.mode == "apply" and not self._leader.paused
+            reply = msgspec.structs.replace(reply, data={**reply.data, "moves_by_itself": acts})
+        return reply
 
     def _cancel(self, request: Request) -> Reply:
         pending = request.arguments.get("pending", "")

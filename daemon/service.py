@@ -20,7 +20,7 @@ from rechannel.daemon import choosing, precautions
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.heartbeat import Heartbeat
-from rechannel.daemon.planning import Planning
+from rechannel.daemon.planning import Aside, Planning
 from rechannel.daemon.seen import role_of
 from rechannel.daemon.view import VIEW_EVERY, Role
 from rechannel.wire.notify import Notifier
@@ -100,7 +100,8 @@ def run_controller(
     for sentence in notes:
         log.warning("not-safe", sentence=sentence)
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
-    controller = Controller(settings, store, signer, clock, name=name, planning=planning)
+    aside = Aside(patience=settings.controller.observe / 10)
+    controller = Controller(settings, store, signer, clock, name=name, planning=planning, aside=aside)
     front = _front(controller, store, settings, clock) if settings.controller.listen else None
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
     scheduler = BackgroundScheduler(timezone=UTC)
@@ -134,8 +135,7 @@ def run_controller(
     try:
         while not stop.wait(often):
             heart.beat()
-            # To take settings over it would wait for the plan that is made, without a heartbeat.
-            if not planning.lasts and (taken := reloader.turn()) is not None:
+            if (taken := reloader.turn()) is not None:
                 controller.take(taken)
                 if front is not None:
                     front.take(taken)

@@ -4,10 +4,11 @@ Pure: messages and a time in, numpy model out. Keys of placeable stages are ``<q
 cannot be moved now (its link reports a problem, or it has too few batches) still loads its executors: its stages
 count as floating, as they were observed.
 
-An executor that the link lists but no agent reports freshly stays in the model, since its tasks are measured by the
-driver's event stream; it counts against ``reschedule.coverage``. An executor's speed is 1 unless it is known to be
-slower or faster than the others (`rechannel.policies.service_rate`); that it is slower while it is new is not held
-against it (``reschedule.warm_up``), or an executor that joins would get next to nothing until the next decision.
+What tasks take is measured by the driver's event stream. Agents add the sizes of streams: where one is silent, those
+are taken as unknown, which is noted, and everything is decided on all the same. An executor's speed is 1 unless it is
+known to be slower or faster than the others (`rechannel.policies.service_rate`); that it is slower while it is new is
+not held against it (``reschedule.warm_up``, and its first tasks of each stage, where batches are rare), or an executor
+that joins would get next to nothing until the next decision.
 Executors of drained nodes, and those about to be released, are in the model but not available.
 """
 
@@ -24,12 +25,24 @@ import numpy as np
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon import forecasting, observed
-from rechannel.policies.model import UNPLACED, BoolArray, Cluster, FloatArray, Placement, Stage, Stream, Workload
+from rechannel.policies.model import (
+    UNPLACED,
+    BoolArray,
+    Cluster,
+    FloatArray,
+    IntArray,
+    Placement,
+    Stage,
+    Stream,
+    Workload,
+)
 from rechannel.policies.service_rate import ServiceRates, service_rates
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
 from rechannel.wire.phrases import count, query_name, stage_name
 
+_COLD_TASKS = 3  # of each stage on each core of a new executor, until its code is compiled
 _USUAL = 20  # batches that say what is usual
+_NAMED = 5  # silent nodes, at most
 
 Windows = Mapping[str, Sequence[AgentWindow]]
 
@@ -97,7 +110,7 @@ def take_snapshot(
     drained: Collection[str] = (),
 ) -> Snapshot | NotReady:
     """Build the model of an application, or say why it cannot be decided on. ``drained``: nodes to hold no state."""
-    reason = unready(application, report, batches, windows, settings, now)
+    reason = unready(report, batches, settings, now)
     if reason is not None:
         return reason
     built = build_snapshot(application, report, batches, windows, settings, now, drained)
@@ -128,6 +141,8 @@ def build_snapshot(
     last_of = {name: last_batches(query, batches, settings, now) for name, query in queries.items()}
     since = {name: last[0].batch for name, last in last_of.items() if last}
     observed_tasks = observed.observations((batch for batch in batches if batch.query in since), since, executors)
+    oldest = min((batch.start for batch in batches if batch.query in since), default=now)
+    observed_tasks = observed.without_first(observed_tasks, _cold_tasks(infos, oldest))
     rates = service_rates(observed_tasks, len(infos), settings.reschedule.slow_ratio)
     cold = _cold(infos, rates, settings.reschedule.warm_up, now)
     cluster = Cluster(
@@ -138,6 +153,9 @@ def build_snapshot(
         speed=np.where(cold, 1.0, rates.speed),
         available=np.array([info.host not in drained and info.executor not in report.releasing for info in infos]),
     )
+    coverage = coverage_of(application, report, windows, settings, now)
+    fresh = fresh_usage(application, windows, settings, now)
+    silent = frozenset(info.executor for info in infos if info.executor not in fresh)
     sent = {
         row.map_task: row
         for node in windows.values()
@@ -161,7 +179,7 @@ def build_snapshot(
         elif last:
             placeable = not query.problem and len(last) >= settings.reschedule.batches
             model = observed.model_query(
-                query, last, sent, executors, placeable=placeable, now=now, speed=rates.speed, room=room
+                query, last, sent, executors, placeable=placeable, now=now, speed=rates.speed, room=room, silent=silent
             )
             room -= sum(stream.volume.size for stream in model.streams)
         else:
@@ -193,11 +211,12 @@ def build_snapshot(
         durations,
         periods,
         {name: _usual([batch for batch in batches if batch.query == name]) for name in durations},
-        coverage_of(application, report, windows, settings, now),
+        coverage,
         rates,
         loads,
-        observed.shuffles_seen(batches, sent, _spans(application, windows, settings)),
-        tuple(f"{reason}: {number}, not counted" for reason, number in sorted(skipped.items()))
+        observed.shuffles_seen(batches, sent, _spans(application, windows, settings)) if coverage.fresh else None,
+        ((missing,) if (missing := silence(coverage)) else ())
+        + tuple(f"{reason}: {number}, not counted" for reason, number in sorted(skipped.items()))
         + _slow(cluster, rates)
         + tuple(f"forecast: {one.sentence()}" for one in used if one.used),
         outlooks,
@@ -237,6 +256,16 @@ def _spans(application: str, windows: Windows, settings: Settings) -> dict[str, 
                     since, until = found.get(usage.executor, (window.start, window.end))
                     found[usage.executor] = min(since, window.start), max(until, window.end)
     return {name: (since, until - settings.agent.sample) for name, (since, until) in found.items()}
+
+
+def _cold_tasks(infos: Sequence[ExecutorInfo], oldest: float) -> IntArray:
+    """How many of an executor's first tasks of a stage say nothing of its speed, (E,); none where all are as new.
+
+    Of executors that were there before the ``oldest`` batch that is known, the first tasks are not known.
+    """
+    new = np.array([info.added >= oldest for info in infos])
+    count = np.array([_COLD_TASKS * max(1, info.cores) for info in infos], dtype=np.int64)
+    return np.asarray(np.where(new & ~new.all(), count, 0))
 
 
 def _cold(infos: Sequence[ExecutorInfo], rates: ServiceRates, warm_up: float, now: float) -> BoolArray:
@@ -313,14 +342,7 @@ def stale_after(settings: Settings) -> float:
     return settings.agent.window * (settings.reschedule.windows + 1)
 
 
-def unready(
-    application: str,
-    report: LinkReport,
-    batches: Sequence[BatchReport],
-    windows: Windows,
-    settings: Settings,
-    now: float,
-) -> NotReady | None:
+def unready(report: LinkReport, batches: Sequence[BatchReport], settings: Settings, now: float) -> NotReady | None:
     """Say why an application cannot be decided on, without building its model; None where nothing stands against it."""
     if not report.executors:
         return NotReady("no-executors", "the application has no executors", transient=True)
@@ -345,16 +367,17 @@ def unready(
             transient=True,
             ready_in=wait,
         )
-    coverage = coverage_of(application, report, windows, settings, now)
-    if coverage.share < settings.reschedule.coverage:
-        return NotReady(
-            "stale-agents",
-            f"fresh figures for {coverage.fresh} of {count(coverage.total, 'executor')} ({coverage.share:.0%}, "
-            f"reschedule.coverage wants {settings.reschedule.coverage:.0%}); no agent reports from node"
-            f"{'s' if len(coverage.silent) > 1 else ''} {', '.join(coverage.silent)}",
-            transient=True,
-        )
     return None
+
+
+def silence(coverage: Coverage) -> str:
+    """Say whose figures are missing, and what that means; "" where none are."""
+    if not coverage.silent:
+        return ""
+    nodes = f"node{'s' if len(coverage.silent) > 1 else ''} {', '.join(coverage.silent[:_NAMED])}"
+    more = f" and {len(coverage.silent) - _NAMED} more" if len(coverage.silent) > _NAMED else ""
+    whose = "any node" if not coverage.fresh else f"{nodes}{more}"
+    return f"no agent reports from {whose}: the sizes of streams from there are taken as unknown"
 
 
 def _executor_order(info: ExecutorInfo) -> tuple[int, str]:

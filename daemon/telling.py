@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-
-from rechannel.daemon.choosing import DRAIN
+from rechannel.daemon.choosing import DRAIN, ROLLBACK
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.pending import PENDING
-from rechannel.daemon.triggers import EXECUTORS, HELD_BACK, OVERLOAD
-from rechannel.daemon.undoing import ROLLBACK
+from rechannel.daemon.triggers import CONTINUATION, EXECUTORS, HELD_BACK, OVERLOAD
 from rechannel.wire.messages import Decision
 
 _ORDERED = frozenset({DRAIN, ROLLBACK, PENDING})
-_RETRIED = _ORDERED | {EXECUTORS, OVERLOAD}  # the triggers that try again within seconds
+_RETRIED = _ORDERED | {CONTINUATION, EXECUTORS, OVERLOAD}  # the triggers that try again within seconds
 
 
 class Telling:
     """What was told last of each application and trigger. Without it one query that stands still fills the history."""
 
-    def __init__(self) -> None:
-        self._told: dict[tuple[str, str], str] = {}
+    def __init__(self, memory: Memory) -> None:
+        self._told: dict[tuple[str, str], str] = memory.table()
 
     def repeated(self, application: str, decision: Decision) -> bool:
         """Whether a decision says only what was told already; the numbers of what is not ready may be others."""
@@ -31,10 +29,6 @@ class Telling:
         """Take in a decision that was kept."""
         if decision.trigger in _RETRIED and decision.reason not in HELD_BACK:
             self._told[application, decision.trigger] = _words(decision)
-
-    def keep(self, applications: Container[str]) -> None:
-        """Forget every other application."""
-        self._told = {key: words for key, words in self._told.items() if key[0] in applications}
 
     def forget(self) -> None:
         """Forget everything: another controller leads."""

@@ -13,16 +13,18 @@ windows in a row; it asks for one decision; and it has to fall below a lower bou
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.calendar import calendar_of, clock_time
+from rechannel.daemon.memory import Memory
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
 TIMEOUT, EXECUTORS, OVERLOAD = "timeout", "executors", "overload"
-BY_ITSELF = frozenset({TIMEOUT, EXECUTORS, OVERLOAD})
+CONTINUATION = "continuation"  # of a plan that was cut to the moves of one migration
+BY_ITSELF = frozenset({TIMEOUT, EXECUTORS, OVERLOAD, CONTINUATION})
 EXCLUDED, COOLING, BUDGET, AGREEMENTS = "excluded", "trigger-cooldown", "budget", "agreements"
 HELD_BACK = frozenset({EXCLUDED, COOLING, BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
@@ -30,7 +32,6 @@ _RETRY = 10.0  # seconds until a decision that was not ready is taken again
 _PATIENCE = 3  # timeouts for which a recommendation counts
 
 Unit = tuple[str, int, int, str]
-Known = TypeVar("Known")
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,10 @@ class _Level:
 class Overload:
     """Which overloads have begun in each application, and whether they were decided on."""
 
-    def __init__(self) -> None:
-        self._levels: dict[str, dict[str, _Level]] = {}
-        self._next_try: dict[str, float] = {}
+    def __init__(self, memory: Memory | None = None) -> None:
+        memory = memory or Memory()
+        self._levels: dict[str, dict[str, _Level]] = memory.table()
+        self._next_try: dict[str, float] = memory.table()
 
     def see(self, application: str, measures: Iterable[Measure], rules: RescheduleSettings) -> None:
         """Take in one window; what is no longer measured is no longer overloaded."""
@@ -87,11 +89,6 @@ class Overload:
             return
         for level in self._levels.get(application, {}).values():
             level.due = ""
-
-    def keep(self, applications: Container[str]) -> None:
-        """Forget every other application."""
-        self._levels = only(self._levels, applications)
-        self._next_try = only(self._next_try, applications)
 
     def forget(self) -> None:
         """Forget everything: another controller leads."""
@@ -175,15 +172,19 @@ def room_from(moved: Mapping[str, tuple[float, int]], now: float, limit: int) ->
     return now
 
 
-@dataclass
 class Guard:
-    """What holds the controller back when nobody asks it to move. `take` tells it of every decision that was kept."""
+    """What holds the controller back when nobody asks it to move. `take` tells it of every decision that was kept.
 
-    settings: Settings
-    _last: dict[tuple[str, str], float] = field(default_factory=dict)  # application, trigger -> its last decision
-    _moved: dict[str, tuple[float, int]] = field(default_factory=dict)  # decision -> when, how many moves
-    _recommended: dict[str, Recommendation] = field(default_factory=dict)
-    _told: dict[tuple[str, str, str], float] = field(default_factory=dict)  # application, trigger, law -> until
+    What was moved outlives its application, for an hour: it is everybody's budget.
+    """
+
+    def __init__(self, settings: Settings, memory: Memory | None = None) -> None:
+        memory = memory or Memory()
+        self.settings = settings
+        self._last: dict[tuple[str, str], float] = memory.table()  # application, trigger -> its last decision
+        self._moved: dict[str, tuple[float, int]] = {}  # decision -> when, how many moves
+        self._recommended: dict[str, Recommendation] = memory.table()
+        self._told: dict[tuple[str, str, str], float] = memory.table()  # application, trigger, law -> until
 
     def adopt(self, kept: Sequence[tuple[str, Decision]]) -> None:
         """Learn from the decisions in Redis, oldest first: (application, decision). None: Redis was emptied."""
@@ -215,6 +216,16 @@ class Guard:
             self._recommended[application] = agreed(self._recommended.get(application), now, self.settings)
         elif decision.reason != "cooldown":  # that is about the last migration, not about this plan
             self._recommended.pop(application, None)
+
+    def copy(self) -> Guard:
+        """Return what is known at this moment, for a plan that is made while others decide."""
+        copy = Guard(self.settings)
+        for mine, its in zip(self._tables(), copy._tables(), strict=True):
+            its.update(mine)
+        return copy
+
+    def _tables(self) -> tuple[dict[Any, Any], ...]:
+        return self._last, self._moved, self._recommended, self._told
 
     def held(self, trigger: str, application: str, now: float) -> Refusal | None:
         """Say why nothing begins by itself now; None where something may."""
@@ -312,12 +323,6 @@ class Guard:
             law=COOLING, reach="plan", detail=detail, measured=now - last, limit=rest, unit="s", until=last + rest
         )
 
-    def keep(self, applications: Container[str]) -> None:
-        """Forget every other application but for what it moved: that is everybody's budget."""
-        self._last = {key: at for key, at in self._last.items() if key[0] in applications}
-        self._told = {key: until for key, until in self._told.items() if key[0] in applications}
-        self._recommended = only(self._recommended, applications)
-
     def _of_hour(self, now: float) -> Mapping[str, tuple[float, int]]:
         """What was moved, and when. What is ahead of a clock that was set back counts for an hour from then on."""
         self._moved = {name: (min(at, now), count) for name, (at, count) in self._moved.items()}
@@ -342,8 +347,3 @@ class Guard:
             unit="moves",
             until=until,
         )
-
-
-def only(known: Mapping[str, Known], applications: Container[str]) -> dict[str, Known]:
-    """Return what is known of these applications."""
-    return {name: it for name, it in known.items() if name in applications}

@@ -10,17 +10,19 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from rechannel.daemon.aftermath import Aftermath, Undo
+from rechannel.daemon.choosing import ROLLBACK
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.following import in_flight
 from rechannel.daemon.leader import Leader
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.outcome import KEPT
 from rechannel.daemon.triggers import Guard
 from rechannel.daemon.wishes import back
 from rechannel.migration.moves import MoveState
 from rechannel.wire.messages import Decision
 
-ROLLBACK = "rollback"  # the trigger that stands for a migration that goes back
 _RETRY_EVERY = 10.0  # seconds between two tries of a rollback
+_AGAIN = 300.0  # seconds in which a second rollback has to name what it means
 _PATIENCE = 600.0  # seconds in which a rollback has to become possible
 
 
@@ -38,8 +40,9 @@ class Undoing:
         guard: Guard,
         clock: Callable[[], float],
         steady: Callable[[], float],
+        memory: Memory,
     ) -> None:
-        self.waiting: dict[str, Undo] = {}
+        self.waiting: dict[str, Undo] = memory.table()
         self._leader = leader
         self._collector = collector
         self._aftermath = aftermath
@@ -51,9 +54,17 @@ class Undoing:
     def order(self, application: str, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
         """Undo a decision ("": the last one that was not undone); ValueError where there is none.
 
+        ValueError too where one was undone a moment ago and none is named: nobody goes back two decisions by accident.
+
         Returns a sentence, and the decision to go back where there is one already.
         """
         found = self._aftermath.undoable(application, decision)
+        before = self._aftermath.undone_last(application) if not decision else None
+        if before is not None and 0 <= self._clock() - before.at < _AGAIN:
+            ago = f"{before.undoes} was rolled back {self._clock() - before.at:.0f} s ago, by {before.decision}"
+            if found is None:
+                raise ValueError(f"{ago}; nothing before it is left to undo")
+            raise ValueError(f"{ago}; to undo {found.decision} too, name it with --decision")
         if found is None:
             left = "" if decision else " that was not undone"
             which = decision or "of the last days"
@@ -81,6 +92,8 @@ class Undoing:
         outcome, undo = found
         if outcome.verdict == KEPT:
             self._leader.migrations.kept(application)
+        else:
+            self._leader.migrations.spoiled(application)
         self._regressed(application, undo)
 
     def adopt(self, application: str, kept: Sequence[tuple[str, Decision]]) -> None:
@@ -116,8 +129,8 @@ class Undoing:
             apply=True,
             asked=lambda snapshot: back(undo.decision, snapshot),
         )
-        if decision.outcome != "not-ready":
-            self.waiting.pop(application, None)
+        if decision.outcome != "not-ready" and self.waiting.get(application) is undo:
+            del self.waiting[application]
         return decision
 
     def _regressed(self, application: str, undo: Decision | None) -> None:

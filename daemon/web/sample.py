@@ -326,8 +326,8 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         user="",
         policy="adaptive",
         outcome="not-ready",
-        reason="stale-agents",
-        sentence="7 of 8 executors have fresh figures (88%), 95% are wanted; no window from node-3 for 31 s",
+        reason="too-few-batches",
+        sentence="not ready: query clicks has 2 measured batches, 3 are needed (reschedule.batches)",
     )
     earlier = Decision(
         decision="20260301-093000-7e55",

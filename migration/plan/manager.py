@@ -50,7 +50,8 @@ class Facts:
     """What the laws look at.
 
     ``stages``: key of a placeable stage -> (query, number of the stage in the link's report).
-    ``in_flight``: (query, stage, partition) of moves that are not settled. ``resting``: seconds of cool-down left.
+    ``in_flight``: (query, stage, partition) of moves that are not settled. ``resting``: seconds of cool-down left,
+    ``rest``: how many it has in all, and why they are more than usual; as the settings have it where None.
     ``loads``: key of a stage -> bytes to load of each partition, its state where it is not given. ``batch_seconds`` and
     ``batch_period`` by query; ``rates``: what loading costs, by the settings where None.
     """
@@ -62,6 +63,7 @@ class Facts:
     queries: Mapping[str, QueryState]
     in_flight: frozenset[tuple[str, int, int]] = frozenset()
     resting: float = 0.0
+    rest: tuple[float, str] | None = None
     loads: Mapping[str, FloatArray] = field(default_factory=dict)
     batch_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_period: Mapping[str, float] = field(default_factory=dict)
@@ -330,10 +332,10 @@ def _soft(moves: list[Move], facts: Facts, verdict: Verdict, settings: Settings,
     if force or all(move.source == UNPLACED for move in moves):
         return None
     if facts.resting > 0:
-        detail = (
-            f"the last migration ended {settings.gate.cooldown - facts.resting:.0f} s ago, gate.cooldown is "
-            f"{settings.gate.cooldown:g} s: {facts.resting:.0f} s to go"
-        )
+        whole, why = facts.rest or (settings.gate.cooldown, "")
+        rule = f"the rest after it is {whole:g} s, {why}" if why else f"gate.cooldown is {whole:g} s"
+        ago = max(0.0, whole - facts.resting)
+        detail = f"the last migration ended {ago:.0f} s ago, {rule}: {facts.resting:.0f} s to go"
         return Refusal(law="cooldown", reach="plan", detail=detail, measured=facts.resting, limit=0.0, unit="s to go")
     if not verdict.passes:
         return Refusal(

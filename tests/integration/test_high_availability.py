@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +17,15 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner
+from integration.common import leading
 from unit.daemon.fakes import APP, World, query, report
 
 from benchmarks.testbed.processes import ManagedProcess, ProcessDiedError, ProcessGroup
 from benchmarks.testbed.redis_server import RedisServer
 from benchmarks.testbed.sentinel import SentinelCluster, ask
+from rechannel.conf import timing
 from rechannel.conf.settings import Settings, load
+from rechannel.daemon import deciding
 from rechannel.daemon.cli import main
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.exits import Exit
@@ -29,7 +33,7 @@ from rechannel.daemon.service import signer_of
 from rechannel.migration.link.courier import Courier
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import AgentWindow, ControllerState, Envelope, MessageError, Request, decode
+from rechannel.wire.messages import AgentWindow, ControllerState, Decision, Envelope, MessageError, Request, decode
 from rechannel.wire.scripts import EPOCH_LEAP
 from rechannel.wire.signing import Verifier, make_keys
 from rechannel.wire.store import Author, Store, StoreDeposedError, StoreError, StoreUnavailableError
@@ -339,3 +343,49 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
     finally:
         courier.stop(5)
         store.close()
+
+
+def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
+    config: Path, settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = timing.least_lease(0.1, timing.longest_call(settings.redis.timeout, sentinels=False)) + 1.0
+    settings = dataclasses.replace(settings, controller=dataclasses.replace(settings.controller, lease=lease))
+    begun, go_on = threading.Event(), threading.Event()
+    real = deciding.decide
+
+    def slow(*arguments: Any, **more: Any) -> Decision:
+        made = real(*arguments, **more)
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return made
+
+    monkeypatch.setattr(deciding, "decide", slow)
+    author = Author("default", "cli")
+
+    def order(name: str, verb: str) -> None:
+        asked = Request(request=name, verb=verb, user="u", reason="r")
+        store.append(keys.REQUESTS, "", author.envelope(asked, ttl=PATIENCE))
+
+    with leading(settings, lambda: state(store)):
+        other = Controller(settings, store, signer_of(settings), name="other")
+        world.ready()
+        order("slow", "rebalance")
+        assert begun.wait(PATIENCE)
+        since = time.monotonic()
+        longest, number = 0.0, 0
+        while time.monotonic() < since + 3 * lease:
+            world.report()
+            assert other.observe().startswith("standing by"), "the lease is renewed"
+            asked = time.monotonic()
+            order(f"quick-{number}", "resume")
+            until(lambda number=number: store.get(keys.REPLY, f"quick-{number}"), "an answer")
+            longest = max(longest, time.monotonic() - asked)
+            number += 1
+        assert store.get(keys.REPLY, "slow") is None
+        go_on.set()
+        reply = until(lambda: store.get(keys.REPLY, "slow"), "the plan")
+        assert reply.body.code == Exit.DONE, reply.body.sentence
+        wanted = store.get(keys.DESIRED, APP)
+        assert wanted is not None
+        assert (wanted.epoch, wanted.body.decision) == (1, reply.body.data["decision"]["decision"])
+    print(f"a plan of {3 * lease:.1f} s under a lease of {lease:.1f} s; {number} orders, the slowest {longest:.2f} s")

@@ -56,7 +56,6 @@ DEFAULTS = {
     "reschedule.drain_policy": "fair-redistribution",
     "reschedule.windows": 3,
     "reschedule.batches": 3,
-    "reschedule.coverage": 0.95,
     "reschedule.slow_ratio": 1.25,
     "reschedule.warm_up": 120.0,
     "reschedule.forecast": True,

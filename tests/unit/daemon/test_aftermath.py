@@ -11,6 +11,7 @@ import pytest
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.controller import Controller
 from rechannel.daemon.outcome import measure
+from rechannel.daemon.snapshot import Snapshot
 from rechannel.daemon.wishes import Wish
 from rechannel.policies.model import Placement
 from rechannel.wire import keys
@@ -58,13 +59,13 @@ def tell(world: World, decision: str, move: DesiredMove, before: str, after: str
         batch=number,
         at=world.clock(),
     )
-    world._send(keys.JOURNAL, APP, line)
+    world._send(keys.JOURNAL, world.application, line)
 
 
 def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 400, number: int = 10) -> None:
     """All desired moves land, a step in each batch; then come ``batches`` more that last ``settled`` seconds each."""
     clock = world.clock
-    desired = wanted(world.store)
+    desired = wanted(world.store, world.application)
     for move in desired.moves:
         tell(world, desired.decision, move, "", "planned", "accepted", -1)
     steps = sorted({move.step for move in desired.moves})
@@ -77,7 +78,7 @@ def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 40
         busy = {move.partition: 0.1 + LOAD for move in moved}
         made = batch(at, world.placement, busy, end=clock())
         made = msgspec.structs.replace(made, start=clock() - lasts, end=clock(), input_rows=rows)
-        world._send(keys.BATCHES, APP, made)
+        world._send(keys.BATCHES, world.application, made)
         for move in moved:
             tell(world, desired.decision, move, "steered", "drained", "landed", at)
     world.obey("drained")
@@ -252,6 +253,23 @@ def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeSt
     assert judged(msgspec.structs.replace(decision, price=None))[0] == "not-judged"
 
 
+@pytest.mark.parametrize(("settled", "verdict"), [(4.9, "kept"), (5.2, "kept"), (5.4, "kept"), (5.6, "regressed")])
+def test_what_is_longer_than_predicted_is_a_mistake_only_if_it_is_longer_than_before_beyond_noise(
+    leader: Controller, store: FakeStore, world: World, settled: float, verdict: str
+) -> None:
+    """Before they lasted 5 s, and `gate.min_gain` of that is noise; 3 s were predicted."""
+    decision = leader.decide("operator", application=APP, apply=True)
+    assert decision.price is not None
+    bold = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, batch_after={"q1": 3.0}))
+    land(world, settled)
+    journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
+    batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
+    executors = {load.executor for load in decision.executors}
+    found = measure(bold, journal, batches, {"q1": "run-1"}, executors, CONFIG, world.clock())  # type: ignore[arg-type]
+    assert found is not None
+    assert found.verdict == verdict
+
+
 def later(batches: list[BatchReport], by: int) -> list[BatchReport]:
     return [msgspec.structs.replace(made, batch=made.batch + by) for made in batches]
 
@@ -334,8 +352,165 @@ def test_rollback_by_hand(leader: Controller, store: FakeStore, world: World) ->
     assert world.placement == before
     leader.observe()
     leader.follow()
-    with pytest.raises(ValueError, match="moved anything in app-1 that was not undone"):
+    with pytest.raises(ValueError, match="nothing before it is left to undo"):
         leader.rollback(APP, "", user="ann", reason="once more")
+
+
+def test_an_operators_rollback_does_not_make_the_rest_longer(leader: Controller, world: World) -> None:
+    moved(leader, world)
+    _, made = leader.rollback(APP, "", user="ann", reason="")
+    assert made is not None
+    land(world, 5.0, number=40)
+    leader.observe()
+    leader.follow()
+    go_on(world, 10)
+    leader.observe()
+    assert leader.migrations.resting(APP, world.clock()) == 290
+    refused = leader.decide("operator", application=APP, apply=True)
+    assert refused.sentence.startswith("the last migration ended 10 s ago, gate.cooldown is 300 s: 290 s to go")
+
+
+def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader: Controller, world: World) -> None:
+    moved(leader, world, settled=8.0)
+    leader.follow()
+    land(world, 5.0, number=40)
+    leader.observe()
+    leader.follow()
+    go_on(world, 10)
+    leader.observe()
+    refused = leader.decide("operator", application=APP, apply=True)
+    assert refused.sentence.startswith(
+        "the last migration ended 10 s ago, the rest after it is 1200 s, 4 times gate.cooldown, as it went back: "
+        "1190 s to go"
+    )
+    (law,) = [refusal for refusal in refused.refusals if refusal.law == "cooldown"]
+    assert law.measured == 1190
+
+
+def test_whoever_stops_a_rollback_has_the_usual_rest(leader: Controller, world: World) -> None:
+    moved(leader, world, settled=8.0)
+    leader.follow()
+    leader.stop(APP, user="ann", reason="")
+    world.obey()
+    leader.follow()
+    assert 0 < leader.migrations.resting(APP, world.clock()) <= 300
+
+
+def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    first = moved(leader, world)
+    go_on(world, 400)
+    leader.observe()
+    second = leader.decide("operator", application=APP, apply=True, force=True, asked=swapped)
+    land(world, number=40)
+    leader.observe()
+    leader.follow()
+    assert (first.outcome, second.outcome) == ("applied", "applied")
+    leader.rollback(APP, "", user="ann", reason="")
+    back = decisions(store)[-1]
+    assert back.undoes == second.decision
+    go_on(world, 20)
+    leader.observe()
+    again = f"{second.decision} was rolled back 20 s ago, by {back.decision}; to undo {first.decision} too, name it"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=again):
+            leader.rollback(APP, "", user="ann", reason="")
+    assert decisions(store)[-1] == back
+    assert leader.migrations.running[APP].desired.decision == back.decision, "and it is not stopped either"
+    leader.rollback(APP, first.decision, user="ann", reason="")
+    assert leader.undoing.waiting[APP].decision.decision == first.decision
+
+
+def swapped(snapshot: Snapshot) -> Wish:
+    """Two partitions change places."""
+    placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
+    placement["q1/0"][[10, 11]] = [2, 2]
+    return Wish(Placement(placement))
+
+
+# -- plans that were cut to the moves of one migration --
+
+
+def cut(store: FakeStore, clock: FakeClock, world: World, **reschedule: object) -> Controller:
+    """A controller that moves one partition at a time, of three that should go."""
+    world.ready()
+    config = dataclasses.replace(
+        CONFIG,
+        migration=MigrationSettings(max_moves=1),
+        reschedule=settings("apply", **reschedule).reschedule,
+        gate=dataclasses.replace(CONFIG.gate, min_gain=0.01),
+    )
+    leader = controller(store, clock, config)
+    leader.observe()
+    return leader
+
+
+def turn(leader: Controller, world: World, number: int, settled: float = 4.9) -> None:
+    """What is wanted lands and settles, and the controller looks at it."""
+    land(world, settled, number=number)
+    leader.observe()
+    leader.follow()
+    world.clock.sleep(3)
+    world.report()
+    leader.observe()
+    leader.follow()
+
+
+def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store: FakeStore, clock: FakeClock, world: World) -> None:
+    leader = cut(store, clock, world)
+    leader.decide_all()
+    number = 10
+    while APP in leader.migrations.running and number < 400:
+        turn(leader, world, number)
+        number += 20
+    made = [decision for decision in decisions(store) if decision.outcome == "applied"]
+    assert len(made) >= 3, "all that should move has moved"
+    assert [decision.trigger for decision in made] == ["timeout"] + ["continuation"] * (len(made) - 1)
+    assert all(len(decision.moves) == 1 for decision in made)
+    assert made[-1].at - made[0].at < 300, "within less than one cool-down"
+    assert made[1].asked == "the plan before was cut to migration.max_moves, and kept: at most 11 more moves may follow"
+    assert leader.migrations.continues(APP, clock()) == 0
+    assert leader.migrations.resting(APP, clock()) > 0, "and then it rests as ever"
+
+
+@pytest.mark.parametrize("why", ["regressed", "stopped", "observe", "excluded"])
+def test_what_ends_a_plan_that_was_cut(store: FakeStore, clock: FakeClock, world: World, why: str) -> None:
+    leader = cut(store, clock, world)
+    leader.decide_all()
+    if why == "stopped":
+        leader.stop(APP, user="ann", reason="")
+    if why == "observe":
+        leader.take(dataclasses.replace(leader.settings, reschedule=settings("observe").reschedule))
+    if why == "excluded":
+        leader.take(
+            dataclasses.replace(leader.settings, reschedule=settings("apply", excluded=("00:00-23:59",)).reschedule)
+        )
+    turn(leader, world, 10, settled=9.0 if why == "regressed" else 4.9)
+    made = [(decision.trigger, decision.outcome) for decision in decisions(store)]
+    assert ("continuation", "applied") not in made
+    if why == "regressed":
+        assert made[-1] == ("rollback", "applied")
+    if why == "excluded":
+        assert made[-1] == ("continuation", "refused")
+
+
+def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions(
+    store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    leader = cut(store, clock, world)
+    migrations, begun = leader.migrations, 0
+    (decision,) = leader.decide_all()
+    migrations.kept(APP)
+    for _ in range(50):
+        migrations.begin(APP, msgspec.structs.replace(decision, trigger="continuation"))
+        begun += 1
+        migrations.running.clear()
+        migrations.ended[APP] = clock()
+        migrations.kept(APP)
+        if not migrations.continues(APP, clock()):
+            break
+    assert begun == 11, "the first one, and these, are as many as there are partitions"
 
 
 def test_rollback_ends_a_running_migration_first(leader: Controller, store: FakeStore, world: World) -> None:

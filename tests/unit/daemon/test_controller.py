@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings
+from rechannel.daemon import deciding
 from rechannel.daemon.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.messages import (
@@ -402,14 +403,14 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
 def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_others_are_known(
     leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = leader._decided
+    real = deciding.plan
 
-    def slow(*arguments: Any) -> Decision:
-        decision = real(*arguments)
+    def slow(*arguments: Any, **more: Any) -> Decision:
+        decision = real(*arguments, **more)
         world.clock.sleep(2 * leader.settings.controller.lease)
         return decision
 
-    monkeypatch.setattr(leader, "_decided", slow)
+    monkeypatch.setattr(deciding, "plan", slow)
     assert [decision.outcome for decision in leader.decide_all()] == ["not-ready"]
     assert leader.lead.holds(), "nobody else was there: the lead is held again, in a higher epoch"
     monkeypatch.undo()

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.controller import Controller
+from rechannel.daemon.exits import Exit
 from rechannel.daemon.orders import left_on
 from rechannel.wire import keys
 from rechannel.wire.messages import Drain, Envelope, MoveView, StandingOrders, encode
@@ -36,6 +37,7 @@ from unit.daemon.fakes import (
     wanted,
     window,
 )
+from unit.daemon.test_aftermath import land
 
 NODE = "127.0.0.5"  # holds partitions 10 and 11
 
@@ -85,7 +87,7 @@ def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, 
         go_on(world, 30)
         leader.observe()
         leader.follow()
-    assert len(decisions(store)) == made, "nothing is left to do"
+    assert "drain" not in [decision.trigger for decision in decisions(store)][made:], "nothing is left to do"
 
 
 def test_what_is_abandoned_is_tried_again_but_not_at_once(leader, store, world):
@@ -116,6 +118,7 @@ def test_a_drain_waits_while_all_is_paused(leader, store):
     leader.follow()
     assert desired(store) is None
     leader.pause(False)
+    leader.follow()
     assert desired(store) is not None
 
 
@@ -216,22 +219,18 @@ def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, pau
     leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
     leader.observe()
     drain(leader)
-    if paused:
-        leader.pause(True)
-    assert leader.undrain(NODE, user="op", reason="") == f"{NODE} may hold state again; {words}"
+    leader.lead.pause(paused)
+    request(store, "undrain", node=NODE)
+    leader.answer_requests()
+    answer = reply(store)
+    assert (answer.code, answer.sentence) == (Exit.DONE, f"{NODE} may hold state again; {words}")
+    assert answer.data["moves_by_itself"] is (mode == "apply" and not paused)
 
 
-def test_the_end_of_a_drain_says_that_its_migration_goes_on_and_how_long_the_rest_is(leader, store, world):
+def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader, store, world):
     drain(leader)
     leader.follow()
     assert "the running migration goes on: `rechannel stop` ends it" in leader.undrain(NODE, user="op", reason="")
-    drain(leader)
-    world.obey("drained")
-    leader.follow()
-    world.clock.sleep(60)
-    world.report()
-    leader.observe()
-    assert "in about 240 s it is decided" in leader.undrain(NODE, user="op", reason="")
 
 
 def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
@@ -303,6 +302,41 @@ def test_a_dry_run_of_what_cannot_be_drained_says_why(leader, store):
     found = reply(store)
     assert found is not None
     assert (found.code, "unknown node 10.0.0.1" in found.sentence) == (1, True)
+
+
+@pytest.mark.parametrize("stand_by", [False, True])
+def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain(store, clock, world, stand_by):
+    """What `undrain` promises comes true at once, though the drain and a migration before it have just ended."""
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    leader.decide_all()
+    land(world)
+    leader.observe()
+    leader.follow()
+    assert leader.migrations.resting(APP, clock()) > 0
+    drain(leader)
+    leader.follow()
+    assert decisions(store)[-1].trigger == "drain"
+    before = leader.migrations.ended[APP]
+    land(world, number=40)
+    if stand_by:
+        leader.close()
+        leader = controller(store, clock, name="b")
+    leader.observe()
+    leader.follow()
+    if not stand_by:
+        assert leader.migrations.ended == {APP: before}, "the drain is followed by no rest of its own"
+    assert left_on(leader._collector.reports[APP], [NODE]) == {NODE: 0}
+    leader.undrain(NODE, user="op", reason="")
+    assert leader.migrations.resting(APP, clock()) == 0
+    for _ in range(6):
+        go_on(world, 3)
+        leader.observe()
+        leader.follow()
+    last = decisions(store)[-1]
+    assert (last.trigger, last.outcome) == ("executors", "applied"), last.sentence
+    assert "3" in {move.target for move in last.moves}
 
 
 def test_the_last_node_is_not_drained(leader):

@@ -109,14 +109,5 @@ def test_what_is_to_be_agreed_on_waits_for_other_figures(clock, joining):
     assert joining.due(APP)
 
 
-def test_who_is_silent_for_long_is_forgotten(clock, joining):
-    joining.see("app-2", THREE)
-    joining.see(APP, FOUR)
-    joining.keep({APP})
-    clock.sleep(5)
-    assert joining.due(APP)
-    assert list(joining._watched) == [APP]
-
-
 def test_an_idle_query_holds_nothing():
     assert holding(report([query("0011"), query("33", "q2", active=False)])) == frozenset("01")

@@ -331,3 +331,23 @@ def test_a_pause_that_another_leader_ended_is_not_said_again(store: FakeStore, c
     second.release()
     assert first.renew(0) is Turn.RAISED
     assert not store.paused()
+
+
+def test_a_pause_that_redis_kept_counts_though_only_a_link_tells_that_somebody_led(
+    store: FakeStore, clock: FakeClock
+) -> None:
+    lead = lead_of(store, clock, "a")
+    lead.renew(0)
+    clock.sleep(16)
+    store.set_paused(True)  # by a leader of epoch 7, of which nothing else is left
+    assert lead.renew(7) is Turn.RAISED
+    assert (lead.epoch, lead.paused, store.paused()) == (8, True, True)
+
+
+def test_a_pause_that_a_replica_kept_counts_after_a_fail_over(store: FakeStore, clock: FakeClock) -> None:
+    lead = lead_of(store, clock, "a")
+    lead.renew(0)
+    store.fail_over(known_epoch=0)
+    store.set_paused(True)
+    assert lead.renew(0) is Turn.RAISED
+    assert (lead.paused, store.paused()) == (True, True)

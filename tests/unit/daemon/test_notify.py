@@ -325,32 +325,26 @@ def test_a_process_that_stood_still_holds_it_against_no_job(heart: Heartbeat, cl
     assert lines == []
 
 
-def test_while_a_plan_is_made_heartbeats_go_on_without_the_jobs_and_not_for_ever(
+def test_a_plan_of_minutes_ends_no_heartbeat_and_one_that_never_ends_does(
     manager: Manager, notifier: Notifier, clock: Clock
 ) -> None:
     planning = Planning(clock)
     heart = Heartbeat(notifier, Settings(), monotonic=clock, planning=planning)
     jobs = Jobs(heart)
-    jobs.run()
-    heart.beat()
 
-    def waits(seconds: int) -> tuple[list[dict[str, str]], list[str]]:
+    def turns(seconds: int) -> tuple[int, list[str]]:
         with capture_logs() as lines:
             for _ in range(seconds):
                 clock.now += 1
+                jobs.run()
                 heart.beat()
                 manager.listen()
-        return manager.heard(), [line["event"] for line in lines]
+        return manager.heard().count({"WATCHDOG": "1"}), [line["event"] for line in lines]
 
-    manager.heard()
-    with planning:
-        assert waits(int(LONGEST) - 10) == ([{"WATCHDOG": "1"}] * 59, [])
-    jobs.run()
-    waits(1)
-    with planning:  # one that never ends
-        heard, events = waits(int(LONGEST) + 60)
-    assert {"WATCHDOG": "1"} not in heard[61:]
-    assert events == ["jobs-hang"]
+    with planning.of("app"):
+        assert turns(int(LONGEST)) == (60, [])
+        assert turns(60) == (0, ["jobs-hang"])
+    assert turns(20) == (2, ["jobs-go-on"])
 
 
 def test_a_controller_that_shows_itself_has_one_job_more_that_waits_for_redis() -> None:

@@ -210,12 +210,13 @@ def test_what_is_not_ready_for_long_is_told_once_for_each_reason(
     leader = leading(store, clock, world, config(overload_windows=0))
     leader.occasions._joining._watched[APP].decided_for = frozenset({"0"})
     clock.sleep(60)
+    world.queries = []
     for _ in range(30):
         clock.sleep(10)
         world.report()
         leader.observe()
         leader.follow()
-    assert [(made.trigger, made.reason) for made in decisions(store)] == [("executors", "stale-agents")]
+    assert [(made.trigger, made.reason) for made in decisions(store)] == [("executors", "no-active-query")]
 
 
 def test_a_window_counts_once(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -338,14 +339,15 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(store: FakeStore, c
     leader.wait(saved(leader), at=NOW_AND_NEXT, when="", user="ann", reason="tonight", force=False)
     before = len(decisions(store))
     clock.sleep(60)
-    world.report()  # the agents are silent
+    world.queries = [query(world.placement, active=False)]
+    world.report()
     while leader.occasions.pending.plans:
         clock.sleep(30)
         world.report()
         leader.observe()
         leader.follow()
     found = decisions(store)[before:]
-    assert [made.reason for made in found] == ["stale-agents", "window-passed"], "each is told once"
+    assert [made.reason for made in found] == ["no-active-query", "window-passed"], "each is told once"
     assert "last: not ready" in found[-1].sentence
     assert (found[-1].user, found[-1].asked) == ("ann", "tonight")
 

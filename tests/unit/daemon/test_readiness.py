@@ -71,9 +71,24 @@ def test_what_is_not_ready_is_seen_however_long_a_model_takes(
     world.ready()
     made.observe()
     clock.sleep(25)
+    world.queries = []
     world.report()
     made.observe()
-    assert state(store).applications[APP].startswith("not ready: fresh figures for 0 of 4 executors")
+    assert state(store).applications[APP] == "not ready: no streaming query is active"
+
+
+def test_status_names_the_nodes_whose_agents_are_silent(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    assert state(store).applications[APP] == "ready: 12 partitions on 4 executors"
+    clock.sleep(25)
+    world.report()
+    made.observe()
+    assert state(store).applications[APP] == (
+        "ready: 12 partitions on 4 executors; "
+        "no agent reports from any node: the sizes of streams from there are taken as unknown"
+    )
 
 
 def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(

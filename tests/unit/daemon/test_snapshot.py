@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -232,13 +233,44 @@ def test_not_ready_before_enough_batches_says_how_long() -> None:
     assert not_ready(batches=[]).ready_in is None
 
 
-def test_not_ready_when_agents_are_silent_names_their_nodes() -> None:
-    found = not_ready(windows={**WINDOWS, "127.0.0.3": [], "127.0.0.5": [window(3, end=NOW - 21)]})
-    assert (found.code, found.transient) == ("stale-agents", True)
-    assert found.sentence == (
-        "fresh figures for 2 of 4 executors (50%, reschedule.coverage wants 95%); "
-        "no agent reports from nodes 127.0.0.3, 127.0.0.5"
-    )
+def test_silent_agents_hold_no_decision_up_and_are_named() -> None:
+    found = taken(windows={**WINDOWS, "127.0.0.3": [], "127.0.0.5": [window(3, end=NOW - 21)]})
+    assert found.coverage.silent == ("127.0.0.3", "127.0.0.5")
+    unknown = "the sizes of streams from there are taken as unknown"
+    assert found.notes == (f"no agent reports from nodes 127.0.0.3, 127.0.0.5: {unknown}",)
+    none = taken(windows={})
+    assert none.notes == (f"no agent reports from any node: {unknown}",)
+    assert none.shuffles_seen is None
+    assert none.workload.streams == ()
+    assert taken().notes == ()
+    for one in (found, none):
+        for mine, whole in zip(one.workload.stages, taken().workload.stages, strict=True):
+            assert mine.busy.tolist() == whole.busy.tolist()
+
+
+def test_nothing_is_said_of_shuffles_that_agents_reported_before_they_fell_silent() -> None:
+    sent = [streams_of(number) for number in (7, 8, 9)]
+    old = {node: [msgspec.structs.replace(window(e, end=NOW - 60), streams=sent[0])] for e, node in enumerate(WINDOWS)}
+    assert taken(windows=old).shuffles_seen is None
+
+
+def streams_of(number: int, executors: Sequence[int] = range(4)) -> list[StreamRow]:
+    """What the source tasks of a batch sent to each of four partitions."""
+    return [
+        StreamRow(application=APP, executor=str(e), shuffle=1, map_task=number * 1000 + e, sizes=[100, 200, 300, 400])
+        for e in executors
+    ]
+
+
+def test_what_a_silent_node_sent_speaks_neither_for_nor_against_its_executors() -> None:
+    rows = [row for number in (7, 8, 9) for row in streams_of(number, (0, 1, 2))]
+    windows = {**WINDOWS, "127.0.0.2": [window(0, streams=rows)]}
+    whole = taken(windows={**windows, "127.0.0.3": [window(1, streams=streams_of(7, (3,)))]})
+    (zero,) = whole.workload.streams
+    assert zero.volume[3].sum() < zero.volume[0].sum(), "a task of a node that reports and told nothing sent nothing"
+    (stream,) = taken(windows={**windows, "127.0.0.5": []}).workload.streams
+    assert stream.volume[3].tolist() == pytest.approx(stream.volume[0].tolist())
+    assert stream.volume[3].sum() > 0
 
 
 def test_another_applications_executor_of_the_same_name_covers_nothing() -> None:
@@ -342,3 +374,50 @@ def test_equal_executors_have_speed_one_and_no_note() -> None:
     found = taken()
     assert found.cluster.speed.tolist() == [1, 1, 1, 1]
     assert found.notes == ()
+
+
+def rare_batches(new_since: int, slow: dict[int, float]) -> tuple[list[BatchReport], LinkReport]:
+    """A batch every five minutes; executor 3 joins at one, and its tasks take so many times as long in each."""
+    made = []
+    for number in range(4, 10):
+        start = NOW - 300.0 * (10 - number)
+        there = range(4) if number >= new_since else range(3)
+        source = [
+            task(number * 1000 + 10 * e + copy, copy, str(e), run=1.0 * (slow.get(number, 1.0) if e == 3 else 1.0))
+            for e in there
+            for copy in range(2)
+        ]
+        state = [
+            task(
+                number * 1000 + 100 + p, p, str(p % len(there)), run=slow.get(number, 1.0) if p % len(there) == 3 else 1
+            )
+            for p in range(12)
+        ]
+        stages = [
+            StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source),
+            StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=state),
+        ]
+        made.append(BatchReport(query=QUERY, batch=number, start=start, end=start + 20, input_rows=400, stages=stages))
+    body = report([query([str(p % 4) for p in range(12)])])
+    added = [NOW - 86_400.0] * 3 + [NOW - 300.0 * (10 - new_since) - 1]
+    infos = [msgspec.structs.replace(info, added=at) for info, at in zip(body.executors, added, strict=True)]
+    return made, msgspec.structs.replace(body, executors=infos)
+
+
+def test_the_first_tasks_of_a_new_executor_say_nothing_of_its_speed_however_long_ago_they_were() -> None:
+    """It is older than `reschedule.warm_up`, as batches are rare, and its code was compiled in its first tasks."""
+    batches, seen = rare_batches(9, {9: 4.0})
+    assert taken(seen=seen, batches=batches).cluster.speed.tolist() == [1, 1, 1, 1]
+    batches, seen = rare_batches(7, {7: 4.0, 8: 1.5})
+    assert taken(seen=seen, batches=batches).cluster.speed.tolist() == [1, 1, 1, 1]
+
+
+def test_a_new_executor_that_is_slow_after_its_first_tasks_is_slow() -> None:
+    batches, seen = rare_batches(5, dict.fromkeys(range(10), 4.0))
+    assert taken(seen=seen, batches=batches).cluster.speed[3] < 0.5
+
+
+def test_of_old_executors_every_task_counts() -> None:
+    batches, seen = rare_batches(7, dict.fromkeys(range(10), 4.0))
+    old = [msgspec.structs.replace(info, added=NOW - 86_400.0) for info in seen.executors]
+    assert taken(seen=msgspec.structs.replace(seen, executors=old), batches=batches).cluster.speed[3] < 0.5

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import RescheduleSettings, Settings
+from rechannel.daemon.memory import FORGOTTEN_AFTER, Memory
 from rechannel.daemon.triggers import (
     AGREEMENTS,
     BUDGET,
@@ -26,6 +27,7 @@ from rechannel.daemon.triggers import (
     within_hour,
 )
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
+from unit.daemon.fakes import FakeClock
 
 APP = "app-1"
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
@@ -106,7 +108,7 @@ def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
     for _ in range(3):
         overload.see(APP, [Measure("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
     assert overload.due(APP, 0.0) == "executor 1 is 200% busy, 3 windows in a row"
-    overload.decided(APP, decision(NOON, "not-ready", "stale-agents"), 0.0)
+    overload.decided(APP, decision(NOON, "not-ready", "too-few-batches"), 0.0)
     assert (overload.due(APP, 9.0), bool(overload.due(APP, 10.0))) == ("", True)
     overload.decided(APP, decision(NOON, "refused", AGREEMENTS), 10.0, 15.0)
     assert (overload.due(APP, 24.0), bool(overload.due(APP, 25.0))) == ("", True), "other figures are to agree"
@@ -170,13 +172,16 @@ def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None
 
 
 def test_who_is_silent_for_long_is_forgotten_but_for_the_budget() -> None:
-    guard, overload = Guard(rules(moves_per_hour=3)), Overload()
+    clock = FakeClock(0.0)
+    memory = Memory(clock)
+    guard, overload = Guard(rules(moves_per_hour=3), memory), Overload(memory)
+    memory.hear([APP, "app-2"])
     guard.take("app-2", decision(NOON, "refused", "gate", trigger="overload"))
     guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
     guard.take("app-2", decision(NOON, "applied", moves=moves(1, 2, 3)))
     overload.see("app-2", [Measure("executor 1", 2.0, 1.0, "busy")], dataclasses.replace(RULES, overload_windows=1))
-    for part in (guard, overload):
-        part.keep({APP})
+    clock.sleep(FORGOTTEN_AFTER)
+    memory.hear([APP])
     assert guard.cooling("overload", APP, NOON + 1) is not None
     assert guard.cooling("overload", "app-2", NOON + 1) is None
     assert guard.room(NOON + 1) == 0
@@ -213,7 +218,7 @@ def test_each_trigger_has_its_own_cool_down() -> None:
     assert guard.held("overload", APP, NOON + 300) is None
     assert guard.held("executors", APP, NOON + 1) is None
     assert guard.held("overload", "app-2", NOON + 1) is None
-    guard.take(APP, decision(NOON, "not-ready", "stale-agents", trigger="executors"))
+    guard.take(APP, decision(NOON, "not-ready", "too-few-batches", trigger="executors"))
     assert guard.held("executors", APP, NOON + 1) is None, "what was not ready was no decision"
 
 
@@ -271,7 +276,7 @@ def test_what_breaks_the_row(between: str) -> None:
 def test_what_does_not_break_the_row() -> None:
     guard = Guard(rules(agreements=2))
     agree(guard, NOON, 1, 2, 3)
-    guard.take(APP, decision(NOON + 100, "not-ready", "stale-agents"))
+    guard.take(APP, decision(NOON + 100, "not-ready", "too-few-batches"))
     guard.take(APP, decision(NOON + 200, "refused", "cooldown"))
     assert agree(guard, NOON + 300, 1, 2, 3) is None
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.migration.plan.redistribution import BlockCyclic
-from rechannel.migration.plan.steps import order_steps
+from rechannel.migration.plan.steps import _greedy, order_steps
 from rechannel.policies.model import UNPLACED, Move
 
 
@@ -69,6 +69,31 @@ def test_every_schedule_keeps_the_laws(pairs: list[tuple[int, int]], per_executo
     assert (least <= len(set(steps.tolist())) <= most) or not pairs
     relief = np.bincount(steps, weights)
     assert (np.diff(relief) <= 1e-9).all(), "a step that relieves more comes later"
+
+
+@given(pairs_strategy, st.integers(1, 3))
+def test_the_greedy_way_takes_the_first_step_with_room_at_both_ends(
+    pairs: list[tuple[int, int]], per_executor: int
+) -> None:
+    made = moves(*pairs)
+    order = np.arange(len(made))[::-1]
+    used: Counter[tuple[str, int, int]] = Counter()
+    expected = [0] * len(made)
+    for index in order.tolist():
+        ends = [("take", made[index].target)]
+        ends += [("give", made[index].source)] if made[index].source != UNPLACED else []
+        step = 0
+        while any(used[*end, step] >= per_executor for end in ends):
+            step += 1
+        used.update((*end, step) for end in ends)
+        expected[index] = step
+    assert _greedy(made, order, per_executor).tolist() == expected
+
+
+def test_of_one_query_the_moves_that_relieve_most_go_first_though_a_step_has_room_for_one() -> None:
+    apart = moves((0, 1), (2, 3), (4, 5), (6, 7))
+    steps = order_steps(apart, np.array([3.0, 1.0, 2.0, 4.0]), per_step=1)
+    assert steps.tolist() == [1, 3, 2, 0]
 
 
 def test_no_schedule_has_fewer_steps_where_all_moves_are_alike() -> None:

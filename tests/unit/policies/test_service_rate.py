@@ -136,6 +136,19 @@ def test_executors_without_tasks_change_nothing_for_the_others() -> None:
         np.testing.assert_allclose(getattr(among, figure)[[0, 1, 5]], getattr(alone, figure), rtol=1e-9)
 
 
+@pytest.mark.parametrize(("before", "now"), [(1, 6), (6, 1), (6, 0), (0, 6)])
+def test_how_an_executor_changed_is_told_from_one_task_on_each_side_on(before: int, now: int) -> None:
+    """Executor 3 has so many tasks in the older batches and in the last ones, four times as long as before."""
+    there = [number < count for count in (before, now) for number in range(6)]
+    placements = [[0, 1, 2, 0, 1, 2, 3 if with_it else 0] for with_it in there]
+    rates = _run(placements, {3: 4.0}, before={}, floating=False, noise=0.01)
+    assert rates.tasks[3] == now
+    if before and now:
+        assert rates.grown[3] > 1.5
+    else:
+        assert rates.grown[3] == 1.0
+
+
 def test_nothing_observed_says_nothing() -> None:
     empty = np.array([], dtype=np.int64)
     rates = service_rates(Observations(empty, empty, empty, empty == 1, empty * 1.0, empty * 1.0), 3, RATIO)

@@ -28,11 +28,12 @@ from rechannel.daemon import cli_history, cli_status, cli_tables, cli_top, colle
 from rechannel.daemon.aftermath import Aftermath
 from rechannel.daemon.collect import Collector, Facts, unsound
 from rechannel.daemon.kept import kept_decisions
+from rechannel.daemon.memory import Memory
 from rechannel.daemon.snapshot import build_snapshot, take_snapshot
 from rechannel.migration.link.courier import Courier
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
-from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.migration.link.starts import put_back
+from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import (
@@ -430,7 +431,7 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
         name, body = bodies[rule]
         put(store, rule, name, spoiled(seal(rule, body), spoils))
     facts = _facts(store)
-    aftermath = Aftermath(CONFIG, store, Author("default", "c", clock), clock, clock)  # type: ignore[arg-type]
+    aftermath = Aftermath(CONFIG, store, Author("default", "c", clock), clock, clock, Memory())  # type: ignore[arg-type]
     rates = aftermath.rates()
     assert rates.overhead >= 0 and rates.load_rate > 0
     aftermath.adopt(APP, kept_decisions(store))  # type: ignore[arg-type]
