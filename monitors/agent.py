@@ -32,14 +32,14 @@ from rechannel.monitors.processes import (
     machine_usage,
     own_names,
 )
-from rechannel.monitors.shuffle import ShuffleReader
+from rechannel.monitors.shuffle import MOST_PARTITIONS, ShuffleReader
 from rechannel.monitors.windows import Clock, ClosedWindow, Reading, SystemClock, Windower
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule, Keys
 from rechannel.wire.messages import AgentEvidence, AgentWindow, ClosedStore, Envelope, ExecutorUsage, StreamRow
 from rechannel.wire.notify import Notifier
 from rechannel.wire.store import Author, Store, StoreRefusedError, StoreUnavailableError
 
-WINDOW_SIZES = 200_000  # numbers in the stream rows of one window; as JSON well below the largest message
+WINDOW_SIZES = MOST_PARTITIONS  # numbers in the stream rows of one window; as JSON well below the largest message
 BUFFERED_SIZES = 400_000  # the same in all windows that wait for Redis: about 16 MB
 BUFFERED_EVIDENCE = 1_000  # messages
 BATCH = 16  # messages pushed in one round trip
