@@ -48,9 +48,11 @@ def check(config: str | None, *, as_json: bool) -> None:
     if mistakes:
         raise SettingsError(mistakes)
     if as_json:
-        click.echo(json.dumps({"ok": True, "notes": notes}))
+        file = str(loaded.path) if loaded.path else None
+        click.echo(json.dumps({"ok": True, "file": file, "used": loaded.sentence(), "notes": notes}))
         return
     click.echo("the configuration can be used")
+    click.echo(loaded.sentence(), err=True)
     for note in notes:
         click.echo(f"note: {note}", err=True)
 

@@ -84,7 +84,8 @@ def test_a_wrong_configuration_is_seven_and_names_every_mistake(tmp_path: Path, 
     assert "Traceback" not in done.output
     first, *lines = done.stderr.splitlines()
     assert first == "rechannel: the configuration has 3 mistakes:"
-    assert [line.split(":")[0] for line in lines] == ["  redis.url", "  gate.min_gain", "  gate.max"]
+    assert [line.split(":")[2] for line in lines] == [" redis.url", " gate.min_gain", " gate.max"]
+    assert [line.strip().split(": ")[0] for line in lines] == [f"{path}:{number}" for number in (2, 4, 5)]
     if as_json:
         mistakes = [line.strip() for line in lines]
         error = f"configuration: {'; '.join(mistakes)}"
@@ -96,7 +97,8 @@ def test_a_wrong_configuration_is_seven_and_names_every_mistake(tmp_path: Path, 
 def test_one_mistake_is_one_line() -> None:
     done = CliRunner().invoke(main, ["config", "check"], env={"RECHANNEL_GATE__MIN_GAIN": "2"})
     assert done.stderr == (
-        "rechannel: configuration: gate.min_gain: 2.0 is out of bounds; it must be between 0 and 1 share\n"
+        "rechannel: configuration: RECHANNEL_GATE__MIN_GAIN: gate.min_gain: 2.0 is out of bounds; "
+        "it must be between 0 and 1 share\n"
     )
 
 
@@ -153,7 +155,7 @@ def test_config_looks_at_the_parameters_of_policies(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["config", "check", "--config", str(path), "--json"])
     assert done.exit_code == 7
     assert json.loads(done.stdout)["error"] == (
-        "configuration: policies.adaptive.horizn: no such parameter; did you mean horizon? known are "
+        f"configuration: {path}:3: policies.adaptive.horizn: no such parameter; did you mean horizon? known are "
         "mode, limit, min_step, max_moves, move_seconds, load_rate, horizon"
     )
     shown = CliRunner().invoke(main, ["config", "show", "--config", str(path)]).stdout
