@@ -11,13 +11,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.leadership import leading
 from rechannel.daemon.plain import plain
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, Reply, Request
@@ -153,13 +153,12 @@ def ask(
 
 def _who_leads(store: Store, clock: Callable[[], float]) -> str:
     try:
-        state = store.get(keys.STATE)
+        state = leading(store, clock())
     except StoreUnavailableError:
         return ""
-    if state is None or state.expires <= clock():
+    if state is None:
         return ": none leads; start one with `rechannel controller`"
-    leader: Any = getattr(state.body, "leader", "?")
-    return f", though {leader} leads: is it stuck, or are the clocks apart?"
+    return f", though {state.leader} leads: is it stuck, or are the clocks apart?"
 
 
 def _user() -> str:

@@ -31,6 +31,7 @@ _ORDINARY = 256 * 1024  # bytes that are read of a key before it is asked how ma
 _LARGEST_ENTRY = MAX_MESSAGE_BYTES + 1024
 _LAST_ID = f"{2**64 - 1}-{2**64 - 1}"  # of a stream: nothing can come after it, and Redis refuses to look
 _Command = tuple[str | int | float | bytes, ...]  # its name, and what follows the key
+_SCANS = 200  # rounds of a thousand keys each
 _READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
 
 
@@ -248,6 +249,22 @@ class Store:
         """Return the id of a stream's newest entry, "0" when it is empty."""
         entries = self._answer(lambda: self._redis.xrevrange(self.keys(rule, name), count=1), [])
         return entries[0][0].decode() if entries else "0"
+
+    def names(self, rule: KeyRule) -> list[str]:
+        """List what fills the placeholder of a rule's keys, as far as some rounds of SCAN find them.
+
+        Raises StoreForbiddenError for the users that `rechannel acl` makes: who may scan sees everybody's keys.
+        """
+        before, _, after = self.keys.every(rule).partition("*")
+        found, cursor = set[str](), 0
+        self._connected()
+        with _translated(self._where):
+            for _ in range(_SCANS):
+                cursor, page = self._redis.scan(cursor, match=f"{before}*{after}", count=1000)
+                found |= {key.decode(errors="replace")[len(before) : -len(after) or None] for key in page}
+                if not cursor:
+                    break
+        return sorted(name for name in found if key_rules.possible(name))
 
     def seen_application(self, application: str, now: float) -> None:
         """Put the application on the list of those with a link."""
