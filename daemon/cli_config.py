@@ -36,8 +36,8 @@ from rechannel.wire.signing import (
 )
 
 _KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
-# Beside those of settings. The last one passes from `rechannel submit` to what it starts.
-_VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", "RECHANNEL_LENT")
+# Beside those of settings. The last two pass from `rechannel submit` to what it starts.
+_VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", "RECHANNEL_LENT", "RECHANNEL_STRICT")
 _OF_TESTS = "RECHANNEL_TEST"
 
 
@@ -91,7 +91,7 @@ def examine(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 def _strange_variables(environ: Mapping[str, str]) -> list[str]:
     """Name the variables that look like Rechannel's and are read by nobody."""
-    known = [*_VARIABLES[:-1], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in showing.fields())]
+    known = [*_VARIABLES[:-2], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in showing.fields())]
     words = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in known}
     found = []
     for name in sorted(environ):
