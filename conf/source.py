@@ -79,6 +79,8 @@ def lines(path: Path) -> dict[tuple[str, ...], int]:
 
     The parser tells no positions: a field begins behind the longest beginning of the file that parses without it.
     """
+    if not path.is_file():
+        return {}  # a pipe was read already
     try:
         rows = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):

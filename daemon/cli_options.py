@@ -90,6 +90,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         as_json = bool(kwargs.get("as_json"))
+        _log_to_standard_error()
         try:
             code = command(*args, **kwargs)
         except CommandError as error:
@@ -105,6 +106,16 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
         sys.exit(int(code or 0))
 
     return run
+
+
+def _log_to_standard_error() -> None:
+    """Keep log lines of what a command calls out of its output; structlog's default is standard output."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            logger_factory=lambda *_: structlog.PrintLogger(sys.stderr), cache_logger_on_first_use=False
+        )
 
 
 def _explained(error: Exception, config: str | None) -> tuple[Exit, list[str]]:
@@ -154,9 +165,11 @@ def log_source(config: str | None) -> None:
     """Log which configuration a daemon was started with."""
     import structlog
 
-    from rechannel.conf.loading import read
+    from rechannel.conf import reading, source
 
-    structlog.get_logger("rechannel").info("configuration", used=read(config).sentence())
+    variables = any(name.startswith(reading.ENVIRONMENT_PREFIX) and "__" in name for name in os.environ)
+    used = source.find(config, os.environ).sentence(variables=variables)
+    structlog.get_logger("rechannel").info("configuration", used=used)
 
 
 def reread_on_hangup(again: Callable[[], Settings]) -> Reread:

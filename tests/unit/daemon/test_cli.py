@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+import structlog
 from click.testing import CliRunner
 
 import rechannel.daemon.cli as cli_module
@@ -251,3 +253,43 @@ def test_the_example_configuration_tells_unit_bounds_and_reason() -> None:
         assert rule["reason"] in text, name
         assert rule["unit"] in text, name
         assert bounds(rule) in text, name
+
+
+def test_no_log_line_comes_between_a_commands_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemons log to standard error; so does what a command calls, for its standard output is data."""
+
+    def look(_: Settings) -> tuple[list[str], list[str]]:
+        structlog.get_logger("rechannel.signing").warning("public keys not read again")
+        return [], []
+
+    monkeypatch.setattr("rechannel.daemon.cli_config.look_at_keys", look)
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    try:
+        done = CliRunner().invoke(main, ["config", "check", "--json"])
+    finally:
+        structlog.configure(**before)
+    assert json.loads(done.stdout)["ok"] is True
+    assert "public keys not read again" in done.stderr
+
+
+def test_the_agent_logs_nothing_to_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_agent(*_: object, **__: object) -> None:
+        structlog.get_logger("rechannel.agent").warning("redis is away")
+
+    monkeypatch.setattr("rechannel.monitors.agent.run_agent", run_agent)
+    caught = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before, hook, config = [signal.getsignal(number) for number in caught], threading.excepthook, structlog.get_config()
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    try:
+        monkeypatch.setattr("faulthandler.enable", lambda **_: None)
+        done = CliRunner().invoke(main, ["agent", "--node", "127.0.0.9"])
+    finally:
+        threading.excepthook, root.handlers = hook, handlers
+        root.setLevel(level)
+        structlog.configure(**config)
+        for number, handler in zip(caught, before, strict=True):
+            signal.signal(number, handler)
+    assert done.stdout == ""
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["configuration", "redis is away"]
