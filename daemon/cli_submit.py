@@ -114,14 +114,14 @@ def parse(words: Sequence[str]) -> Words:
     """Take a command line apart, as spark-submit does: options first, then the script, then the script's own."""
     options: list[str] = []
     conf: dict[str, str] = {}
-    own = dict.fromkeys(_OWN_SWITCHES, False)
+    own = set[str]()
     config, properties, defaults = "", "", False
     extra: list[str] = []
     left = list(words)
     while left and left[0].startswith("-"):
         word = left.pop(0)
-        if word in own:
-            own[word] = True
+        if word in _OWN_SWITCHES:
+            own.add(word)
             continue
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if name in OTHER_ERRANDS:
@@ -151,7 +151,8 @@ def parse(words: Sequence[str]) -> Words:
         raise CommandError(Exit.USAGE, "no script is named; as in `rechannel submit --master URL script.py`")
     files = (*reversed(extra), *([properties] if properties else []))
     defaults = defaults or not properties
-    return Words(tuple(options), left[0], tuple(left[1:]), *own.values(), config, conf, files, defaults)
+    dry_run, strict = (switch in own for switch in _OWN_SWITCHES)
+    return Words(tuple(options), left[0], tuple(left[1:]), dry_run, strict, config, conf, files, defaults)
 
 
 def plan(words: Words, environ: Mapping[str, str]) -> Submission:
