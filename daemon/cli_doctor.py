@@ -34,7 +34,7 @@ from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkRepo
 from rechannel.wire.store import Store, StoreError, StoreForbiddenError
 
 _BATCHES = 20  # of an application that are looked at
-_WINDOWS = 20  # of a node
+_WINDOWS, _LOOKED_INTO = 8, 200  # of a node, for so many nodes: one may be a megabyte
 _NODES = 1000  # at most
 _NAMED = "doctor"  # what stands in a key for an application, a query or a request
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
@@ -179,12 +179,13 @@ def _of_cluster(store: Store, settings: Settings, ahead: float) -> list[Found]:
             executors[info.host].add((item.application, info.executor))
     agents = agents_of(store)
     nodes = {}
-    for host in sorted(executors.keys() | (agents or ()))[:_NODES]:
+    strangers = sorted(set(agents or ()) - executors.keys())
+    for number, host in enumerate([*sorted(executors), *strangers][:_NODES]):
         arrived, last = _newest(store, keys.WINDOWS, host)
         window = last.body if last is not None and isinstance(last.body, AgentWindow) else None
         if last is not None:
             clocks[last.sender] = last.time - arrived
-        newest = store.last(keys.WINDOWS, host, _WINDOWS) if last is not None else []
+        newest = store.last(keys.WINDOWS, host, _WINDOWS) if last is not None and number < _LOOKED_INTO else []
         nodes[host] = Node(frozenset(executors[host]), window, now - arrived, doctor_cluster.several(newest))
     arrived, decision = _newest(store, keys.DECISIONS, "")
     if decision is not None:

@@ -12,7 +12,7 @@ from rechannel.daemon.doctor import Found, failed, ok, warning
 from rechannel.migration.link import compatibility, versions
 from rechannel.wire.messages import AgentWindow, ControllerState, Envelope, LinkReport
 
-_OVERLAPS = 3  # windows of the last twenty
+_OVERLAPS, _SHARED = 3, 0.4  # windows of the last ones, that have such a share of their time in common
 _LISTED = 5  # nodes
 _COMPLETE = 0.8  # share of a window's samples
 _BUSY_WAIT = 10  # a wait that is so many times a stage holds a batch up more than it helps
@@ -66,7 +66,7 @@ def several(messages: Sequence[Envelope]) -> bool:
     overlaps = 0
     for before, after in pairwise(windows.values()):
         shared = min(before.end, after.end) - max(before.start, after.start)
-        overlaps += shared > min(before.end - before.start, after.end - after.start) / 2
+        overlaps += shared > _SHARED * min(before.end - before.start, after.end - after.start)
     return overlaps >= _OVERLAPS
 
 

@@ -376,6 +376,12 @@ def pushed(*windows: tuple[float, float, int], ttl: float = 60) -> list[Envelope
     return found
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.1, 1.0, 2.5, 4.0, 4.9])
+def test_two_agents_are_found_however_far_apart_they_began(apart: float) -> None:
+    both = [(NOW + 5 * n + late, NOW + 5 * n + late + 5, n) for n in range(4) for late in (0.0, apart + 0.001)]
+    assert doctor_cluster.several(pushed(*both))
+
+
 def test_two_agents_on_one_node() -> None:
     one = [(NOW + 5 * n, NOW + 5 * n + 5, n + 1) for n in range(10)]
     other = [(start + 1, end + 1, sequence + 70) for start, end, sequence in one]
