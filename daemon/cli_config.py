@@ -108,7 +108,9 @@ def _missing(settings: Settings) -> list[str]:
     for item in dataclasses.fields(settings.redis):
         path = getattr(settings.redis, item.name) if item.name.endswith("_file") else ""
         try:
-            if path:
+            if path and Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+                found.append(f"redis.{item.name}: {path} is not a regular file; name one")
+            elif path:
                 Path(path).open("rb").close()
         except OSError as error:
             found.append(f"redis.{item.name}: {path} cannot be read ({error.strerror})")

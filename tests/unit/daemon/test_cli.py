@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -293,3 +294,13 @@ def test_the_agent_logs_nothing_to_standard_output(monkeypatch: pytest.MonkeyPat
             signal.signal(number, handler)
     assert done.stdout == ""
     assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["configuration", "redis is away"]
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_named_as_a_file_of_the_connection_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "password")
+    path = tmp_path / "c.toml"
+    path.write_text('[redis]\npassword_file = "password"\n')
+    done = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
+    assert (done.exit_code, "redis.password_file: " in done.stderr) == (7, True)
+    assert "is not a regular file; name one" in done.stderr
