@@ -17,10 +17,15 @@ def setting(
     choices: Sequence[str] = (),
     pattern: str = "",
     live: bool = False,
+    path: bool = False,
 ) -> Any:
-    """Make a field. ``live``: controller and agent take a new value over on SIGHUP; else it takes a restart."""
+    """Make a field.
+
+    ``live``: controller and agent take a new value over on SIGHUP; else it takes a restart. ``path``: it names a file,
+    which is relative to the one it stands in.
+    """
     rule = {"reason": reason, "unit": unit, "low": low, "high": high, "choices": choices, "pattern": pattern}
-    return field(default=default, metadata={**rule, "live": live})
+    return field(default=default, metadata={**rule, "live": live, "path": path})
 
 
 @dataclass(frozen=True)
@@ -45,18 +50,25 @@ class RedisSettings:
         pattern=r"(redis|rediss|unix|sentinel)://\S+",
     )
     username: str = setting("", "ACL user; empty means Redis' default user.")
-    password_file: str = setting("", "A file that holds the password alone; a password in a URL ends up in logs.")
+    password_file: str = setting(
+        "", "A file that holds the password alone; a password in a URL ends up in logs.", path=True
+    )
     tls_ca_file: str = setting(
         "",
         "PEM of the CA that issued the server's certificate; trusted beside the system's own. For rediss://; turns TLS "
         "on for sentinel://.",
+        path=True,
     )
     tls_certificate_file: str = setting(
-        "", "PEM of our own certificate, where the server wants one (tls-auth-clients)."
+        "", "PEM of our own certificate, where the server wants one (tls-auth-clients).", path=True
     )
-    tls_key_file: str = setting("", "PEM of its private key, without a pass phrase; nobody else may read it.")
+    tls_key_file: str = setting(
+        "", "PEM of its private key, without a pass phrase; nobody else may read it.", path=True
+    )
     sentinel_username: str = setting("", "ACL user of the sentinels themselves; empty means their default user.")
-    sentinel_password_file: str = setting("", "A file that holds the sentinels' own password alone, if they have one.")
+    sentinel_password_file: str = setting(
+        "", "A file that holds the sentinels' own password alone, if they have one.", path=True
+    )
     timeout: float = setting(
         2.0,
         "A Redis slower than this is treated as away; with sentinels all of them together have as long to answer.",
@@ -71,12 +83,15 @@ class SigningSettings:
     """Ed25519 keys: the controller signs desired placements, links check them."""
 
     private_key_file: str = setting(
-        "", "PEM; read by the controller alone, and refused if others may read it. Made by `rechannel config keys`."
+        "",
+        "PEM; read by the controller alone, and refused if others may read it. Made by `rechannel config keys`.",
+        path=True,
     )
     public_key_file: str = setting(
         "",
         "PEM of one key or several, or a directory of such; read by every link, and again when it changes. Without it "
         "a link obeys nobody, and a controller knows nothing of what another key has signed.",
+        path=True,
     )
 
 
@@ -84,7 +99,7 @@ class SigningSettings:
 class LinkSettings:
     """The part inside the Spark driver."""
 
-    directory: str = setting("", "Event stream; private to the user. Empty means a temporary directory.")
+    directory: str = setting("", "Event stream; private to the user. Empty means a temporary directory.", path=True)
     poll: float = setting(
         0.1, "How often the event stream is read while nothing is to be moved.", unit="seconds", low=0.005, high=5
     )

@@ -386,6 +386,7 @@ class ControllerSettings:
         "",
         "Orders are appended here as JSON lines, on the leader's machine. Those that cannot be written (a full disk) "
         "are refused: an order that nobody can trace is worse than none. Empty: no such file.",
+        path=True,
     )
     require_reason: bool = _setting(False, "Refuse orders that come without --reason.", live=True)
     listen: str = _setting(
@@ -431,15 +432,17 @@ class Settings:
 
 
 def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings from a file (or the one ``RECHANNEL_CONFIG`` names) and the environment.
+    """Read the settings from a file and the environment.
 
-    Raises SettingsError with every mistake found: unknown sections and fields, wrong types, values out of bounds.
+    Without ``path``: the file that ``RECHANNEL_CONFIG`` names, else ./rechannel.toml, else
+    /etc/rechannel/rechannel.toml. Raises SettingsError with every mistake found: unknown sections and fields, wrong
+    types, values out of bounds.
     """
     from rechannel.conf.loading import read  # it makes what is defined here
 
     loaded = read(path, environ)
     if loaded.mistakes:
-        raise SettingsError(loaded.mistakes)
+        raise SettingsError(loaded.located(loaded.mistakes))
     return loaded.settings
 
 

@@ -38,6 +38,7 @@ from rechannel.daemon.cli_options import (
     guarded,
     json_lines_option,
     json_option,
+    log_source,
     reread_on_hangup,
     settings_of,
     stop_on_signals,
@@ -125,6 +126,7 @@ def agent(config: str | None, node: str) -> None:
 
     given = settings()
     log.set_up()
+    log_source(config)
     run_agent(given, stop=stop_on_signals(), reread=reread_on_hangup(settings))
 
 
@@ -138,6 +140,7 @@ def controller(config: str | None) -> None:
 
     settings = settings_of(config)
     log.set_up()
+    log_source(config)
     run_controller(settings, stop_on_signals(), reread=reread_on_hangup(lambda: settings_of(config)))
 
 

@@ -36,8 +36,8 @@ from rechannel.wire.signing import (
 )
 
 _KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
-# Beside those of settings. The last one passes from `rechannel submit` to what it starts.
-_VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", "RECHANNEL_LENT")
+# Beside those of settings. The last two pass from `rechannel submit` to what it starts.
+_VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", "RECHANNEL_LENT", "RECHANNEL_STRICT")
 _OF_TESTS = "RECHANNEL_TEST"
 
 
@@ -48,9 +48,11 @@ def check(config: str | None, *, as_json: bool) -> None:
     if mistakes:
         raise SettingsError(mistakes)
     if as_json:
-        click.echo(json.dumps({"ok": True, "notes": notes}))
+        file = str(loaded.path) if loaded.path else None
+        click.echo(json.dumps({"ok": True, "file": file, "used": loaded.sentence(), "notes": notes}))
         return
     click.echo("the configuration can be used")
+    click.echo(loaded.sentence(), err=True)
     for note in notes:
         click.echo(f"note: {note}", err=True)
 
@@ -89,7 +91,7 @@ def examine(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 def _strange_variables(environ: Mapping[str, str]) -> list[str]:
     """Name the variables that look like Rechannel's and are read by nobody."""
-    known = [*_VARIABLES[:-1], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in showing.fields())]
+    known = [*_VARIABLES[:-2], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in showing.fields())]
     words = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in known}
     found = []
     for name in sorted(environ):
@@ -106,7 +108,9 @@ def _missing(settings: Settings) -> list[str]:
     for item in dataclasses.fields(settings.redis):
         path = getattr(settings.redis, item.name) if item.name.endswith("_file") else ""
         try:
-            if path:
+            if path and Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+                found.append(f"redis.{item.name}: {path} is not a regular file; name one")
+            elif path:
                 Path(path).open("rb").close()
         except OSError as error:
             found.append(f"redis.{item.name}: {path} cannot be read ({error.strerror})")

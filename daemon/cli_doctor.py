@@ -26,14 +26,16 @@ from rechannel.daemon import cli_config, cli_tables, doctor, doctor_cluster, spa
 from rechannel.daemon.doctor import Found, Machine, Rights, Server, Verdict
 from rechannel.daemon.doctor_cluster import Application, Node
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.leadership import leading
 from rechannel.daemon.plain import plain
 from rechannel.daemon.snapshot import stale_after
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyNameError, KeyRule, Role
-from rechannel.wire.messages import AgentWindow, BatchReport, ControllerState, Envelope, LinkReport
+from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport
 from rechannel.wire.store import Store, StoreError, StoreForbiddenError
 
 _BATCHES = 20  # of an application that are looked at
+_WINDOWS, _LOOKED_INTO = 8, 200  # of a node, for so many nodes: one may be a megabyte
 _NODES = 1000  # at most
 _NAMED = "doctor"  # what stands in a key for an application, a query or a request
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
@@ -65,7 +67,7 @@ def examine(config: str | None) -> list[Found]:
     """Gather the facts and check them. Without a usable configuration only this machine is looked at."""
     loaded = read(config)
     mistakes, notes = cli_config.examine(loaded)
-    found = [*doctor.machine(this_machine()), *doctor.configuration(mistakes, notes)]
+    found = [*doctor.machine(this_machine()), *doctor.configuration(loaded, mistakes, notes)]
     if loaded.mistakes:
         return found
     settings = loaded.settings
@@ -156,7 +158,7 @@ def _of_redis(store: Store, settings: Settings) -> list[Found]:
 
 def rights_of(store: Store, settings: Settings) -> Rights:
     """Try what the user of these settings may do, without doing it; Redis notes what it refuses in its ACL log."""
-    user, cluster = settings.redis.username or "default", settings.cluster.name
+    user = settings.redis.username or "default"
     administrator = store.may(*_ADMINISTRATION)
     may = set()
     for rule in keys.TABLE:
@@ -164,8 +166,7 @@ def rights_of(store: Store, settings: Settings) -> Rights:
         for verb, commands in (("read", _READS), ("write", _WRITES)):
             if administrator or store.may(*(word.format(key) for word in commands[rule.kind])):
                 may.add((rule.pattern, verb))
-    named = re.match(rf"rechannel-{re.escape(cluster)}-({'|'.join(Role)})(-|$)", user)
-    return Rights(user, Role(named[1]) if named else None, frozenset(may), administrator)
+    return Rights(user, doctor.named_role(settings), frozenset(may), administrator)
 
 
 def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[str, Any]) -> list[Found]:
@@ -177,26 +178,35 @@ def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[
     for item in heard:
         for info in item.report.executors if item.report else ():
             executors[info.host].add((item.application, info.executor))
+    agents = agents_of(store)
     nodes = {}
-    for host in sorted(executors)[:_NODES]:
+    strangers = sorted(set(agents or ()) - executors.keys())
+    for number, host in enumerate([*sorted(executors), *strangers][:_NODES]):
         arrived, last = _newest(store, keys.WINDOWS, host)
         window = last.body if last is not None and isinstance(last.body, AgentWindow) else None
         if last is not None:
             clocks[last.sender] = last.time - arrived
-        nodes[host] = Node(frozenset(executors[host]), window, now - arrived)
+        newest = store.last(keys.WINDOWS, host, _WINDOWS) if last is not None and number < _LOOKED_INTO else []
+        nodes[host] = Node(frozenset(executors[host]), window, now - arrived, doctor_cluster.several(newest))
     arrived, decision = _newest(store, keys.DECISIONS, "")
     if decision is not None:
         clocks[decision.sender] = decision.time - arrived
-    state = store.get(keys.STATE)
-    leads = state.body if state is not None and isinstance(state.body, ControllerState) else None
     return [
         doctor_cluster.memory(server, heard, len(executors)),
         *doctor.clocks(clocks),
-        doctor_cluster.controller(leads),
-        *doctor_cluster.agents(nodes, stale_after(settings)),
+        doctor_cluster.controller(leader.state if (leader := leading(store, now)) is not None else None),
+        *doctor_cluster.agents(nodes, stale_after(settings), listed=agents is not None),
         *doctor_cluster.links(heard),
         *doctor_cluster.spark(heard),
     ]
+
+
+def agents_of(store: Store) -> list[str] | None:
+    """List the nodes that agents report for, whether executors are known there or not; None without that right."""
+    try:
+        return store.names(keys.WINDOWS)
+    except StoreForbiddenError:
+        return None
 
 
 def _application(store: Store, name: str, now: float, clocks: dict[str, float]) -> Application | None:

@@ -29,7 +29,7 @@ def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--config",
         metavar="FILE",
-        help="Configuration file; the environment's RECHANNEL_CONFIG otherwise, the defaults if neither is given.",
+        help="Configuration file. [default: RECHANNEL_CONFIG's, ./rechannel.toml, /etc/rechannel/rechannel.toml]",
     )(command)
 
 
@@ -95,10 +95,11 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         as_json = bool(kwargs.get("as_json"))
+        _log_to_standard_error()
         try:
             code = command(*args, **kwargs)
         except CommandError as error:
-            _fail(error.code, error.sentence, as_json)
+            _fail(error.code, [error.sentence], as_json)
         except click.exceptions.ClickException:
             raise
         except KeyboardInterrupt:
@@ -106,29 +107,47 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if os.environ.get(_DEBUG):
                 raise
-            _fail(*_explained(error), as_json, getattr(error, "mistakes", ()))
+            _fail(*_explained(error, kwargs.get("config")), as_json)
         sys.exit(int(code or 0))
 
     return run
 
 
-def _explained(error: Exception) -> tuple[Exit, str]:
+def _log_to_standard_error() -> None:
+    """Keep log lines of what a command calls out of its output; structlog's default is standard output."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            logger_factory=lambda *_: structlog.PrintLogger(sys.stderr), cache_logger_on_first_use=False
+        )
+
+
+def _explained(error: Exception, config: str | None) -> tuple[Exit, list[str]]:
+    """Return the exit code and what is wrong: one sentence, or each mistake of a configuration with its place."""
+    from rechannel.conf.loading import read
     from rechannel.conf.settings import SettingsError
     from rechannel.wire.keys import KeyNameError
     from rechannel.wire.signing import KeyFileError
     from rechannel.wire.store import StoreError
 
-    if isinstance(error, (SettingsError, KeyFileError)):
-        return Exit.CONFIGURATION, str(error)
-    if isinstance(error, StoreError):
-        return Exit.REDIS, str(error)
+    if isinstance(error, SettingsError):
+        return Exit.CONFIGURATION, read(config).located(error.mistakes)
+    if isinstance(error, KeyFileError):
+        return Exit.CONFIGURATION, read(config).located([str(error)])
+    if isinstance(error, StoreError):  # the wrong Redis is mostly one of another configuration than was meant
+        loaded = read(config)
+        used = loaded.sentence()
+        return Exit.REDIS, [f"{loaded.located([str(error)])[0]}. {used[0].upper()}{used[1:]}"]
     if isinstance(error, KeyNameError):
-        return Exit.REFUSED, str(error)
-    return Exit.REFUSED, f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"
+        return Exit.REFUSED, [str(error)]
+    return Exit.REFUSED, [f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"]
 
 
-def _fail(code: Exit, sentence: str, as_json: bool, mistakes: Sequence[str] = ()) -> NoReturn:
+def _fail(code: Exit, wrong: Sequence[str], as_json: bool) -> NoReturn:
     """Say what went wrong and end; several mistakes of a configuration are told one a line."""
+    mistakes = wrong if code is Exit.CONFIGURATION else ()
+    sentence = f"configuration: {'; '.join(mistakes)}" if mistakes else wrong[0]
     if as_json:
         document = {"error": sentence, "code": int(code)} | ({"mistakes": list(mistakes)} if mistakes else {})
         click.echo(json.dumps(document))
@@ -145,6 +164,17 @@ def settings_of(config: str | None) -> Settings:
     from rechannel.conf.settings import load
 
     return load(config)
+
+
+def log_source(config: str | None) -> None:
+    """Log which configuration a daemon was started with."""
+    import structlog
+
+    from rechannel.conf import reading, source
+
+    variables = any(name.startswith(reading.ENVIRONMENT_PREFIX) and "__" in name for name in os.environ)
+    used = source.find(config, os.environ).sentence(variables=variables)
+    structlog.get_logger("rechannel").info("configuration", used=used)
 
 
 def reread_on_hangup(again: Callable[[], Settings]) -> Reread:

@@ -18,6 +18,7 @@ import msgspec
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.daemon.leadership import last_leadership
 from rechannel.daemon.plain import plain
 from rechannel.wire import keys
 from rechannel.wire.messages import Decision, Reply, Request
@@ -193,21 +194,20 @@ def ask(
 
 def _who_leads(store: Store, settings: Settings, now: float) -> str:
     try:
-        state = store.get(keys.STATE)
+        last = last_leadership(store)
     except StoreUnavailableError:
         return ""
-    if state is None:
+    if last is None:
         return ": none leads; start one with `rechannel controller`"
-    leader: Any = getattr(state.body, "leader", "?")
-    age = now - state.time
-    if state.expires <= now:
+    leader, age = last.state.leader, now - last.heard
+    if last.expires <= now:
         return (
             f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took over: "
             "start one with `rechannel controller`"
         )
     if age > _MISSED * settings.controller.observe + 1:
         return (
-            f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {state.expires - now:.0f} s; "
+            f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {last.expires - now:.0f} s; "
             "then a stand-by takes over, or start one with `rechannel controller`"
         )
     return f", though {leader} leads and was heard {max(0.0, age):.0f} s ago: is it stuck, or are the clocks apart?"

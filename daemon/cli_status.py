@@ -18,6 +18,7 @@ from rechannel.daemon.collect import Collector, Facts
 from rechannel.daemon.deciding import stream_classes
 from rechannel.daemon.exits import CommandError, Exit
 from rechannel.daemon.forecasting import StageOutlook
+from rechannel.daemon.leadership import leading
 from rechannel.daemon.orders import left_on
 from rechannel.daemon.plain import plain
 from rechannel.daemon.silence import silence
@@ -33,7 +34,7 @@ from rechannel.daemon.snapshot import (
 from rechannel.migration.moves import UNSETTLED
 from rechannel.policies.queueing import executor_utilization
 from rechannel.wire import keys
-from rechannel.wire.messages import ControllerState, Drain, LinkReport, PendingPlans, QueryState, StandingOrders
+from rechannel.wire.messages import Drain, LinkReport, PendingPlans, QueryState, StandingOrders
 from rechannel.wire.phrases import count, query_name
 from rechannel.wire.store import Store
 
@@ -84,12 +85,11 @@ def collect(
     """
     collector = collector or Collector(store, settings, lambda: now)
     found = [collector.gather(name) for name in collector.refresh()]
-    state = store.get(keys.STATE)
-    leads = state is not None and state.expires > now and isinstance(state.body, ControllerState)
-    controller = msgspec.to_builtins(state.body) if state is not None and leads else None
-    if controller is not None:
+    controller = None
+    if (leader := leading(store, now)) is not None:
+        controller = msgspec.to_builtins(leader.state)
         del controller["type"]
-        controller["last_heard"] = max(0.0, now - state.time) if state is not None else 0.0
+        controller["last_heard"] = max(0.0, now - leader.heard)
     drains = _orders(store)
     facts = [item for item in found if item is not None]
     return {

@@ -26,17 +26,23 @@ from rechannel.daemon.exits import CommandError, Exit
 # The options of spark-submit that take no value, as org.apache.spark.launcher.SparkSubmitOptionParser has them.
 SWITCHES = ("--supervise", "--verbose", "-v", "--load-spark-defaults")
 OTHER_ERRANDS = ("--kill", "--status", "--version", "--usage-error", "--help", "-h", "--class")
+_OWN_SWITCHES = ("--dry-run", "--strict")
 _SHORT = {
     "--name": "spark.app.name",
     "--master": "spark.master",
     "--deploy-mode": "spark.submit.deployMode",
     "--remote": "spark.remote",
 }
+_TRIED = ("spark://", "local")
 _BY_HAND = "or put `import rechannel; rechannel.attach(spark)` into the script, which works there too"
 _DRIVER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 _PYTHON_SETTINGS = ("spark.pyspark.driver.python", "spark.pyspark.python")
 _PYTHON = "python3"  # which Spark takes else
-LENT = "RECHANNEL_LENT"  # as in the runner, which cannot be imported where only Spark has py4j
+LENT, STRICT = "RECHANNEL_LENT", "RECHANNEL_STRICT"  # as in the runner, whose package cannot be had without py4j
+_UNTRIED = (
+    "{master}: Rechannel was tried on standalone clusters only; on this one moves, drains and the release of executors "
+    "are untried (docs/compatibility.md)"
+)
 _PACKAGES = {"site-packages", "dist-packages"}
 
 
@@ -51,6 +57,7 @@ class Words:
     script: str
     arguments: tuple[str, ...]
     dry_run: bool
+    strict: bool
     config: str
     conf: Mapping[str, str]
     properties: tuple[str, ...]
@@ -74,7 +81,7 @@ class Submission:
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    options_metavar="[--dry-run] [--config FILE] [SPARK-SUBMIT OPTIONS]",
+    options_metavar="[--dry-run] [--strict] [--config FILE] [SPARK-SUBMIT OPTIONS]",
     short_help="Run an unmodified PySpark script with its queries attached.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGUMENTS]")
@@ -83,8 +90,9 @@ def submit(words: tuple[str, ...]) -> None:
     """Run an unmodified PySpark script by spark-submit, its streaming queries attached to Rechannel.
 
     All options of spark-submit may be given, as --master URL or --conf KEY=VALUE; what follows the script is the
-    script's. --dry-run prints the command and starts nothing. --config FILE is Rechannel's configuration, by default
-    that of RECHANNEL_CONFIG. Client mode only. Exits as spark-submit does.
+    script's. --dry-run prints the command and starts nothing. --strict ends the script where a session of it cannot be
+    attached, which runs as without Rechannel otherwise. --config FILE is Rechannel's configuration, by default that of
+    RECHANNEL_CONFIG. Client mode only. Exits as spark-submit does.
     """
     parsed = parse(words)
     if parsed.config:
@@ -106,13 +114,14 @@ def parse(words: Sequence[str]) -> Words:
     """Take a command line apart, as spark-submit does: options first, then the script, then the script's own."""
     options: list[str] = []
     conf: dict[str, str] = {}
-    dry_run, config, properties, defaults = False, "", "", False
+    own = set[str]()
+    config, properties, defaults = "", "", False
     extra: list[str] = []
     left = list(words)
     while left and left[0].startswith("-"):
         word = left.pop(0)
-        if word == "--dry-run":
-            dry_run = True
+        if word in _OWN_SWITCHES:
+            own.add(word)
             continue
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if name in OTHER_ERRANDS:
@@ -142,7 +151,8 @@ def parse(words: Sequence[str]) -> Words:
         raise CommandError(Exit.USAGE, "no script is named; as in `rechannel submit --master URL script.py`")
     files = (*reversed(extra), *([properties] if properties else []))
     defaults = defaults or not properties
-    return Words(tuple(options), left[0], tuple(left[1:]), dry_run, config, conf, files, defaults)
+    dry_run, strict = (switch in own for switch in _OWN_SWITCHES)
+    return Words(tuple(options), left[0], tuple(left[1:]), dry_run, strict, config, conf, files, defaults)
 
 
 def plan(words: Words, environ: Mapping[str, str]) -> Submission:
@@ -176,7 +186,10 @@ def plan(words: Words, environ: Mapping[str, str]) -> Submission:
     if not conf.get("spark.app.name"):
         options += ("--name", script.name)  # Spark's own default would be the runner's
     command = (str(home / "bin" / "spark-submit"), *options, str(runner), str(script), *words.arguments)
-    return Submission(command, _environment(words, conf, environ, home, root.parent), _warnings(conf))
+    master = conf.get("spark.master") or environ.get("MASTER", "")
+    untried = (_UNTRIED.format(master=master),) if master and not master.startswith(_TRIED) else ()
+    environment = _environment(words, conf, environ, home, root.parent)
+    return Submission(command, environment, (*untried, *_warnings(conf)))
 
 
 def spark_home(environ: Mapping[str, str]) -> Path:
@@ -206,6 +219,8 @@ def _environment(
         found["SPARK_HOME"] = str(home)  # spark-submit would ask a Python that may have another Spark, or none
     if words.config:
         found[CONFIG_VARIABLE] = str(Path(words.config).resolve())
+    if words.strict:
+        found[STRICT] = "1"
     # The script keeps the Python it has without us: its packages are there, and its executors run the same version.
     chosen = any(environ.get(name) for name in _DRIVER_PYTHON) or any(conf.get(key) for key in _PYTHON_SETTINGS)
     if not chosen and not shutil.which(_PYTHON, path=environ.get("PATH", "")):
@@ -231,6 +246,8 @@ def _from_files(words: Words, environ: Mapping[str, str], home: Path) -> dict[st
     paths = [*words.properties, *([str(Path(directory) / "spark-defaults.conf")] if words.defaults else [])]
     found: dict[str, str] = {}
     for path in reversed(paths):
+        if not Path(path).is_file():
+            continue  # what comes out of a pipe, as <(command) names one, comes out once, and is for spark-submit
         with contextlib.suppress(OSError, UnicodeDecodeError):  # spark-submit says what is wrong with it
             found |= spark_properties.read(Path(path))
     return found

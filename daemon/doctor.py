@@ -14,7 +14,8 @@ from typing import Any
 
 from rechannel.conf import timing
 from rechannel.conf.address import SENTINEL_SCHEME
-from rechannel.conf.settings import Settings
+from rechannel.conf.loading import Loaded
+from rechannel.conf.settings import CONFIG_VARIABLE, Settings
 from rechannel.daemon.exits import Exit
 from rechannel.wire import keys
 from rechannel.wire.keys import Role
@@ -69,6 +70,15 @@ _FULL = 0.8  # share of Redis' memory
 _SLOW = 0.25  # share of redis.timeout that one call takes
 _JAVA = {3: 8, 4: 17}  # major version of Spark -> the oldest Java
 _NEWEST_JAVA = ((4, 1), 21)  # Sparks older than this end with that Java
+_MISSING_KEYS = ("signing.private_key_file is not set, so", "signing.public_key_file is not set: a link")
+#: how a mistake or a note begins -> the check that tells it, where that is not "configuration"
+_CHECKS = {"signing.": "signing-keys", "Redis ": "redis-rights"}
+#: the same -> the cure of one that names none
+_CURES = (
+    ("signing.", "bring both files from one `rechannel config keys DIR`"),
+    ("RECHANNEL_", "unset that variable, or write its name as `rechannel config show` has it"),
+    ("", "change that setting, or its file"),
+)
 _TIME = "let a time service (chrony, systemd-timesyncd) set the clock of that machine"
 
 
@@ -188,22 +198,58 @@ def _java(facts: Machine) -> Found:
     return ok("java", f"Java {facts.java} will do for {named}")
 
 
-def configuration(mistakes: Sequence[str], notes: Sequence[str]) -> list[Found]:
-    """Sort what `config check` finds: keys have a check of their own."""
+def configuration(loaded: Loaded, mistakes: Sequence[str], notes: Sequence[str]) -> list[Found]:
+    """Sort what `config check` finds: keys have a check of their own, and so has what Redis lets others do."""
     found = []
     for text, say in [*((text, failed) for text in mistakes), *((text, warning) for text in notes)]:
-        check = "signing-keys" if text.startswith("signing.") else "configuration"
-        if say is warning and " is not set" in text:  # most machines need but one of the two keys
-            found.append(ok(check, text))
-            continue
-        sentence, _, cure = text.rpartition("; ")
-        found.append(say(check, sentence or text, cure if sentence else "change that setting, or its file"))
+        if text.startswith(_MISSING_KEYS):
+            continue  # which of the two are needed depends on who they are for
+        check = next((check for mark, check in _CHECKS.items() if text.startswith(mark)), "configuration")
+        told, _, cure = text.rpartition("; ")
+        told, cure = (told, cure) if told else (text, next(cure for mark, cure in _CURES if text.startswith(mark)))
+        found.append(say(check, loaded.located([told])[0], cure))
     seen = {item.check for item in found}
     if "configuration" not in seen:
-        found.insert(0, ok("configuration", "all values and the files they name can be used"))
+        found.insert(0, _source(loaded))
     if "signing-keys" not in seen:
-        found.append(ok("signing-keys", "the pair matches, and others cannot read the private key"))
+        found.append(_keys(loaded.settings))
     return found
+
+
+def _source(loaded: Loaded) -> Found:
+    used = loaded.sentence()
+    if loaded.path is None and not loaded.origins:
+        cure = f"name a file: `export {CONFIG_VARIABLE}=FILE`; `rechannel config init` writes one"
+        return warning("configuration", used, cure)
+    return ok("configuration", f"{used}; all values and the files they name can be used")
+
+
+def _keys(settings: Settings) -> Found:
+    """Check that those keys are named that the user of these settings needs."""
+    check, role = "signing-keys", named_role(settings)
+    private, public = bool(settings.signing.private_key_file), bool(settings.signing.public_key_file)
+    if role in (Role.AGENT, Role.VIEWER, Role.OPERATOR):
+        return ok(check, f"the role {role} needs none")
+    pair = "make a pair with `rechannel config keys DIR`, and name its"
+    if role is Role.CONTROLLER and not private:
+        sentence = "signing.private_key_file is not set: no controller starts without"
+        return failed(check, sentence, f"{pair} signing.key there")
+    if not private and not public:
+        sentence = "neither signing.private_key_file nor signing.public_key_file is set"
+        whom = (
+            "its link obeys nobody" if role is Role.LINK else "no controller starts with that, and a link obeys nobody"
+        )
+        cure = f"{pair} signing.pub for drivers and controllers, its signing.key for controllers alone"
+        return failed(check, f"{sentence}: {whom}", cure)
+    if not private:
+        return ok(check, "public keys are set, which is all that a driver needs; a controller needs a private one too")
+    return ok(check, "the pair matches, and others cannot read the private key")
+
+
+def named_role(settings: Settings) -> Role | None:
+    """Return the role in the name of the Redis user, as `rechannel acl` makes it."""
+    found = re.match(rf"rechannel-{re.escape(settings.cluster.name)}-({'|'.join(Role)})(-|$)", settings.redis.username)
+    return Role(found[1]) if found else None
 
 
 def times(settings: Settings) -> list[Found]:

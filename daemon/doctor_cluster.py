@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from rechannel import __version__
@@ -12,8 +13,10 @@ from rechannel.daemon.doctor import Found, failed, ok, warning
 from rechannel.migration.link import compatibility
 from rechannel.migration.spark import versions
 from rechannel.wire import capacity
-from rechannel.wire.messages import AgentWindow, ControllerState, LinkReport
+from rechannel.wire.messages import AgentWindow, ControllerState, Envelope, LinkReport
 
+_OVERLAPS, _SHARED = 3, 0.4  # windows of the last ones, that have such a share of their time in common
+_LISTED = 5  # nodes
 _COMPLETE = 0.8  # share of a window's samples
 _BUSY_WAIT = 10  # a wait that is so many times a stage holds a batch up more than it helps
 _DEFAULT_WAIT = 3.0  # seconds
@@ -36,18 +39,22 @@ class Application:
 
 @dataclass(frozen=True)
 class Node:
-    """A node with executors: how many, their ids, and the agent's last window (None: none) with its age in seconds."""
+    """A node: its executors, and the agent's last window (None: none) with its age in seconds.
+
+    ``several``: more than one agent reports for it.
+    """
 
     executors: frozenset[tuple[str, str]]  # application and executor
     window: AgentWindow | None
     age: float = 0.0
+    several: bool = False
 
 
 def controller(state: ControllerState | None) -> Found:
     """Check that somebody leads."""
     if state is None:
         cure = "start `rechannel controller`; if it runs, see its log"
-        return warning("controller", "no controller leads: nothing is decided, and orders stay unanswered", cure)
+        return failed("controller", "no controller leads: nothing is decided, and orders stay unanswered", cure)
     held = ", paused" if state.paused else ""
     return ok("controller", f"{state.leader} leads in epoch {state.epoch}, mode {state.mode}{held}")
 
@@ -72,11 +79,29 @@ def _capacity(report: LinkReport) -> capacity.Application:
     return capacity.Application(len(report.executors), len(report.queries), partitions)
 
 
-def agents(nodes: Mapping[str, Node], stale: float) -> list[Found]:
-    """Check that each node with executors is measured; a window older than ``stale`` seconds is not used."""
-    found = []
+def several(messages: Sequence[Envelope]) -> bool:
+    """Whether these messages of a node, in the order of their arrival, come from more than one agent at a time.
+
+    The windows of one follow upon each other; a message that was pushed twice is the same twice, and a restart or a
+    clock that was set may let two overlap.
+    """
+    windows = {(item.time, item.sequence): item.body for item in messages if isinstance(item.body, AgentWindow)}
+    overlaps = 0
+    for before, after in pairwise(windows.values()):
+        shared = min(before.end, after.end) - max(before.start, after.start)
+        overlaps += shared > _SHARED * min(before.end - before.start, after.end - after.start)
+    return overlaps >= _OVERLAPS
+
+
+def agents(nodes: Mapping[str, Node], stale: float, *, listed: bool = True) -> list[Found]:
+    """Check that each node with executors is measured; a window older than ``stale`` seconds is not used.
+
+    ``listed``: agents of nodes without executors are among them.
+    """
+    found = _odd_agents(nodes, stale)
+    measured = {host: node for host, node in nodes.items() if node.executors}
     start = "start `rechannel agent` there as Spark's user; if it runs, set agent.node to the host Spark shows"
-    for host, node in sorted(nodes.items()):
+    for host, node in sorted(measured.items()):
         window = node.window
         if window is None:
             found.append(
@@ -94,17 +119,38 @@ def agents(nodes: Mapping[str, Node], stale: float) -> list[Found]:
                 warning("agents", sentence, "the node is overloaded: raise agent.sample, or see what is", host)
             )
     if not found:
-        return [
-            ok("agents", f"{len(nodes)} nodes with executors, each measured" if nodes else "no executors are known")
-        ]
+        said = f"{len(measured)} nodes with executors, each measured" if measured else "no executors are known"
+        blind = "" if listed else "; agents of other nodes can be listed by an administrator of Redis alone"
+        return [ok("agents", said + blind)]
+    return found
+
+
+def _odd_agents(nodes: Mapping[str, Node], stale: float) -> list[Found]:
+    """Find agents that report for one node together, and those whose node no application knows."""
+    known = sorted(host for host, node in nodes.items() if node.executors)
+    found = []
+    for host, node in sorted(nodes.items()):
+        if node.window is None or node.age > stale:
+            continue
+        if node.several:
+            sentence = "more than one agent reports for it, and their figures mix"
+            cure = "stop all but one; if they run on several machines, give each its own agent.node"
+            found.append(warning("agents", sentence, cure, host))
+        if known and not node.executors and not node.window.executors:
+            listed = ", ".join(known[:_LISTED]) + (", …" if len(known) > _LISTED else "")
+            sentence = f"an agent reports for it, but no application has executors there, only on {listed}"
+            cure = "if executors run on that machine, set agent.node to the host Spark shows for them; else it is idle"
+            found.append(warning("agents", sentence, cure, host))
     return found
 
 
 def links(applications: Sequence[Application]) -> list[Found]:
     """Check what each link says, and that it says something."""
-    if not applications:
-        return [warning("links", "no application reports", "call rechannel.attach(spark) in its driver")]
-    return [found for application in applications for found in _link(application)]
+    found = [found for application in applications for found in _link(application)]
+    if not any(application.report or application.unreadable for application in applications):
+        cure = "start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
+        found.append(failed("links", "no application reports", cure))
+    return found
 
 
 def _link(application: Application) -> list[Found]:
@@ -113,7 +159,7 @@ def _link(application: Application) -> list[Found]:
         cure = "use one release of Rechannel everywhere; if it is one, somebody else writes to that key"
         return [failed("links", "its report cannot be read: of another schema, or malformed", cure, name)]
     if report is None:
-        cure = "if it still runs, see the driver's log for rechannel.attach"
+        cure = "if it still runs, see its driver's log (rechannel submit, rechannel.attach)"
         return [warning("links", "its link has been silent for a minute", cure, name)]
     found = []
     release = report.environment.get("rechannel", "")

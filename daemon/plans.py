@@ -71,7 +71,7 @@ class Plans:
         leader = self._leader
         undo, migration = leader.undoing.waiting.get(application), leader.migrations.running.get(application)
         return (
-            leader.orders.nodes | ask.leave,
+            leader.orders.nodes,
             undo and undo.decision.decision,
             migration and migration.desired.decision,
             frozenset(leader.occasions.pending.plans) - leader.occasions.pending.settled.keys(),

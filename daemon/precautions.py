@@ -9,7 +9,7 @@ from rechannel.conf.settings import Settings
 from rechannel.wire import users
 
 OPEN_REDIS = (
-    "Redis lets everybody in without a password, as its user default: whoever reaches it may give orders. Once every "
+    "Redis lets everybody in without a password, as its user default: whoever reaches it may give orders; once every "
     "part has a user of its own, `ACL SETUSER default off` on every server, or give it a password"
 )
 NO_PUBLIC_KEYS = (

@@ -32,19 +32,20 @@ from rechannel.monitors.processes import (
     machine_usage,
     own_names,
 )
-from rechannel.monitors.shuffle import ShuffleReader
+from rechannel.monitors.shuffle import MOST_PARTITIONS, ShuffleReader
 from rechannel.monitors.windows import Clock, ClosedWindow, Reading, SystemClock, Windower
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule, Keys
 from rechannel.wire.messages import AgentEvidence, AgentWindow, ClosedStore, Envelope, ExecutorUsage, StreamRow
 from rechannel.wire.notify import Notifier
-from rechannel.wire.store import Author, Store, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.store import Author, Store, StoreError, StoreRefusedError, StoreUnavailableError
 
-WINDOW_SIZES = 200_000  # numbers in the stream rows of one window; as JSON well below the largest message
+WINDOW_SIZES = MOST_PARTITIONS  # numbers in the stream rows of one window; as JSON well below the largest message
 BUFFERED_SIZES = 400_000  # the same in all windows that wait for Redis: about 16 MB
 BUFFERED_EVIDENCE = 1_000  # messages
 BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
 REFUSED_EVERY = 60.0  # seconds between two complaints of the same refusal
+IDLE = 30.0  # seconds without a message after which Redis is asked whether it is there
 HOST_EVERY = 2.0  # seconds between two looks for the first executor, where the node's name is not set
 STRANGER_AFTER = 30.0  # seconds without an executor of this node, while others run here
 STARTS = 90.0  # seconds between two samples before the first window is taken; as long as any service may take to start
@@ -63,6 +64,9 @@ class Appender(Protocol):
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
         """Add messages to a stream."""
+
+    def check(self) -> str:
+        """Ask the server for its version."""
 
     def close(self) -> None:
         """Drop the connections."""
@@ -210,7 +214,9 @@ def _usage(sample: ExecutorSample, over: ClosedWindow) -> ExecutorUsage:
 class Pusher:
     """Brings messages to Redis from a thread of its own; buffers them, bounded, while Redis is away.
 
-    An outage and its end are logged once each, a refusal at most once a minute.
+    An outage and its end are logged once each, another cause of it or a refusal at most once a minute. With nothing to
+    push it asks Redis all the same, at its start and every `IDLE`: an agent that waits for its first executor says so
+    too. ``node`` may be set as late as the first message.
     """
 
     def __init__(
@@ -221,7 +227,7 @@ class Pusher:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._node = node
+        self.node = node
         self._factory = store_factory
         self._monotonic = monotonic
         self._store: Appender | None = None
@@ -231,6 +237,7 @@ class Pusher:
         self._bound = buffered_windows
         self._dropped: Counter[str] = Counter()
         self._failures = 0
+        self._problem: StoreError | None = None  # that was logged last, until it is gone
         self.reachable = False  # the last attempt brought everything to Redis
         self._complained = -REFUSED_EVERY
         self._closing = False
@@ -301,37 +308,45 @@ class Pusher:
         try:
             if self._store is None:
                 self._store = self._factory()
+            if not self.waiting:
+                self._store.check()
             for rule, queue in ((EVIDENCE, self._evidence), (WINDOWS, self._windows)):
                 while batch := self._head(queue):
-                    self._store.append(rule, self._node, *batch)
+                    self._store.append(rule, self.node, *batch)
                     self._done(queue, batch)
         except StoreUnavailableError as error:
-            if self._failures == 0:
+            if not isinstance(self._problem, StoreUnavailableError) or (
+                str(error) != str(self._problem) and self._quiet()
+            ):
+                self._problem, self._complained = error, self._monotonic()
                 _log.warning("redis is away", problem=str(error), buffers_windows=self._bound)
             self._failures += 1
             return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures - 1, 10)))
         except StoreRefusedError as error:
-            if self._monotonic() - self._complained >= REFUSED_EVERY:
-                self._complained = self._monotonic()
+            if not isinstance(self._problem, StoreRefusedError) or self._quiet():
+                self._problem, self._complained = error, self._monotonic()
                 _log.error("redis refuses", problem=str(error), next_attempt_in=REFUSED_DELAY)
             self._failures += 1
             self._let_go()  # the next attempt reads the password file anew
             return REFUSED_DELAY
         if self._failures:
             _log.info("redis is back", failed_attempts=self._failures)
-        self._failures = 0
-        self._complained = -REFUSED_EVERY
+        self._failures, self._problem = 0, None
         return 0.0
 
+    def _quiet(self) -> bool:
+        """Whether the last complaint is so old that there may be another."""
+        return self._monotonic() - self._complained >= REFUSED_EVERY
+
     def _run(self) -> None:
-        rest = 0.0
+        rest = self.attempt()
         while True:
             with self._condition:
                 if rest:
                     # Not woken by new messages: they come every few seconds and would undo the growing delay.
                     self._condition.wait_for(lambda: self._closing, rest)
                 else:
-                    self._condition.wait_for(lambda: self._closing or self._windows or self._evidence)
+                    self._condition.wait_for(lambda: self._closing or self._windows or self._evidence, IDLE)
                 closing = self._closing
             rest = self.attempt()
             if closing:
@@ -371,14 +386,16 @@ class Pusher:
             self._store = None
 
 
-def _wait_for_host(table: ProcessTable, names: Collection[str], stop: threading.Event, notifier: Notifier) -> str:
+def _wait_for_host(
+    table: ProcessTable, names: Collection[str], stop: threading.Event, notifier: Notifier, pusher: Pusher
+) -> str:
     """Wait for the first executor that carries a name of this machine; "" if told to stop before."""
     said = False
     while not (host := find_host(table, names)):
         if not said:
             said = True
             _log.info("waiting for an executor of this machine", known_as=sorted(names))
-        notifier.ready("waits for an executor of this machine")
+        notifier.ready(f"waits for an executor of this machine{'; Redis is away' if pusher.away else ''}")
         notifier.beat()
         if stop.wait(HOST_EVERY):
             notifier.stopping()
@@ -434,16 +451,20 @@ def run_agent(
     reread = reread and replace(reread, again=notifier.reloads(reread.again))
     reloader = reloading.Reloader(settings, reread, reloading.AGENT, _log)
     notifier.need(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
+    Keys(settings.cluster.name)(WINDOWS, settings.agent.node or "node")
+    given = settings
+    pusher = Pusher(given.agent.node, lambda: store_factory(given), given.agent.buffered_windows)
+    pusher.start()
     if not settings.agent.node:
-        host = _wait_for_host(table or MachineTable(), own_names(), stop, notifier)
+        host = _wait_for_host(table or MachineTable(), own_names(), stop, notifier, pusher)
         if not host:
+            pusher.stop(settings.redis.timeout + 0.5)
             return
         settings = replace(settings, agent=replace(settings.agent, node=host))
-    Keys(settings.cluster.name)(WINDOWS, settings.node)
+        Keys(settings.cluster.name)(WINDOWS, host)
+        pusher.node = host
     monitor = NodeMonitor(settings, clock=clock, table=table)
     author = Author(settings.cluster.name, f"agent:{settings.node}", clock.wall)
-    pusher = Pusher(settings.node, lambda: store_factory(settings), settings.agent.buffered_windows)
-
     metrics = AgentMetrics(lambda: pusher.waiting, lambda: pusher.reachable, settings.cluster.name)
 
     def send(body: AgentWindow | AgentEvidence | None) -> None:
@@ -456,7 +477,6 @@ def run_agent(
 
     _log.info("agent started", node=settings.node, sample=settings.agent.sample, window=settings.agent.window)
     end_metrics = _endpoint(metrics, settings.agent.metrics)
-    pusher.start()
     while True:
         window, evidence = monitor.sample()
         send(evidence)

@@ -34,7 +34,7 @@ class DirectoryChanges:
         try:
             if self._inotify is None:
                 self._inotify = INotify()  # fails when the user has no instance left, or the system knows none
-            number = self._inotify.add_watch(path, flags.MOVED_TO | flags.ONLYDIR)
+            number = self._inotify.add_watch(path, flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW)
         except OSError:
             return False
         self._path[number] = path

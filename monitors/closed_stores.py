@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from rechannel.monitors import files
 from rechannel.monitors.processes import Executor
 from rechannel.wire.messages import ClosedStore
 
@@ -77,8 +78,7 @@ class ClosedStoreReader:
         try:
             log = self._logs.get(identity)
             if log is None:
-                descriptor = os.open(executor.log, os.O_RDONLY | os.O_NONBLOCK)
-                log = self._logs[identity] = _Log(executor.log, descriptor, os.fstat(descriptor).st_size)
+                log = self._logs[identity] = _Log(executor.log, *files.open_regular(executor.log))
                 self._refused.pop(identity, None)
                 return []
             data = self._next(identity, log)
@@ -87,6 +87,10 @@ class ClosedStoreReader:
             return []
         except PermissionError:
             self._refused[identity] = f"executor {executor.executor}: rights missing to read its log"
+            return []
+        except files.NotRegularError:
+            self._refused[identity] = f"executor {executor.executor}: its log is not a regular file"
+            self._close(identity)
             return []
         except OSError:
             self._skipped["executor log unreadable"] += 1
@@ -120,19 +124,21 @@ class ClosedStoreReader:
     def _follow(self, identity: tuple[int, float], log: _Log) -> None:
         """Turn to the new file once the old one, renamed or deleted, is read."""
         try:
-            there = os.stat(log.path)  # noqa: PTH116
+            there = os.stat(log.path, follow_symlinks=False)  # noqa: PTH116
         except FileNotFoundError:
             return  # deleted, or renamed a moment ago
         here = os.fstat(log.descriptor)
         if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
             return
-        descriptor = os.open(log.path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor, _ = files.open_regular(log.path)
         os.close(log.descriptor)
         self._logs[identity] = _Log(log.path, descriptor, 0)
 
     def _close(self, identity: tuple[int, float]) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self._logs.pop(identity).descriptor)
+        log = self._logs.pop(identity, None)
+        if log is not None:
+            with contextlib.suppress(OSError):
+                os.close(log.descriptor)
 
 
 def _store(executor: Executor, match: re.Match[bytes]) -> ClosedStore:

@@ -8,6 +8,9 @@ New files are told by the kernel (`rechannel.monitors.changes`), so thousands of
 cannot be watched is listed whenever it changed; a watched one is looked at once in `VERIFY_EVERY` seconds all the same,
 and is listed from then on if it held something that was never told.
 
+The directories belong to the executors, whose code may put anything there: only regular files are read, no link is
+followed, and files count by their size in what one pass may cost.
+
 Read with `struct`: for some hundred partitions it is as quick as NumPy, and the agent is spared NumPy's memory.
 """
 
@@ -21,32 +24,45 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from zlib import crc32
 
+from rechannel.monitors import files
 from rechannel.monitors.changes import DirectoryChanges
 from rechannel.monitors.processes import Executor
 from rechannel.wire.messages import StreamRow
 
-LARGEST_INDEX = 8 * 2**20  # bytes: a million downstream partitions
+MOST_PARTITIONS = 200_000  # downstream partitions of a map output; a window has no room for more
+LARGEST_INDEX = 8 * (MOST_PARTITIONS + 1)  # bytes
 READ_COST = 20  # what reading an index file costs, in names of a directory's listing
+SIZES_A_NAME = 50  # so many of its numbers cost as much as a name more
 SETTLED = 0.1  # seconds: two changes closer than the file system's clock ticks leave one modification time
 VERIFY_EVERY = 30.0  # seconds after which a watched directory is looked at all the same
 _INDEX = re.compile(r"shuffle_(\d{1,9})_(\d{1,18})_0\.index")
+
+
+_Named = tuple[str, re.Match[str]]  # a file's name, taken apart
 
 
 class IndexFileError(ValueError):
     """A shuffle index file that cannot be used; the message is the reason, fit for counting."""
 
 
-def read_index(path: str | os.PathLike[str]) -> list[int]:
+def read_index(path: str | os.PathLike[str], *, directory: int | None = None) -> list[int]:
     """Return the bytes that a map task sends to each downstream partition.
 
-    Raises IndexFileError for a file that is too big, empty, cut off or no list of offsets, OSError if unreadable.
+    ``directory``: the descriptor that ``path`` is relative to. Raises IndexFileError for what is not a regular file,
+    too big, empty, cut off or no list of offsets, OSError if unreadable.
     """
-    with open(path, "rb") as file:  # noqa: PTH123 - called for every map output; Path costs as much as the read
-        data = file.read(LARGEST_INDEX + 1)
-    if len(data) > LARGEST_INDEX:
+    try:
+        descriptor, size = files.open_regular(path, directory=directory)
+    except files.NotRegularError:
+        raise IndexFileError("index file not a regular file") from None
+    try:
+        # Not read: a sparse file of any size costs its owner nothing.
+        data = os.read(descriptor, size) if size <= LARGEST_INDEX else None
+    finally:
+        os.close(descriptor)
+    if data is None:
         raise IndexFileError("index file too big")
     if not data:
         raise IndexFileError("index file empty")
@@ -63,6 +79,7 @@ def read_index(path: str | os.PathLike[str]) -> list[int]:
 class _Directory:
     changed: int = -1  # modification time in nanoseconds when last listed, -1 to list it again
     files: set[str] = field(default_factory=set)
+    waiting: list[_Named] = field(default_factory=list)  # that the budget did not reach to
     watched: bool = False
     verify_at: float = 0.0  # when a watched one is looked at next
 
@@ -78,8 +95,8 @@ class ShuffleReader:
 
     A directory that did not change costs nothing, or one stat where it cannot be watched; a file read before costs
     nothing in a watched one. Without ``changes`` nothing is watched. ``budget`` bounds one executor's pass
-    (names listed, a file read counting as `READ_COST` names); what it leaves is read in the next pass, the directory
-    that waited longest first.
+    (names listed, a file read counting as `READ_COST` names and more by its size); what it leaves is read in the next
+    pass, the directory that waited longest first.
     """
 
     def __init__(
@@ -133,29 +150,31 @@ class ShuffleReader:
         # Those with files that were told come first: they cost no listing, and the budget may end before the others.
         told = self._changes.told if self._changes is not None else frozenset[str]()
         for path in sorted(seen.leaves, key=lambda leaf: leaf not in told):
+            directory = seen.leaves[path]
+            waiting, directory.waiting = directory.waiting, []
             new, listed = self._new_files(executor, path, seen)
-            if new is None:
+            if path not in seen.leaves or (new is None and not waiting):
                 continue
             # To the end of the line: the next pass begins with those that waited longer.
             seen.leaves[path] = seen.leaves.pop(path)
-            for name, match in new:
-                row = self._row(executor, f"{path}/{name}", match)
-                if row is not None:
-                    yield row
-            spent += listed + READ_COST * len(new)
+            spent += listed
+            rows, cost, directory.waiting = self._rows(executor, path, waiting + (new or []), self._budget - spent)
+            yield from rows
+            spent += cost
             if spent > self._budget:
                 self._skipped["shuffle directories put off to the next pass"] += 1
                 return
 
     def _find_leaves(self, executor: Executor, identity: tuple[int, float], seen: _Seen, *, first: bool) -> None:
         for root in map(str, executor.directories):
-            for manager in self._subdirectories(executor, root, seen):
-                if not Path(manager).name.startswith("blockmgr-"):
+            for name in self._subdirectories(executor, seen, root):
+                if not name.startswith("blockmgr-"):
                     continue
                 # Executors that share a local directory: each block manager is reported for one of them only.
-                if self._owners.setdefault(manager, identity) != identity:
+                if self._owners.setdefault(f"{root}/{name}", identity) != identity:
                     continue
-                for leaf in self._subdirectories(executor, manager, seen):
+                for inner in self._subdirectories(executor, seen, root, name):
+                    leaf = f"{root}/{name}/{inner}"
                     if leaf in seen.leaves:
                         continue
                     # Watched before it is listed: between the two nothing is missed.
@@ -166,24 +185,26 @@ class ShuffleReader:
                     if seen.old and first:
                         self._list(executor, leaf, directory)
 
-    def _subdirectories(self, executor: Executor, path: str, seen: _Seen) -> list[str]:
-        """List the directories in a directory that holds few entries; a change of theirs shows in its own stat."""
+    def _subdirectories(self, executor: Executor, seen: _Seen, *parts: str) -> list[str]:
+        """Name the directories in a directory that holds few entries; a change of theirs shows in its own stat."""
         try:
-            with os.scandir(path) as entries:
-                return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            descriptor = files.open_directory(*parts)
+            try:
+                with os.scandir(descriptor) as entries:
+                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            finally:
+                os.close(descriptor)
         except PermissionError:
             self._skipped[f"executor {executor.executor}: rights missing to read its local directories"] += 1
         except FileNotFoundError:
-            for leaf in [leaf for leaf in seen.leaves if leaf.startswith(path + "/")]:
+            for leaf in [leaf for leaf in seen.leaves if leaf.startswith("/".join(parts) + "/")]:
                 self._unwatch(leaf)
                 del seen.leaves[leaf]
         except OSError:
             self._skipped["local directory unreadable"] += 1
         return []
 
-    def _new_files(
-        self, executor: Executor, path: str, seen: _Seen
-    ) -> tuple[list[tuple[str, re.Match[str]]] | None, int]:
+    def _new_files(self, executor: Executor, path: str, seen: _Seen) -> tuple[list[_Named] | None, int]:
         """Return the new index files of a directory, None if it did not change, and how many names were listed."""
         directory = seen.leaves[path]
         told = self._told(path)
@@ -193,7 +214,8 @@ class ShuffleReader:
             directory.files |= new
             return _matched(new) or None, 0
         try:
-            changed = os.stat(path).st_mtime_ns  # noqa: PTH116 - 64 directories of each executor, every second
+            # 64 directories of each executor, every second.
+            changed = os.stat(path, follow_symlinks=False).st_mtime_ns  # noqa: PTH116
         except OSError:
             self._unwatch(path)
             del seen.leaves[path]
@@ -223,20 +245,55 @@ class ShuffleReader:
 
     def _list(self, executor: Executor, path: str, directory: _Directory) -> None:
         try:
-            changed = os.stat(path).st_mtime_ns  # noqa: PTH116
-            files = {name for name in os.listdir(path) if name.endswith("_0.index")}  # noqa: PTH208
+            descriptor = files.open_directory(*_parts(path))
+            try:
+                changed = os.fstat(descriptor).st_mtime_ns
+                names = {name for name in os.listdir(descriptor) if name.endswith("_0.index")}  # noqa: PTH208
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return
-        except OSError:
+        except PermissionError:
             self._skipped[f"executor {executor.executor}: rights missing to read its local directories"] += 1
             return
-        directory.files = files
+        except OSError:
+            self._skipped["local directory unreadable"] += 1
+            return
+        directory.files = names
         settled = self._wall() - changed / 1e9 > SETTLED
         directory.changed = changed if settled else -1
 
-    def _row(self, executor: Executor, path: str, match: re.Match[str]) -> StreamRow | None:
+    def _rows(
+        self, executor: Executor, path: str, named: list[_Named], budget: int
+    ) -> tuple[list[StreamRow], int, list[_Named]]:
+        """Read files of a directory; returns the rows, what that cost, and the files that the budget did not reach."""
+        if not named:
+            return [], 0, []
         try:
-            sizes = read_index(path)
+            descriptor = files.open_directory(*_parts(path))
+        except FileNotFoundError:
+            self._skipped["index file vanished"] += len(named)
+            return [], 0, []
+        except OSError:
+            self._skipped["local directory unreadable"] += 1
+            return [], 0, []
+        rows, cost = list[StreamRow](), 0
+        try:
+            for number, (name, match) in enumerate(named):
+                if cost > budget:
+                    return rows, cost, named[number:]
+                row = self._row(executor, descriptor, name, match)
+                cost += READ_COST
+                if row is not None:
+                    rows.append(row)
+                    cost += len(row.sizes) // SIZES_A_NAME
+        finally:
+            os.close(descriptor)
+        return rows, cost, []
+
+    def _row(self, executor: Executor, directory: int, name: str, match: re.Match[str]) -> StreamRow | None:
+        try:
+            sizes = read_index(name, directory=directory)
         except FileNotFoundError:
             self._skipped["index file vanished"] += 1
         except OSError:
@@ -259,6 +316,13 @@ def _next_look(path: str, now: float) -> float:
     return now + VERIFY_EVERY * (0.5 + 0.5 * (crc32(path.encode()) / 2**32))
 
 
-def _matched(names: set[str]) -> list[tuple[str, re.Match[str]]]:
+def _parts(leaf: str) -> tuple[str, str, str]:
+    """Take the path of a leaf apart: local directory, block manager, name."""
+    outer, _, name = leaf.rpartition("/")
+    root, _, manager = outer.rpartition("/")
+    return root, manager, name
+
+
+def _matched(names: set[str]) -> list[_Named]:
     found = [(name, _INDEX.fullmatch(name)) for name in sorted(names)]
     return [(name, match) for name, match in found if match]

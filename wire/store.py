@@ -15,10 +15,11 @@ import redis
 import redis.exceptions
 
 from rechannel.conf.settings import RedisSettings
-from rechannel.wire import channel, scripts, users
+from rechannel.wire import channel, failures, scripts, users
 from rechannel.wire import keys as key_rules
 from rechannel.wire.author import Author as Author
 from rechannel.wire.connection import Connection
+from rechannel.wire.failures import Kind
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
 from rechannel.wire.messages import Envelope, MessageError, decode, encode
 from rechannel.wire.trimming import Trimming
@@ -31,6 +32,7 @@ _ORDINARY = 256 * 1024  # bytes that are read of a key before it is asked how ma
 _LARGEST_ENTRY = MAX_MESSAGE_BYTES + 1024
 _LAST_ID = f"{2**64 - 1}-{2**64 - 1}"  # of a stream: nothing can come after it, and Redis refuses to look
 _Command = tuple[str | int | float | bytes, ...]  # its name, and what follows the key
+_SCANS = 200  # rounds of a thousand keys each
 READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
 _STREAMS_AT_ONCE = 100  # that are read in one round trip
 
@@ -99,8 +101,10 @@ class Store:
         self._settings = settings
         self._where = settings.url.split("@")[-1].partition("?")[0]
         self._checked = False
-        with _translated(self._where):
+        try:
             self._connection = Connection(settings)
+        except (ValueError, redis.RedisError, OSError) as error:
+            raise StoreRefusedError(_of_settings(error, self._where)) from error
         self._redis = self._connection.client
         self._acquire = self._redis.register_script(scripts.ACQUIRE)
         self._release = self._redis.register_script(scripts.RELEASE)
@@ -121,8 +125,9 @@ class Store:
 
     def check(self) -> str:
         """Return the server's version, or raise StoreRefusedError when it is older than 7.0."""
-        with _translated(self._where):
-            server = self._redis.info("server")
+        server = self._info("server")
+        if server.get("redis_mode") == "sentinel":
+            raise StoreRefusedError(f"redis.url: {self._where} is a sentinel; write it as sentinel://…?service=NAME")
         # Valkey answers redis_version 7.2.4 for clients that look there; its own version stands beside it.
         version = str(server.get("valkey_version") or server.get("redis_version", "0"))
         if tuple(int(part) for part in str(server.get("redis_version", "0")).split(".")[:2]) < OLDEST_REDIS:
@@ -132,8 +137,14 @@ class Store:
 
     def facts(self) -> dict[str, Any]:
         """Return what the server says of itself (INFO), by name."""
-        with _translated(self._where):
-            return dict(self._redis.info())
+        return self._info()
+
+    def _info(self, *sections: str) -> dict[str, Any]:
+        with _translated(self._where, first=not self._checked):
+            try:
+                return dict(self._redis.info(*sections))
+            except (AttributeError, TypeError):  # redis-py takes it apart without looking
+                raise redis.exceptions.InvalidResponse from None
 
     def may(self, *command: str) -> bool:
         """Whether our user may use a command. It is sent: give one that Redis refuses for its form."""
@@ -267,6 +278,22 @@ class Store:
         """Return the id of a stream's newest entry, "0" when it is empty."""
         entries = self._answer(lambda: self._redis.xrevrange(self.keys(rule, name), count=1), [])
         return entries[0][0].decode() if entries else "0"
+
+    def names(self, rule: KeyRule) -> list[str]:
+        """List what fills the placeholder of a rule's keys, as far as some rounds of SCAN find them.
+
+        Raises StoreForbiddenError for the users that `rechannel acl` makes: who may scan sees everybody's keys.
+        """
+        before, _, after = self.keys.every(rule).partition("*")
+        found, cursor = set[str](), 0
+        self._connected()
+        with _translated(self._where):
+            for _ in range(_SCANS):
+                cursor, page = self._redis.scan(cursor, match=f"{before}*{after}", count=1000)
+                found |= {key.decode(errors="replace")[len(before) : -len(after) or None] for key in page}
+                if not cursor:
+                    break
+        return sorted(name for name in found if key_rules.possible(name))
 
     def seen_application(self, application: str, now: float) -> None:
         """Put the application on the list of those with a link."""
@@ -445,6 +472,10 @@ class Store:
             return None
 
 
+def _of_settings(error: Exception, where: str) -> str:
+    return str(error) if isinstance(error, channel.ChannelError) else f"redis.url: {where}: {error}"
+
+
 def _deposed(lease: Lease) -> StoreDeposedError:
     return StoreDeposedError(f"the lease of epoch {lease.epoch} is over, or another's: nothing was written")
 
@@ -457,42 +488,18 @@ def _stream_ended(error: redis.ResponseError) -> bool:
     return "equal or smaller than the target stream top item" in str(error) or "exhausted" in str(error)
 
 
-# What Redis answers while it cannot, rather than will not: a replica that is cut off, a disk or a memory that is full.
-_NOT_NOW = (
-    "READONLY",
-    "MASTERDOWN",
-    "NOREPLICAS",
-    "OOM ",
-    "MISCONF",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "BUSY ",
-)
+_ERRORS = {
+    Kind.AWAY: StoreUnavailableError,
+    Kind.REFUSED: StoreRefusedError,
+    Kind.FORBIDDEN: StoreForbiddenError,
+}
 
 
 @contextmanager
-def _translated(where: str) -> Iterator[None]:
+def _translated(where: str, *, first: bool = False) -> Iterator[None]:
+    """Turn every error of redis-py into one of ours; ``first``: nothing has come from that server yet."""
     try:
         yield
-    except channel.ChannelError as error:
-        raise StoreRefusedError(str(error)) from error
-    except redis.exceptions.NoPermissionError as error:
-        raise StoreForbiddenError(
-            f"Redis at {where} refuses us ({error}); check redis.username, redis.password_file and its ACL"
-        ) from error
-    except redis.AuthenticationError as error:
-        raise StoreRefusedError(
-            f"Redis at {where} refuses us ({error}); check redis.username, redis.password_file and its ACL"
-        ) from error
-    except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError) as error:
-        if cure := channel.explained(error):
-            raise StoreRefusedError(f"Redis at {where}: {cure}") from error
-        raise StoreUnavailableError(
-            f"Redis at {where} cannot be reached ({error}){channel.doubt(error)}; check redis.url and the server"
-        ) from error
-    except redis.ResponseError as error:
-        if isinstance(error, redis.exceptions.OutOfMemoryError) or any(word in str(error) for word in _NOT_NOW):
-            raise StoreUnavailableError(f"Redis at {where} takes no writes now ({error})") from error
-        raise StoreRefusedError(f"Redis at {where} answered: {error}") from error
     except (redis.RedisError, ValueError, OSError) as error:
-        raise StoreRefusedError(f"redis.url: {where}: {error}") from error
+        kind, sentence = failures.explain(error, where, first=first)
+        raise _ERRORS[kind](sentence) from error

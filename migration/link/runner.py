@@ -24,25 +24,37 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 LENT = "RECHANNEL_LENT"  # the cache tag of the Python that runs `rechannel submit`, and the directories of its packages
+STRICT = "RECHANNEL_STRICT"  # set: a script that cannot be attached ends
 _USAGE = 2
 
 
 class Attacher:
-    """Attaches sessions, and says once what went wrong. ``attach`` is `rechannel.attach` unless given."""
+    """Attaches sessions, and says once what went wrong. ``attach`` is `rechannel.attach` unless given.
 
-    def __init__(self, attach: Callable[[Any], Any] | None = None) -> None:
+    ``strict``: what goes wrong ends the script.
+    """
+
+    def __init__(self, attach: Callable[[Any], Any] | None = None, *, strict: bool = False) -> None:
         self._attach = attach
+        self._strict = strict
         self._said = False
         self._inside = threading.local()
 
     def join(self, session: Any) -> None:
-        """Attach a session; whatever goes wrong, the script goes on."""
+        """Attach a session; whatever goes wrong, the script goes on unless it is to be strict."""
         try:
             if self._attach is None:
                 self._attach = _attach_of_rechannel()
             self._attach(session)
         except Exception as error:  # noqa: BLE001  the user's script must never notice
-            self.say(f"not attached, the script runs as without it: {error or type(error).__name__}")
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Say that there is no link; ends the script if it is to be strict."""
+        what = "as --strict asks, the script ends" if self._strict else "the script runs as without it"
+        self.say(f"not attached, {what}: {error or type(error).__name__}")
+        if self._strict:
+            raise SystemExit(1)
 
     def say(self, sentence: str) -> None:
         """Say a sentence on standard error, the first one only."""
@@ -101,13 +113,13 @@ def main() -> None:
     if len(sys.argv) < 2:
         print("rechannel: usage: runner.py SCRIPT [ARGUMENTS]", file=sys.stderr)
         sys.exit(_USAGE)
-    attacher = Attacher()
+    attacher = Attacher(strict=bool(os.environ.get(STRICT)))
     try:
         from pyspark.sql import SparkSession
 
         attacher.watch(SparkSession)
     except ImportError as error:
-        attacher.say(f"not attached, the script runs as without it: {error}")
+        attacher.fail(error)
     try:
         run(sys.argv[1], sys.argv[2:])
     except (SystemExit, KeyboardInterrupt):

@@ -28,6 +28,10 @@ NODE = "127.0.0.2"
 
 def write(directory: Path, server: RedisServer, user: str, password: Path, name: str, more: str = "") -> Path:
     path = directory / f"{name}.toml"
+    if not more:
+        if not (directory / "signing.key").exists():
+            make_keys(directory)
+        more = '[signing]\nprivate_key_file = "signing.key"\npublic_key_file = "signing.pub"\n'
     path.write_text(
         f'[redis]\nurl = "unix://{server.socket_path}"\nusername = "{user}"\npassword_file = "{password}"\n'
         f'[agent]\nnode = "{NODE}"\n{more}'
@@ -74,20 +78,21 @@ def diagnosed(path: Path, code: int = 0) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.parametrize("role", Role)
 def test_every_role_is_told_its_rights_and_nothing_is_written(files: dict[str, Path], store: Store, role: Role) -> None:
     client: Any = store._redis
-    found = diagnosed(files[role])
+    sees = role in (Role.VIEWER, Role.OPERATOR)
+    found = diagnosed(files[role], code=4 if sees else 0)
     (rights,) = found["redis-rights"]
     assert rights["verdict"] == "ok", rights
     assert f"has the role {role}: " in rights["sentence"]
     assert list(client.scan_iter("*")) == []
-    assert ("controller" in found) == (role in (Role.VIEWER, Role.OPERATOR)), "the cluster takes a viewer's rights"
+    assert ("controller" in found) == sees, "the cluster takes a viewer's rights"
 
 
 def test_the_administrator_is_warned_and_redis_is_described(files: dict[str, Path], store: Store) -> None:
-    found = diagnosed(files[""])
+    found = diagnosed(files[""], code=4)
     assert found["redis-rights"][0]["verdict"] == "warning"
     for check in ("redis", "redis-version", "redis-role", "redis-memory", "clock", "clock-parts"):
         assert found[check][0]["verdict"] == "ok", found[check]
-    assert found["controller"][0]["verdict"] == "warning"
+    assert found["controller"][0]["verdict"] == "failed"
     assert "no application" in found["links"][0]["sentence"]
 
 
@@ -96,7 +101,7 @@ def test_a_user_that_lacks_rights_and_one_that_has_too_many(files: dict[str, Pat
     user = "rechannel-default-viewer"
     client.execute_command("ACL", "SETUSER", user, "+xadd", "~rechannel:{default}:requests")
     try:
-        (rights,) = diagnosed(files[Role.VIEWER])["redis-rights"]
+        (rights,) = diagnosed(files[Role.VIEWER], code=4)["redis-rights"]
         assert (rights["verdict"], "requests" in rights["sentence"]) == ("warning", True)
         client.execute_command("ACL", "SETUSER", user, "-zrangebyscore")
         (rights, *_) = diagnosed(files[Role.VIEWER], code=5)["redis-rights"]
@@ -124,7 +129,7 @@ def test_eviction_is_a_failure(files: dict[str, Path], store: Store) -> None:
     finally:
         client.config_set("maxmemory", "0")
         client.config_set("maxmemory-policy", "noeviction")
-    assert diagnosed(files[Role.VIEWER])["redis-eviction"][0]["verdict"] == "ok"
+    assert diagnosed(files[Role.VIEWER], code=4)["redis-eviction"][0]["verdict"] == "ok"
 
 
 def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: Store) -> None:
@@ -159,3 +164,28 @@ def test_keys_that_do_not_match(files: dict[str, Path], server: RedisServer, tmp
     found = diagnosed(write(tmp_path, server, "", files[""].parent / "admin", "keys", more), code=7)
     assert found["signing-keys"][0]["verdict"] == "failed"
     assert found["redis"][0]["verdict"] == "ok"
+
+
+def test_agents_that_nobody_knows_are_listed_for_who_may_list_keys(files: dict[str, Path], store: Store) -> None:
+    now = time.time()
+    link = Author("default", f"link@{APP}")
+    store.seen_application(APP, now)
+    store.put(keys.REPORT, APP, link.envelope(report([query(["0", "1"])]), ttl=60, application=APP))
+    for node in (NODE, "stranger"):
+        author = Author("default", f"agent:{node}")
+        for end in (now - 10, now - 5, now):
+            body = window(0, end=end) if node == NODE else msgspec.structs.replace(window(0, end=end), executors=[])
+            store.append(keys.WINDOWS, node, author.envelope(body, ttl=60))
+    twin = Author("default", f"agent:{NODE}")  # another agent of that node
+    for end in (now - 9, now - 4, now + 1):
+        store.append(keys.WINDOWS, NODE, twin.envelope(window(0, end=end), ttl=60))
+    said = {item["subject"]: item["sentence"] for item in diagnosed(files[""], code=4)["agents"]}
+    assert "no application has executors there, only on 127.0.0.2" in said["stranger"]
+    assert "127.0.0.2" not in said, "three windows of one and then three of the other do not alternate"
+    for number in range(3):
+        for author, ahead in ((Author("default", f"agent:{NODE}"), 0), (twin, 1)):
+            end = now + 5 * number + ahead
+            store.append(keys.WINDOWS, NODE, author.envelope(window(0, end=end), ttl=60))
+    said = {item["subject"]: item["sentence"] for item in diagnosed(files[Role.VIEWER], code=4)["agents"]}
+    assert "more than one agent reports for it" in said[NODE]
+    assert "stranger" not in said

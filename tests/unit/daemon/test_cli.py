@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 import signal
 import subprocess
@@ -13,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+import structlog
 from click.testing import CliRunner
 
 import rechannel.daemon.cli as cli_module
@@ -84,7 +87,8 @@ def test_a_wrong_configuration_is_seven_and_names_every_mistake(tmp_path: Path, 
     assert "Traceback" not in done.output
     first, *lines = done.stderr.splitlines()
     assert first == "rechannel: the configuration has 3 mistakes:"
-    assert [line.split(":")[0] for line in lines] == ["  redis.url", "  gate.min_gain", "  gate.max"]
+    assert [line.split(":")[2] for line in lines] == [" redis.url", " gate.min_gain", " gate.max"]
+    assert [line.strip().split(": ")[0] for line in lines] == [f"{path}:{number}" for number in (2, 4, 5)]
     if as_json:
         mistakes = [line.strip() for line in lines]
         error = f"configuration: {'; '.join(mistakes)}"
@@ -96,7 +100,8 @@ def test_a_wrong_configuration_is_seven_and_names_every_mistake(tmp_path: Path, 
 def test_one_mistake_is_one_line() -> None:
     done = CliRunner().invoke(main, ["config", "check"], env={"RECHANNEL_GATE__MIN_GAIN": "2"})
     assert done.stderr == (
-        "rechannel: configuration: gate.min_gain: 2.0 is out of bounds; it must be between 0 and 1 share\n"
+        "rechannel: configuration: RECHANNEL_GATE__MIN_GAIN: gate.min_gain: 2.0 is out of bounds; "
+        "it must be between 0 and 1 share\n"
     )
 
 
@@ -153,7 +158,7 @@ def test_config_looks_at_the_parameters_of_policies(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["config", "check", "--config", str(path), "--json"])
     assert done.exit_code == 7
     assert json.loads(done.stdout)["error"] == (
-        "configuration: policies.adaptive.horizn: no such parameter; did you mean horizon? known are "
+        f"configuration: {path}:3: policies.adaptive.horizn: no such parameter; did you mean horizon? known are "
         "mode, limit, min_step, max_moves, move_seconds, load_rate, horizon"
     )
     shown = CliRunner().invoke(main, ["config", "show", "--config", str(path)]).stdout
@@ -249,3 +254,53 @@ def test_the_example_configuration_tells_unit_bounds_and_reason() -> None:
         assert rule["reason"] in text, name
         assert rule["unit"] in text, name
         assert bounds(rule) in text, name
+
+
+def test_no_log_line_comes_between_a_commands_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemons log to standard error; so does what a command calls, for its standard output is data."""
+
+    def look(_: Settings) -> tuple[list[str], list[str]]:
+        structlog.get_logger("rechannel.signing").warning("public keys not read again")
+        return [], []
+
+    monkeypatch.setattr("rechannel.daemon.cli_config.look_at_keys", look)
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    try:
+        done = CliRunner().invoke(main, ["config", "check", "--json"])
+    finally:
+        structlog.configure(**before)
+    assert json.loads(done.stdout)["ok"] is True
+    assert "public keys not read again" in done.stderr
+
+
+def test_the_agent_logs_nothing_to_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_agent(*_: object, **__: object) -> None:
+        structlog.get_logger("rechannel.agent").warning("redis is away")
+
+    monkeypatch.setattr("rechannel.monitors.agent.run_agent", run_agent)
+    caught = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before, hook, config = [signal.getsignal(number) for number in caught], threading.excepthook, structlog.get_config()
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    try:
+        monkeypatch.setattr("faulthandler.enable", lambda **_: None)
+        done = CliRunner().invoke(main, ["agent", "--node", "127.0.0.9"])
+    finally:
+        threading.excepthook, root.handlers = hook, handlers
+        root.setLevel(level)
+        structlog.configure(**config)
+        for number, handler in zip(caught, before, strict=True):
+            signal.signal(number, handler)
+    assert done.stdout == ""
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["configuration", "redis is away"]
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_named_as_a_file_of_the_connection_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "password")
+    path = tmp_path / "c.toml"
+    path.write_text('[redis]\npassword_file = "password"\n')
+    done = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
+    assert (done.exit_code, "redis.password_file: " in done.stderr) == (7, True)
+    assert "is not a regular file; name one" in done.stderr

@@ -13,17 +13,21 @@ import pytest
 from click.testing import CliRunner
 
 from rechannel import __version__
-from rechannel.conf.settings import load
-from rechannel.daemon import cli_doctor, doctor, doctor_cluster
+from rechannel.conf.loading import Loaded, read
+from rechannel.conf.settings import Settings, load
+from rechannel.daemon import cli_config, cli_doctor, cli_status, doctor, doctor_cluster, precautions
 from rechannel.daemon.cli import main
 from rechannel.daemon.doctor import CATALOG, NEEDED, Found, Machine, Rights, Server, Verdict
 from rechannel.daemon.doctor_cluster import Application, Node
 from rechannel.daemon.exits import Exit
+from rechannel.daemon.leadership import leading
 from rechannel.migration.link.report import environment
-from rechannel.wire import capacity
+from rechannel.wire import capacity, keys
 from rechannel.wire.keys import Role
-from rechannel.wire.messages import ControllerState, LinkReport
-from unit.daemon.fakes import APP, NOW, batch, query, report, window
+from rechannel.wire.messages import ControllerState, Envelope, LinkReport
+from rechannel.wire.signing import make_keys
+from rechannel.wire.store import Author
+from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window
 
 ROOT = Path(__file__).parents[3]
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
@@ -115,10 +119,22 @@ def test_java_is_found_where_spark_would_find_it(tmp_path: Path) -> None:
     assert cli_doctor.java_version({"JAVA_HOME": str(tmp_path / "none")}) == ""
 
 
-def test_configuration_and_keys() -> None:
-    fine = doctor.configuration([], ["signing.public_key_file is not set: a link with it obeys nobody"])
+KEYS = {"signing.private_key_file": "k", "signing.public_key_file": "p"}
+
+
+def loaded(*fields: str, user: str = "") -> Loaded:
+    values = {name.replace(".", "__").upper(): value for name, value in KEYS.items() if name in fields}
+    values |= {"REDIS__USERNAME": user} if user else {}
+    return read(None, {f"RECHANNEL_{name}": value for name, value in values.items()})
+
+
+def test_configuration_and_keys(tmp_path: Path) -> None:
+    fine = doctor.configuration(loaded(*KEYS), [], [])
     assert (verdicts(fine, "configuration"), verdicts(fine, "signing-keys")) == ([OK], [OK])
+    path = tmp_path / "c.toml"
+    path.write_text("[gate]\nmin_gain = 7\n")
     bad = doctor.configuration(
+        read(path, {}),
         [
             "gate.min_gain: 7 is out of bounds; it must be between 0 and 1",
             "signing.private_key_file: /k cannot be read",
@@ -126,7 +142,72 @@ def test_configuration_and_keys() -> None:
         ["redis.password_file: /p can be read by everybody; `chmod o= /p`"],
     )
     assert (verdicts(bad, "configuration"), verdicts(bad, "signing-keys")) == ([FAILED, WARNING], [FAILED])
+    assert of(bad, "configuration")[0].sentence == f"{path}:2: gate.min_gain: 7 is out of bounds"
     assert of(bad, "configuration")[1].cure == "`chmod o= /p`"
+
+
+def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
+    (none,) = of(doctor.configuration(read(None, {}), [], []), "configuration")
+    assert (none.verdict, "no configuration file: RECHANNEL_CONFIG is not set" in none.sentence) == (WARNING, True)
+    path = tmp_path / "c.toml"
+    path.write_text("")
+    (found,) = of(doctor.configuration(read(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration")
+    assert (found.verdict, f"configuration: {path} (RECHANNEL_CONFIG); " in found.sentence) == (OK, True)
+
+
+@pytest.mark.parametrize(
+    ("user", "fields", "verdict"),
+    [
+        ("", (), FAILED),
+        ("", ("signing.public_key_file",), OK),
+        ("", tuple(KEYS), OK),
+        ("rechannel-default-controller", ("signing.public_key_file",), FAILED),
+        ("rechannel-default-controller-a", tuple(KEYS), OK),
+        ("rechannel-default-link", (), FAILED),
+        ("rechannel-default-link-etl", ("signing.public_key_file",), OK),
+        ("rechannel-default-agent-127.0.0.2", (), OK),
+        ("rechannel-default-viewer", (), OK),
+        ("rechannel-default-operator-ann", (), OK),
+        ("rechannel-other-viewer", (), FAILED),
+    ],
+)
+def test_keys_that_are_missing_are_no_ok(user: str, fields: tuple[str, ...], verdict: Verdict) -> None:
+    given = loaded(*fields, user=user)
+    _, notes = cli_config.look_at_keys(loaded(user=user).settings)  # what it says of missing keys is not told as well
+    found = of(doctor.configuration(given, [], notes), "signing-keys")
+    assert [item.verdict for item in found] == [verdict], found
+    assert all("nobody" not in item.sentence for item in found if item.verdict is OK)
+
+
+def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
+    private, _ = make_keys(tmp_path)
+    path = tmp_path / "c.toml"
+    path.write_text('[signing]\nprivate_key_file = "signing.key"\n')
+    given = read(path, {})
+    mistakes, notes = cli_config.look_at_keys(given.settings)
+    assert mistakes == []
+    (found,) = of(doctor.configuration(given, mistakes, notes), "signing-keys")
+    assert (found.verdict, found.cure) == (WARNING, "name signing.pub there"), private
+
+
+def test_an_open_redis_is_told_with_a_cure_that_cures() -> None:
+    found = doctor.configuration(loaded(*KEYS), [], [precautions.OPEN_REDIS])
+    (told,) = of(found, "redis-rights")
+    assert (told.verdict, "ACL SETUSER default off" in told.cure) == (WARNING, True)
+    assert verdicts(found, "configuration") == [OK]
+
+
+def test_every_note_has_a_cure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECHANNEL_ZZZ", "1")
+    notes = [
+        precautions.OPEN_REDIS,
+        precautions.NO_PUBLIC_KEYS,
+        *precautions.listen_notes({"controller.listen": "0.0.0.0:1"}),
+        *cli_config._strange_variables({"RECHANNEL_ZZZ": "1", "RECHANNEL_CONFG": "1"}),
+    ]
+    cures = [item.cure for item in doctor.configuration(loaded(*KEYS), [], notes) if item.verdict is WARNING]
+    assert len(cures) == len(notes)
+    assert "change that setting, or its file" not in cures
 
 
 @pytest.mark.parametrize(
@@ -241,7 +322,20 @@ def test_controller() -> None:
         leader="a", since=NOW, epoch=1, paused=True, mode="apply", next_decision=NOW, last_sentence=""
     )
     assert verdicts([doctor_cluster.controller(state)], "controller") == [OK]
-    assert verdicts([doctor_cluster.controller(None)], "controller") == [WARNING]
+    assert verdicts([doctor_cluster.controller(None)], "controller") == [FAILED]
+
+
+def test_who_leads_is_told_by_the_lease_in_doctor_and_status_alike() -> None:
+    """What the leader said stands in Redis for a minute; it leads only for as long as its lease."""
+    store = FakeStore(FakeClock())
+    state = ControllerState(
+        leader="a", since=NOW, epoch=1, paused=False, mode="apply", next_decision=NOW, last_sentence=""
+    )
+    store.put(keys.STATE, "", Author("default", "controller", lambda: NOW).envelope(state, ttl=15.0))
+    for later, leads in ((0.0, True), (14.9, True), (15.1, False), (52.0, False)):
+        found = doctor_cluster.controller(leading(store, NOW + later))  # type: ignore[arg-type]
+        status = cli_status.collect(store, Settings(), NOW + later)  # type: ignore[arg-type]
+        assert (found.verdict is OK, status["controller"] is not None) == (leads, leads), later
 
 
 def test_agents() -> None:
@@ -262,7 +356,6 @@ def test_agents() -> None:
     ("application", "verdict", "words"),
     [
         (app(), OK, "Spark 4.3.0"),
-        (Application(APP, None), WARNING, "silent"),
         (Application(APP, None, unreadable=True), FAILED, "another schema"),
         (app(environment={}), WARNING, "older release"),
         (app(environment={**STOCK, "rechannel": "0.0.9"}), WARNING, "0.0.9"),
@@ -279,7 +372,57 @@ def test_links(application: Application, verdict: Verdict, words: str) -> None:
 
 
 def test_no_application_reports() -> None:
-    assert verdicts(doctor_cluster.links([]), "links") == [WARNING]
+    (found,) = of(doctor_cluster.links([]), "links")
+    assert (found.verdict, "rechannel submit" in found.cure) == (FAILED, True)
+    silent = Application("gone", None)
+    assert verdicts(doctor_cluster.links([silent]), "links") == [WARNING, FAILED]
+    assert verdicts(doctor_cluster.links([silent, app()]), "links") == [WARNING, OK]
+
+
+def pushed(*windows: tuple[float, float, int], ttl: float = 60) -> list[Envelope]:
+    """Messages of agents: (start, end, sequence) of each window, in the order of their arrival."""
+    found = []
+    for start, end, sequence in windows:
+        body = msgspec.structs.replace(window(0), start=start, end=end)
+        envelope = Author("default", "agent:n", lambda end=end: end).envelope(body, ttl=ttl)  # type: ignore[misc]
+        found.append(msgspec.structs.replace(envelope, sequence=sequence, time=end + sequence / 1000))
+    return found
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.1, 1.0, 2.5, 4.0, 4.9])
+def test_two_agents_are_found_however_far_apart_they_began(apart: float) -> None:
+    both = [(NOW + 5 * n + late, NOW + 5 * n + late + 5, n) for n in range(4) for late in (0.0, apart + 0.001)]
+    assert doctor_cluster.several(pushed(*both))
+
+
+def test_two_agents_on_one_node() -> None:
+    one = [(NOW + 5 * n, NOW + 5 * n + 5, n + 1) for n in range(10)]
+    other = [(start + 1, end + 1, sequence + 70) for start, end, sequence in one]
+    both = [item for pair in zip(one, other, strict=True) for item in pair]
+    assert doctor_cluster.several(pushed(*both))
+    assert doctor_cluster.several(pushed(*(item for pair in zip(one, one, strict=True) for item in pair))) is False
+    assert not doctor_cluster.several(pushed(*one))
+    restarted = [*one[:5], (NOW + 24, NOW + 30, 1), *((start + 5, end + 5, n) for start, end, n in one[5:])]
+    assert not doctor_cluster.several(pushed(*restarted))
+    set_back = [*one, *((start - 30, end - 30, n + 10) for start, end, n in one)]
+    assert not doctor_cluster.several(pushed(*set_back))
+    assert not doctor_cluster.several([])
+
+
+def test_agents_that_are_too_many_or_nobodys() -> None:
+    here = frozenset({(APP, "0")})
+    idle = msgspec.structs.replace(window(0), executors=[])
+    nodes = {"a": Node(here, window(0), 5.0, several=True), "b": Node(frozenset(), idle, 5.0)}
+    found = doctor_cluster.agents(nodes, 20.0)
+    assert [(item.subject, item.verdict) for item in of(found, "agents")] == [("a", WARNING), ("b", WARNING)]
+    assert "more than one agent" in found[0].sentence
+    assert "only on a" in found[1].sentence
+    gone = {"a": Node(here, window(0), 5.0), "b": Node(frozenset(), idle, 21.0)}
+    assert verdicts(doctor_cluster.agents(gone, 20.0), "agents") == [OK]
+    nothing_runs = {"b": Node(frozenset(), idle, 5.0)}
+    assert verdicts(doctor_cluster.agents(nothing_runs, 20.0), "agents") == [OK]
+    (blind,) = doctor_cluster.agents({"a": Node(here, window(0), 5.0)}, 20.0, listed=False)
+    assert "by an administrator of Redis alone" in blind.sentence
 
 
 def test_what_is_said_of_settings_is_not_said_twice() -> None:
@@ -411,13 +554,15 @@ def test_a_wrong_configuration_is_told_whole_and_redis_not_asked(tmp_path: Path)
     path.write_text("[gate]\nmin_gain = 7\n[agent]\nwindow = 0\n")
     done = CliRunner().invoke(main, ["doctor", "--config", str(path)])
     assert done.exit_code == 7
-    assert all(words in done.stdout for words in ("gate.min_gain", "agent.window", "2 failed"))
+    assert all(words in done.stdout for words in ("gate.min_gain", "agent.window", "3 failed"))
     assert "redis" not in done.stdout.replace("redis.", "")
 
 
 def test_a_redis_that_is_away(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
-    path.write_text('[redis]\nurl = "redis://127.0.0.1:1/0"\ntimeout = 0.2\n')
+    make_keys(tmp_path)
+    signing = '[signing]\nprivate_key_file = "signing.key"\npublic_key_file = "signing.pub"\n'
+    path.write_text(f'{signing}[redis]\nurl = "redis://127.0.0.1:1/0"\ntimeout = 0.2\n')
     done = CliRunner().invoke(main, ["doctor", "--config", str(path), "--json"])
     said = {item["check"]: item for item in json.loads(done.stdout)["checks"]}
     assert (done.exit_code, said["redis"]["verdict"]) == (5, "failed")

@@ -364,6 +364,9 @@ def test_a_slow_redis_is_given_the_time_it_may_take(manager: Manager, notifier: 
 
 
 class _Store:
+    def check(self) -> str:
+        return "7.2.4"
+
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
         pass
 
@@ -426,7 +429,8 @@ def test_an_agent_without_an_executor_is_ready_and_says_what_it_waits_for(
 ) -> None:
     stop = threading.Event()
     monkeypatch.setattr(stop, "wait", lambda _: True)
-    run_agent(Settings(), stop=stop, table=FakeTable(), notifier=Notifier(manager.address, 40.0))
+    notifier = Notifier(manager.address, 40.0)
+    run_agent(Settings(), stop=stop, store_factory=lambda _: _Store(), table=FakeTable(), notifier=notifier)
     ready, beat, stopping = manager.heard()
     assert ready == {"READY": "1", "STATUS": "waits for an executor of this machine"}
     assert beat == {"WATCHDOG": "1"}

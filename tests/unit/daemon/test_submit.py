@@ -14,6 +14,7 @@ from rechannel.daemon import cli_submit
 from rechannel.daemon.cli import main
 from rechannel.daemon.cli_submit import parse, plan, spark_home
 from rechannel.daemon.exits import CommandError, Exit
+from rechannel.migration.link import runner
 
 # Bytes of a class file: of a constant by its tag, and of the operands of the instructions that fill an array.
 _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
@@ -58,6 +59,7 @@ def test_what_stands_before_the_script_is_spark_submits_and_what_follows_is_the_
             "-v",
             "--master=spark://x:7077",
             "--dry-run",
+            "--strict",
             "--config",
             "r.toml",
             "s.py",
@@ -68,7 +70,8 @@ def test_what_stands_before_the_script_is_spark_submits_and_what_follows_is_the_
     )
     assert words.options == ("--conf", "a=b", "-v", "--master=spark://x:7077")
     assert (words.script, words.arguments) == ("s.py", ("--conf", "c", "-x"))
-    assert (words.dry_run, words.config) == (True, "r.toml")
+    assert (words.dry_run, words.strict, words.config) == (True, True, "r.toml")
+    assert parse(["s.py", "--strict"]).strict is False
     assert words.conf == {"a": "b", "spark.master": "spark://x:7077"}
 
 
@@ -256,3 +259,38 @@ def test_this_process_becomes_spark_submit(spark, script, tmp_path, monkeypatch)
     assert environment["RECHANNEL_CONFIG"] == str(config)
     config.write_text("[cluster]\nnaem = 'x'\n")
     assert CliRunner().invoke(main, ["submit", "--config", str(config), script]).exit_code == Exit.CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    ("master", "untried"),
+    [("yarn", True), ("k8s://https://h:6443", True), ("mesos://h:5050", True), ("spark://x:7077", False), ("", False)],
+)
+def test_a_cluster_that_was_never_tried_is_told(spark, script, master, untried):
+    told = f"{master}: Rechannel was tried on standalone clusters only"
+    for words, more in (
+        (["--master", master] if master else [], {}),
+        (["--conf", f"spark.master={master}"] if master else [], {}),
+        ([], {"MASTER": master}),
+    ):
+        warnings = plan(parse([*words, script]), environ(spark, **more)).warnings
+        assert [sentence for sentence in warnings if sentence.startswith(told)] == list(warnings[:1] if untried else ())
+
+
+def test_it_is_one_line_on_standard_error(spark, script):
+    done = CliRunner().invoke(main, ["submit", "--dry-run", "--master", "yarn", script], env=environ(spark))
+    assert done.stderr.count("rechannel: yarn: ") == 1
+    assert "tried" not in done.stdout
+
+
+def test_strict_reaches_the_runner(spark, script):
+    assert plan(parse([script]), environ(spark)).environment.get(cli_submit.STRICT) is None
+    assert plan(parse(["--strict", script]), environ(spark)).environment[cli_submit.STRICT] == "1"
+    assert cli_submit.STRICT == runner.STRICT
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_of_settings_is_left_to_spark_submit(spark, script, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    made = plan(parse(["--properties-file", str(pipe), script]), environ(spark))
+    assert made.command[1:3] == ("--properties-file", str(pipe))

@@ -36,6 +36,13 @@ class FakeStore:
         self.pushed: list[tuple[KeyRule, str, Envelope]] = []
         self.trouble: Exception | None = None
         self.closed = 0
+        self.checked = threading.Semaphore(0)
+
+    def check(self) -> str:
+        self.checked.release()
+        if self.trouble:
+            raise self.trouble
+        return "7.2.4"
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
         if self.trouble:
@@ -128,6 +135,55 @@ def test_a_refusal_is_said_once_a_minute_and_the_store_opened_anew_each_time() -
             bench.clock.pass_time(REFUSED_DELAY)
     assert [entry["problem"] for entry in logs] == ["wrong password"] * 2
     assert bench.store.closed == 12
+
+
+def test_another_cause_is_said_too_but_no_more_than_once_a_minute() -> None:
+    bench = _Bench()
+    with capture_logs() as logs:
+        for trouble in (
+            StoreUnavailableError("nobody there"),
+            StoreUnavailableError("too slow"),  # in the same minute
+            StoreRefusedError("wrong password"),
+            StoreUnavailableError("nobody there"),
+        ):
+            bench.store.trouble = trouble
+            bench.pusher.attempt()
+        bench.clock.pass_time(REFUSED_EVERY)
+        bench.store.trouble = StoreUnavailableError("too slow")
+        bench.pusher.attempt()
+        bench.pusher.attempt()
+    assert [entry["problem"] for entry in logs] == ["nobody there", "wrong password", "nobody there", "too slow"]
+
+
+def test_redis_is_asked_without_anything_to_push() -> None:
+    bench = _Bench()
+    with capture_logs() as logs:
+        assert bench.pusher.attempt() == 0.0
+        assert bench.pusher.reachable
+        bench.store.trouble = StoreUnavailableError("away")
+        assert bench.pusher.attempt() == FIRST_DELAY
+        assert not bench.pusher.reachable
+    assert [entry["event"] for entry in logs] == ["redis is away"]
+    assert bench.store.pushed == []
+
+
+def test_an_agent_that_waits_for_an_executor_says_that_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its executor it has no node, and nothing to push; without this nobody would know."""
+    monkeypatch.setattr(agent, "own_names", lambda: {"here"})
+    monkeypatch.setattr(agent, "HOST_EVERY", 0.0)
+    store, stop = FakeStore(), threading.Event()
+    store.trouble = StoreUnavailableError("nobody there")
+
+    class Table(FakeTable):
+        def pids(self) -> list[int]:
+            if store.checked.acquire(timeout=20):  # asked before an executor came
+                stop.set()
+            return []
+
+    with capture_logs() as logs:
+        run_agent(Settings(), stop=stop, store_factory=lambda _: store, table=Table())
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["redis is away"]
+    assert [entry["problem"] for entry in logs if "problem" in entry] == ["nobody there"]
 
 
 def test_a_store_that_cannot_be_opened_is_retried() -> None:

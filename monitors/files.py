@@ -1,0 +1,58 @@
+"""Opening of files and directories that other people's code can shape: those that executors leave on this node.
+
+Whatever stands there under the right name (a pipe, a socket, a device, a link to somewhere else, a file of any size),
+opening it neither waits nor leads out of the directory, and only regular files are read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK  # a pipe would wait for its writer
+_DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NONBLOCK
+_OF_A_POD = re.compile(r"(/proc/\d+/root)/+(.*)")
+_OTHER_KIND = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR})  # a link, a socket, a device, …
+
+
+class NotRegularError(OSError):
+    """What stands there is no regular file: a link, a pipe, a socket, a device, a directory."""
+
+
+def open_regular(path: str | os.PathLike[str], *, directory: int | None = None) -> tuple[int, int]:
+    """Open a regular file for reading without following a link; returns descriptor and size in bytes.
+
+    ``directory``: the descriptor that ``path`` is relative to. Raises NotRegularError, or another OSError.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS, dir_fd=directory)
+    except OSError as error:
+        if error.errno in _OTHER_KIND:
+            raise NotRegularError(error.errno, "not a regular file") from error
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise NotRegularError(errno.EINVAL, "not a regular file")
+    return descriptor, status.st_size
+
+
+def open_directory(root: str, *names: str) -> int:
+    """Open a directory below ``root`` without following a link below it; returns the descriptor.
+
+    Links in ``root`` itself are followed, as an administrator may have put them there; in the file system of a pod
+    none is, for it would lead into that of the host.
+    """
+    pod = _OF_A_POD.match(root)
+    if pod:
+        root, names = pod[1], (*filter(None, pod[2].split("/")), *names)
+    descriptor = os.open(root, _DIRECTORY)
+    for name in names:
+        outer = descriptor
+        try:
+            descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=outer)
+        finally:
+            os.close(outer)
+    return descriptor
