@@ -27,7 +27,7 @@ from tests.drills.world import NODES, PATIENCE, World
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 PARTITIONS = 12
-OLD_FILES = 100_000  # deleted in one second or two on an idle machine
+OLD_FILES, FILLING_S = 150_000, 5.0  # as many as can be had in that time; deleting takes about half of it
 _SUBDIRECTORIES = 64  # spark.diskStore.subDirectories
 _HOOKS_S = 0.3  # from SIGTERM until files are deleted
 _LOG4J = """\
@@ -123,7 +123,7 @@ def _end_one(world: World, before: audit.Audit, filled: dict[Path, float]) -> Tr
     world.wait("all executors are there", lambda: "" if len(_directories(world)) == len(NODES) else "one is missing")
     for directory in _directories(world).values():
         if directory not in filled:
-            filled[directory] = fill(directory, OLD_FILES)
+            filled[directory] = fill(directory)
     log = world.group.processes["driver"].log
     read = log.stat().st_size
     (app / f"go-{batch}").touch()
@@ -133,8 +133,8 @@ def _end_one(world: World, before: audit.Audit, filled: dict[Path, float]) -> Tr
     (executor,) = (item for item in world.cluster.executors() if item.executor_id == slow[0])
     process = psutil.Process(executor.pid)
     filling = filled[_directories(world)[executor.host]]
-    # A tenth of the directory is to be gone when the map task ends. Deleting takes half as long as writing.
-    time.sleep(max(0.0, ends - time.monotonic() - _HOOKS_S - filling * 0.5 * 0.1))
+    # A twentieth of the directory is to be gone when the map task ends. Deleting takes half as long as writing.
+    time.sleep(max(0.0, ends - time.monotonic() - _HOOKS_S - filling * 0.5 * 0.05))
     struck = time.monotonic()
     process.send_signal(signal.SIGTERM)
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -190,15 +190,22 @@ def _tail(log: Path, offset: int) -> str:
         return file.read()
 
 
-def fill(directory: Path, files: int) -> float:
+def fill(directory: Path) -> float:
     """Put empty files where Spark keeps those of old shuffles until its driver collects garbage; return the seconds."""
     began = time.monotonic()
     for number in range(_SUBDIRECTORIES):
         (directory / f"{number:02x}").mkdir(exist_ok=True)
-    for number in range(files):
+    for number in range(OLD_FILES):
         path = directory / f"{number % _SUBDIRECTORIES:02x}" / f"shuffle_999999_{number}_0.data"
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+        if time.monotonic() - began > FILLING_S:
+            break
     return time.monotonic() - began
+
+
+def merged(runs: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the runs with one in place of an older one made the same way."""
+    return [one for one in runs if any(one[name] != run[name] for name in ("cured", "attached"))] + [run]
 
 
 def table(runs: Iterable[Mapping[str, Any]]) -> str:
