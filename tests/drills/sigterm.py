@@ -27,7 +27,7 @@ from tests.drills.world import NODES, PATIENCE, World
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 PARTITIONS = 12
-OLD_FILES, FILLING_S = 150_000, 5.0  # as many as can be had in that time; deleting takes about half of it
+OLD_FILES, FILLING_S = 150_000, 30.0  # as many as can be had in that time; deleting takes about half of it
 _SUBDIRECTORIES = 64  # spark.diskStore.subDirectories
 _HOOKS_S = 0.3  # from SIGTERM until files are deleted
 _LOG4J = """\
