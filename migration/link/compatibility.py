@@ -18,7 +18,7 @@ from rechannel.migration.link import versions
 DATABRICKS_ONLY = "spark.sql.streaming.statefulOperator.stateRebalancing.enabled"
 
 BYPASS = "spark.shuffle.sort.bypassMergeThreshold"
-CURE = f"Set {BYPASS} to 0 before the application starts: COST."
+CURE = f"Set {BYPASS} to 0 before the application starts."
 
 LONG_WAIT = 30.0  # seconds; ten times Spark's default
 LONG_MAINTENANCE = 600.0  # seconds; ten times Spark's default
