@@ -41,6 +41,7 @@ CATALOG = {
     "agents": "an agent on every node with executors, its windows fresh",
     "links": "every application's link: heard, of our release, without problems",
     "spark-settings": "settings of an application that change what Rechannel can do",
+    "spark-shuffle": "rows that Spark itself may lose when executors are ended by others",
     "spark-locality": "spark.locality.wait against the length of the stages",
     "spark-cores": "spark.task.cpus: how many tasks an executor runs at a time",
     "spark-scheduler": "spark.scheduler.mode",

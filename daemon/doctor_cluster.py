@@ -212,9 +212,18 @@ def settings(given: Mapping[str, str], subject: str) -> list[Found]:
         found.append(ok("spark-settings", "no setting stands in the way", subject))
     return [
         *found,
+        _shuffle(compatibility.advice(read), read(compatibility.BYPASS, "200"), subject),
         _cores(read("spark.task.cpus", "1"), subject),
         _scheduler(read("spark.scheduler.mode", ""), subject),
     ]
+
+
+def _shuffle(advice: Sequence[compatibility.Finding], threshold: str, subject: str) -> Found:
+    if not advice:
+        said = f"{compatibility.BYPASS} is {threshold}: no shuffle takes the writer that may lose rows (SPARK-37473)"
+        return ok("spark-shuffle", said, subject)
+    sentence, cure = _apart(advice[0].sentence)
+    return warning("spark-shuffle", sentence, cure, subject)
 
 
 def _cores(cores: str, subject: str) -> Found:

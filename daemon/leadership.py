@@ -11,7 +11,7 @@ from rechannel.wire.store import Store
 
 @dataclass(frozen=True)
 class Leadership:
-    """What the last leader said of itself, and when. It is valid as long as its lease; it stands in Redis for longer."""
+    """What the last leader said of itself, and when. Valid as long as its lease; it stands in Redis for longer."""
 
     state: ControllerState
     heard: float

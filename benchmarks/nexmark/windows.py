@@ -97,7 +97,7 @@ def q17(events: Events) -> Output:
     totals = [F.min("price").alias("min_price"), F.max("price").alias("max_price"), F.sum("price").alias("sum_price")]
     bids = events.bids().withColumn("day", F.date_format("dateTime", "yyyy-MM-dd"))
     report = bids.groupBy("auction", "day").agg(*_ranked(), *totals)
-    return Output("nexmark-q17", report, "update", keys=("auction", "day"))
+    return Output("nexmark-q17", report, "update", keys=("auction", "day"), counts="total_bids")
 
 
 def q18(events: Events) -> Output:

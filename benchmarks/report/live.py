@@ -168,12 +168,15 @@ def _exact(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     moved = sum(phase["landed"] for phase in phases)
     given_up = sum(phase["given_up"] for phase in phases)
     different = sum(found.get("different", 0) for found in audits)
+    signed = [found for found in audits if "rows_lost" in found]
+    short, over = (sum(found[name] for found in signed) for name in ("rows_lost", "rows_doubled"))
+    of_input = f" Rows of the input lost: {short}, doubled: {over}, in the {len(signed)} outputs that count them."
     wrong = sum(not found["ok"] for found in audits)
     aside = ", whose session counts for nothing else" if wrong else ""
     return [
         f"{len(ended)} sessions, {len(phases)} turns: {moved} moves landed, {given_up} given up.",
         f"Rows of the outputs lost: {lost}, doubled: {doubled}, with another value: {different};",
-        f"outputs unlike the batch computation: {wrong} of {len(audits)}{aside}.",
+        f"outputs unlike the batch computation: {wrong} of {len(audits)}{aside}.{of_input if signed else ''}",
         f"Failed task attempts: {failed}; {killed} more where the situation itself ends an executor.",
     ]
 

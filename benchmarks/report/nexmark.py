@@ -44,4 +44,9 @@ def section(figures: Mapping[str, Any]) -> str:
 
 
 def _verdict(audit: Mapping[str, Any]) -> str:
-    return "exact" if audit["ok"] else "**differs**"
+    if audit["ok"]:
+        return "exact"
+    by_sign = (
+        f", input rows: {audit['rows_lost']} lost, {audit['rows_doubled']} doubled" if "rows_lost" in audit else ""
+    )
+    return f"**differs**{by_sign}"

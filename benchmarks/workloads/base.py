@@ -60,7 +60,8 @@ class Output:
     other columns are plain counts, sums, minima and maxima of longs and texts, so that the state of operator 0 *is* the
     output, field by field. ``closes``: event-time column (a timestamp) of an ``append`` row that is out once the
     watermark has reached it; "" where rows come out at once. Columns are longs, texts and timestamps: sums of doubles
-    depend on their order.
+    depend on their order. ``counts``: the column of an ``update`` output that counts the input's rows, by which its
+    audit tells lost rows from doubled ones; "" where there is none.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Output:
     mode: Literal["append", "update"]
     keys: tuple[str, ...] = ()
     closes: str = ""
+    counts: str = ""
 
 
 @dataclass(frozen=True)

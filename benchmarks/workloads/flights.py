@@ -158,7 +158,7 @@ def _destinations(feed: Feed) -> Output:
             F.max(F.col("delay").cast("long")).alias("longest"),
         )
     )
-    return Output("flights-destinations", counts, "update", ("airport",))
+    return Output("flights-destinations", counts, "update", ("airport",), counts="flights")
 
 
 def _delays(feed: Feed) -> Output:

@@ -47,7 +47,7 @@ def simple(feed: Feed) -> list[Output]:
     """Count views and errors by page."""
     clicks = _clicks(feed).repartition(feed.partitions, "page").groupBy("page")
     counts = clicks.agg(F.count(F.lit(1)).alias("views"), F.sum((F.col("status") != OK).cast("long")).alias("errors"))
-    return [Output("page-view", counts, "update", ("page",))]
+    return [Output("page-view", counts, "update", ("page",), counts="views")]
 
 
 def unique(feed: Feed) -> list[Output]:

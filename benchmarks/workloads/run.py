@@ -61,6 +61,10 @@ def audit(
 ) -> dict[str, Any]:
     """Hold each query's output against the batch computation; by query ``ok``, and what was found and wanted.
 
+    ``lost`` and ``doubled`` are rows of the output that are missing or too many (of an ``append`` query: on balance),
+    ``different`` those with another value. ``rows_lost`` and ``rows_doubled`` are rows of the input, where the output
+    counts them: the sums of what its keys have too little and too much, apart.
+
     ``batches`` committed by each query, from 0 on; ``put_out``: for ``append`` queries the sum of their observed
     digests; ``watermarks``: the watermark under which the last batch ran, as its progress event says.
     """
@@ -124,12 +128,26 @@ def _update(spark: SparkSession, wanted: Output, checkpoint: Path, batches: int)
     for name in values:
         same &= F.col(name).eqNullSafe(F.col(f"found_{name}"))
     row = both.select(
+        *_by_sign(wanted.counts),
         F.count_if(F.col("_found").isNull()).alias("lost"),
         F.count_if(F.col("_wanted").isNull()).alias("doubled"),
         F.count_if(F.col("_found").isNotNull() & F.col("_wanted").isNotNull() & ~same).alias("different"),
         F.count("_wanted").alias("rows"),
     ).first()
     assert row is not None  # noqa: S101
-    counts = {name: int(value or 0) for name, value in row.asDict().items()}
+    counts = {name: int(value or 0) for name, value in row.asDict().items()}  # an empty sum is none
     wrong = counts["lost"] or counts["doubled"] or counts["different"]
     return {"ok": not wrong and counts["rows"] > 0, **counts}
+
+
+def _by_sign(counts: str) -> list[Any]:
+    """Return the sums of what a count of rows has too little and too much, by key; nothing where none is counted."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not counts:
+        return []
+    missing = F.coalesce(F.col(counts), F.lit(0)) - F.coalesce(F.col(f"found_{counts}"), F.lit(0))
+    return [
+        F.sum(F.greatest(missing, F.lit(0))).alias("rows_lost"),
+        F.sum(F.greatest(-missing, F.lit(0))).alias("rows_doubled"),
+    ]

@@ -32,7 +32,7 @@ def _word(rank: Column) -> Column:
 def _counted(name: str, feed: Feed, words: DataFrame) -> list[Output]:
     """Count ``words``, each shuffled to its partition as Storm and Heron do: nothing is combined before."""
     counts = words.repartition(feed.partitions, "word").groupBy("word").agg(F.count(F.lit(1)).alias("count"))
-    return [Output(name, counts, "update", ("word",))]
+    return [Output(name, counts, "update", ("word",), counts="count")]
 
 
 def word_count(feed: Feed) -> list[Output]:

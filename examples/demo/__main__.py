@@ -200,7 +200,8 @@ def _judge(outcome: dict[str, Any], screen: Screen) -> bool:
     for query, verdict in outcome["audit"].get("queries", {}).items():
         screen.say(
             f"audit {query}: {verdict['found']:,} rows of {verdict['expected']:,}, missing {verdict['missing']}, "
-            f"extra {verdict['extra']}, different {verdict['different']}"
+            f"extra {verdict['extra']}, different {verdict['different']}; "
+            f"flights lost {verdict['rows_lost']}, doubled {verdict['rows_doubled']}"
         )
     for error in outcome["errors"]:
         screen.say(f"query error: {error.splitlines()[0]}", "red")

@@ -22,7 +22,10 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What the comparison of one query came to. ``different`` counts keys on both sides with other values."""
+    """What the comparison of one query came to. ``different`` counts keys on both sides with other values.
+
+    ``rows_lost`` and ``rows_doubled`` are flights: what the keys' counts have too little and too much, apart.
+    """
 
     query: str
     expected: int
@@ -30,6 +33,8 @@ class AuditResult:
     missing: int
     extra: int
     different: int
+    rows_lost: int = 0
+    rows_doubled: int = 0
 
     @property
     def ok(self) -> bool:
@@ -41,14 +46,31 @@ class AuditResult:
         return asdict(self) | {"ok": self.ok}
 
 
-def compare(query: str, expected: Iterable[Row], found: Iterable[Row], key_columns: int = 2) -> AuditResult:
-    """Compare two collections of rows as multisets; a row that comes twice is an extra one."""
+def compare(
+    query: str, expected: Iterable[Row], found: Iterable[Row], key_columns: int = 2, counts: int | None = None
+) -> AuditResult:
+    """Compare two collections of rows as multisets; a row that comes twice is an extra one.
+
+    ``counts``: the column that counts rows of the input.
+    """
     want, have = Counter(expected), Counter(found)
     missing, extra = want - have, have - want
     wanted_keys = Counter(row[:key_columns] for row in missing.elements())
     different = sum((wanted_keys & Counter(row[:key_columns] for row in extra.elements())).values())
+    balance: Counter[Row] = Counter()
+    if counts is not None:
+        for sign, rows in ((1, want), (-1, have)):
+            for row, times in rows.items():
+                balance[row[:key_columns]] += sign * int(row[counts]) * times
     return AuditResult(
-        query, want.total(), have.total(), missing.total() - different, extra.total() - different, different
+        query,
+        want.total(),
+        have.total(),
+        missing.total() - different,
+        extra.total() - different,
+        different,
+        sum(number for number in balance.values() if number > 0),
+        -sum(number for number in balance.values() if number < 0),
     )
 
 
@@ -132,6 +154,7 @@ def audit(spark: SparkSession, layout: Layout, queries: Iterable[str]) -> list[A
             query,
             expected_delays(spark, layout) if query == "delays" else expected_tours(layout),
             read_sink(layout, query),
+            counts=DELAY_COLUMNS.index("flights") if query == "delays" else TOUR_COLUMNS.index("legs"),
         )
         for query in queries
     ]

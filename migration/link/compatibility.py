@@ -17,6 +17,9 @@ from rechannel.migration.spark import versions
 
 DATABRICKS_ONLY = "spark.sql.streaming.statefulOperator.stateRebalancing.enabled"
 
+BYPASS = "spark.shuffle.sort.bypassMergeThreshold"
+CURE = f"Set {BYPASS} to 0 before the application starts."
+
 LONG_WAIT = 30.0  # seconds; ten times Spark's default
 LONG_MAINTENANCE = 600.0  # seconds; ten times Spark's default
 
@@ -57,6 +60,28 @@ def examine(read: _Read) -> list[Finding]:
     return [*_places(read), *_executors(read), *_waits(read), *_stores(read), *_shuffle(read)]
 
 
+def advice(read: _Read) -> list[Finding]:
+    """Look at what Spark itself may do to a query, Rechannel or not: worth telling once, and no problem of the link."""
+    # SortShuffleWriter.shouldBypassMergeSort takes the writer for shuffles to at most so many partitions.
+    value = read(BYPASS, "200")
+    try:
+        bypassing = int(value) > 0
+    except ValueError:
+        return []
+    if not bypassing or _other_shuffle_manager(read("spark.shuffle.manager", "sort").strip()):
+        return []
+    return [
+        Finding(
+            "bypass-merge",
+            BYPASS,
+            value,
+            f"{BYPASS}={value}: when an executor is ended by SIGTERM in the middle of a batch (worker stopped, pod "
+            f"deleted, node preempted), Spark itself may lose rows of shuffles to at most {value} partitions, and no "
+            f"task fails (SPARK-37473; `drain --remove` is safe). {CURE}",
+        )
+    ]
+
+
 def sentences(version: str, read: _Read) -> list[str]:
     """Return what is to be said at attach: of this Spark itself, and of its settings."""
     return [*versions.problems(version), *(finding.sentence for finding in examine(read))]
@@ -77,6 +102,7 @@ def told(read: _Read) -> dict[str, str]:
 
     always = {key: read(key, default)[:_LONGEST] for key, default in ALWAYS_TOLD.items()}
     examine(noting)
+    advice(noting)
     return always | found
 
 
@@ -262,7 +288,7 @@ def _shuffle(read: _Read) -> list[Finding]:
     found = []
     key = "spark.shuffle.manager"
     value = read(key, "sort").strip()
-    if value.lower() not in _SHORT_SHUFFLE_MANAGERS and value != _SHUFFLE_MANAGER:
+    if _other_shuffle_manager(value):
         found.append(
             Finding(
                 "shuffle-manager",
@@ -285,6 +311,10 @@ def _shuffle(read: _Read) -> list[Finding]:
             )
         )
     return found
+
+
+def _other_shuffle_manager(value: str) -> bool:
+    return value.lower() not in _SHORT_SHUFFLE_MANAGERS and value != _SHUFFLE_MANAGER
 
 
 def enabled(read: _Read, what: str) -> bool:

@@ -125,6 +125,8 @@ class Link:
         # A script that ends without a word leaves nothing behind either.
         atexit.register(self.detach)
         _LOG.info("attached", application=adapter.application, spark=adapter.version)
+        for item in compatibility.advice(adapter.setting):
+            _LOG.info("a setting of Spark is worth a change", sentence=item.sentence)
 
     def _prepare(self, adapter: SparkAdapter, settings: Settings) -> None:
         self._adapter = adapter

@@ -6,14 +6,18 @@ What a file holds already is not run again unless it did not hold; so a run that
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
+import tempfile
 from pathlib import Path
 
-from tests.drills import chaos, load, reliability, results
+from tests.drills import chaos, load, reliability, results, sigterm
 from tests.drills.scenarios import SCENARIOS
 from tests.drills.session import NoWorldError, Session, to_stderr
 from tests.drills.world import PROVIDERS
+
+_PARTS = ("scenarios", "sigterm", "load", "chaos")
 
 
 def arguments() -> argparse.Namespace:
@@ -23,7 +27,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fast", action="store_true", help="only those that CI runs")
     parser.add_argument("--provider", choices=sorted(PROVIDERS), action="append", help="[default: both]")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run each so many times [default: 1]")
-    parser.add_argument("--only", choices=["scenarios", "load", "chaos"], action="append", help="[default: all three]")
+    parser.add_argument("--only", choices=list(_PARTS), action="append", help="[default: all four]")
+    parser.add_argument("--tries", type=int, default=6, metavar="N", help="executors ended by sigterm, each way")
     parser.add_argument("--minutes", type=float, default=10.0, help="of chaos [default: 10]")
     parser.add_argument("--seed", type=int, default=1, help="of chaos [default: 1]")
     parser.add_argument("--phase", type=float, default=load.PHASE, help="of the load test, in seconds [default: 40]")
@@ -42,12 +47,15 @@ def main() -> int:
         sys.stdout.writelines(f"{scenario.name}{' (CI)' if scenario.fast else ''}\n" for scenario in SCENARIOS)
         return 0
     providers = given.provider or sorted(PROVIDERS)
-    only = given.only or ["scenarios", "load", "chaos"]
+    only = given.only or _PARTS
     document = results.load(given.json)
     document["machine"] = reliability.machine()
     broken = 0
     if not given.render and "scenarios" in only:
         document, broken = _scenarios(given, document, providers)
+    if not given.render and "sigterm" in only:
+        document, failed = _sigterm(given, document)
+        broken += failed
     if not given.render and "load" in only:
         for provider in providers:
             found = load.run(provider, seconds=given.phase, say=to_stderr)
@@ -96,6 +104,21 @@ def _scenarios(
                     results.save(given.json, document)
     finally:
         session.close()
+    return document, broken
+
+
+def _sigterm(given: argparse.Namespace, document: results.Document) -> tuple[results.Document, int]:
+    broken = 0
+    for cured, attached in itertools.product((False, True), repeat=2):
+        with tempfile.TemporaryDirectory(prefix="rechannel-sigterm-") as directory:
+            found = sigterm.run(
+                given.tries, cured=cured, attached=attached, directory=Path(directory) / "world", say=to_stderr
+            )
+        for problem in found["problems"]:
+            to_stderr(f"did not hold: {problem}")
+        broken += bool(found["problems"])
+        document = document | {"sigterm": sigterm.merged(document.get("sigterm", []), found)}
+        results.save(given.json, document)
     return document, broken
 
 

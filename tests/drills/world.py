@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -68,9 +68,23 @@ class World:
     """Everything a drill needs; all of it is gone when the block ends. Not for more than one thread."""
 
     def __init__(
-        self, directory: Path, provider: str, *, trigger: str = "2 seconds", link_url: str = "", moves: int = 1
+        self,
+        directory: Path,
+        provider: str,
+        *,
+        trigger: str = "2 seconds",
+        link_url: str = "",
+        moves: int = 1,
+        attached: bool = True,
+        app: str = "tests.drills.app",
+        cores: int = 1,
+        spark: Mapping[str, str] | None = None,
     ) -> None:
-        """``trigger``: time between two batches; ``moves``: those that one batch of a query takes over at most."""
+        """``trigger``: time between two batches; ``moves``: those that one batch of a query takes over at most.
+
+        ``attached``: False leaves all of Rechannel out; ``app``: module of the application; ``cores`` of an executor;
+        ``spark``: settings of the application's own.
+        """
         self.directory = directory
         self.provider = provider
         self.trigger = trigger
@@ -86,6 +100,10 @@ class World:
         self.fake_clock = directory / "clock"
         self._link_url = link_url
         self._moves_per_batch = moves
+        self._attached = attached
+        self._app = app
+        self._cores = cores
+        self._spark = dict(spark or {})
         self._mounted = False
         self._open = contextlib.ExitStack()
 
@@ -114,14 +132,15 @@ class World:
             mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_MB}m,mode=700", "tmpfs", str(self.link_directory)]
             subprocess.run(mount, check=True)
             self._mounted = True
-        self.redis = RedisServer(self.group, options=self._redis_options())
-        self.start_redis()
-        self._write_config()
-        self.watch = Watch(self.redis.socket_path)
-        self._open.callback(self.watch.close)
-        for name in CONTROLLERS:
-            self.start_controller(name)
-        workers = [WorkerSpec(node, 1, 768, None) for node in NODES]
+        if self._attached:
+            self.redis = RedisServer(self.group, options=self._redis_options())
+            self.start_redis()
+            self._write_config()
+            self.watch = Watch(self.redis.socket_path)
+            self._open.callback(self.watch.close)
+            for name in CONTROLLERS:
+                self.start_controller(name)
+        workers = [WorkerSpec(node, self._cores, 768, None) for node in NODES]
         java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         self.cluster = StandaloneCluster(
             self.group, self.directory / "cluster", workers, executor_memory_mb=700, executor_java_options=java
@@ -129,7 +148,7 @@ class World:
         self._open.callback(self.cluster.close)
         with self.inside("cluster"):
             self.cluster.start(PATIENCE)
-        for node in NODES:
+        for node in NODES if self._attached else ():
             self.start_agent(node)
         self.start_driver()
 
@@ -194,9 +213,11 @@ class World:
 
     def environment(self, part: str) -> dict[str, str]:
         """Return the environment of one of Rechannel's processes."""
-        environment = {**os.environ, "RECHANNEL_CONFIG": str(self.config)}
+        environment = dict(os.environ)
+        if self._attached:
+            environment["RECHANNEL_CONFIG"] = str(self.config)
         environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-        if self.network is not None and part:
+        if self._attached and self.network is not None and part:
             environment["RECHANNEL_REDIS__URL"] = f"redis://{self.network.hub_from(part)}:6379/0"
         return environment
 
@@ -231,7 +252,7 @@ class World:
         """Start the application, or start it again from its checkpoints."""
         for left in ("stop", "result.json"):
             (self.app_directory / left).unlink(missing_ok=True)
-        spark = self.cluster.conf(executor_cores=1) | {
+        spark = self.cluster.conf(executor_cores=self._cores) | {
             "spark.app.name": APPLICATION,
             "spark.sql.shuffle.partitions": str(PARTITIONS),
             "spark.sql.streaming.stateStore.providerClass": PROVIDERS[self.provider],
@@ -239,9 +260,11 @@ class World:
             "spark.driver.memory": "700m",
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             # A restarted driver must not starve behind the executors of the one that was killed.
-            "spark.cores.max": str(len(NODES)),
+            "spark.cores.max": str(len(NODES) * self._cores),
+            **self._spark,
         }
-        (self.app_directory / "conf.json").write_text(json.dumps({"spark": spark, "trigger": self.trigger}))
+        given = {"spark": spark, "trigger": self.trigger, "attached": self._attached}
+        (self.app_directory / "conf.json").write_text(json.dumps(given))
         ours = self.environment("cluster")
         environment = self.cluster.driver_environment()
         environment |= {name: value for name, value in ours.items() if name.startswith("RECHANNEL_")}
@@ -249,7 +272,7 @@ class World:
         if self._link_url:
             environment["RECHANNEL_REDIS__URL"] = self._link_url
         with self.inside("cluster"):
-            command = [sys.executable, "-m", "tests.drills.app", str(self.app_directory)]
+            command = [sys.executable, "-m", self._app, str(self.app_directory)]
             self.group.start("driver", command, env=environment, cwd=ROOT)
 
     def stop_driver(self) -> dict[str, Any]:
@@ -353,11 +376,11 @@ class World:
         ]
         return max(reports, key=lambda item: (item.body.attached, item.time), default=None)
 
-    def last_batches(self) -> dict[str, int]:
+    def last_batches(self, queries: Iterable[str] = QUERIES) -> dict[str, int]:
         """Query -> its last batch that was written."""
         return {
             name: max((int(path.stem) for path in (self.app_directory / "out" / name).glob("[0-9]*.json")), default=-1)
-            for name in QUERIES
+            for name in queries
         }
 
     def lacking(self, since: float, batches: dict[str, int]) -> str:

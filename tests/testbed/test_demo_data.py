@@ -56,6 +56,18 @@ def test_the_comparison_tells_missing_extra_and_different() -> None:
     assert not compare("q", [], []).ok
 
 
+def test_the_comparison_tells_lost_rows_from_doubled_ones() -> None:
+    def signed(found: list[tuple[str, int, int]]) -> tuple[int, int]:
+        result = compare("q", [("a", 1, 10), ("b", 2, 20), ("c", 3, 30)], found, counts=2)
+        return result.rows_lost, result.rows_doubled
+
+    assert signed([("c", 3, 30), ("b", 2, 20), ("a", 1, 10)]) == (0, 0)
+    assert signed([("a", 1, 9), ("b", 2, 20), ("c", 3, 30)]) == (1, 0)
+    assert signed([("a", 1, 10), ("b", 2, 21), ("c", 3, 30)]) == (0, 1)
+    assert signed([("a", 1, 9), ("b", 2, 22), ("c", 3, 30)]) == (1, 2), "in different keys"
+    assert signed([("a", 1, 10), ("c", 3, 30), ("c", 3, 30)]) == (20, 30), "a key that is gone, one that came twice"
+
+
 def test_phases_leave_out_warm_up_end_and_sentinel() -> None:
     timeline = Timeline(measured_from=10, asked=20, settled=30, ended=40)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,14 +37,16 @@ def spark() -> Iterator[SparkSession]:
 
 
 class TamperedFeed(Feed):
-    """Row 17 comes so many times, and once in the replay."""
+    """Rows, by number, that come so many times, and once in the replay."""
 
-    times = 0
+    times: Mapping[int, int] = {}
 
     def rows(self, share: float = 1.0) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812
 
-        again = F.when(F.col("number") == 17, F.lit(self.times)).otherwise(1)
+        again = F.lit(1)
+        for number, times in self.times.items():
+            again = F.when(F.col("number") == number, F.lit(times)).otherwise(again)
         return super().rows(share).withColumn("copy", F.explode(F.array_repeat(F.lit(1), again))).drop("copy")
 
 
@@ -87,7 +89,7 @@ def test_a_row_that_is_dropped_or_doubled_is_found(spark, name, times, tmp_path)
     rows, batches = SMALL[name]
     given = small(name, rows)
     feed = TamperedFeed(spark, given, PARTITIONS)
-    feed.times = times
+    feed.times = {17: times}
     ((query, told),) = run(WORKLOADS[name], feed, tmp_path, batches).items()
     count, watermark = told[-1].batchId + 1, told[-1].eventTime.get("watermark", "")
     found = audit(
@@ -95,6 +97,23 @@ def test_a_row_that_is_dropped_or_doubled_is_found(spark, name, times, tmp_path)
     )
     assert not found[query]["ok"]
     assert found[query]["different"] or found[query]["lost"] or found[query]["doubled"]
+
+
+@pytest.mark.parametrize(
+    ("times", "lost", "doubled"),
+    [({17: 0}, 1, 0), ({17: 2}, 0, 1), ({17: 0, 18: 3}, 1, 2)],
+    ids=["dropped", "doubled", "both, of different keys"],
+)
+def test_rows_lost_and_rows_doubled_are_told_apart(spark, times, lost, doubled, tmp_path):
+    rows, batches = SMALL["word-count"]
+    given = small("word-count", rows)
+    feed = TamperedFeed(spark, given, PARTITIONS)
+    feed.times = times
+    ((query, told),) = run(WORKLOADS["word-count"], feed, tmp_path, batches).items()
+    found = audit(spark, WORKLOADS["word-count"], given, PARTITIONS, tmp_path, {query: told[-1].batchId + 1}, {}, {})[
+        query
+    ]
+    assert (found["ok"], found["rows_lost"], found["rows_doubled"]) == (False, lost, doubled)
 
 
 def test_every_batch_brings_as_many_rows_as_the_input_says(spark):

@@ -339,6 +339,14 @@ def test_a_session_with_a_lost_row_stands_on_the_page_and_does_not_count() -> No
     assert "### steady" not in text
 
 
+def test_rows_of_the_input_are_told_by_sign_where_the_output_counts_them() -> None:
+    audit = {"ok": False, "lost": 0, "doubled": 0, "rows": 5, "different": 3, "rows_lost": 7, "rows_doubled": 2}
+    old = {"ok": True, "lost": 0, "doubled": 0, "rows": 5, "different": 0}
+    one = session(SPARKS, exact=False, end={"audit": {"q": audit, "old": old}, "failed_attempts": 0})
+    text = page.render({"live": {"quick": False, "sessions": [one]}})
+    assert "Rows of the input lost: 7, doubled: 2, in the 1 outputs that count them." in text
+
+
 def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -> None:
     failed = {"situation": "lost", "workload": "w", "seed": 0, "error": "x\nlog: ..."}
     sessions = [session(SPARKS), session(SPARKS), failed, session(SPARKS, shape=asdict(Shape(link=1000.0)))]

@@ -446,6 +446,9 @@ def test_what_is_said_of_settings_is_not_said_twice() -> None:
             WARNING,
         ),
         ("spark-settings", {"spark.master": "local[4]"}, FAILED),
+        ("spark-shuffle", {}, WARNING),
+        ("spark-shuffle", {"spark.shuffle.sort.bypassMergeThreshold": "1"}, WARNING),
+        ("spark-shuffle", {"spark.shuffle.sort.bypassMergeThreshold": "0"}, OK),
         ("spark-cores", {}, OK),
         ("spark-cores", {"spark.task.cpus": "2"}, WARNING),
         ("spark-scheduler", {}, OK),
@@ -544,7 +547,7 @@ def test_a_file_of_spark_settings_before_a_start(tmp_path: Path) -> None:
     }
     done = CliRunner().invoke(main, ["doctor", "--conf", str(path), "--json"])
     said = json.loads(done.stdout)
-    assert (done.exit_code, said["ok"], said["counts"]) == (0, True, {"ok": 1, "warning": 2, "failed": 0})
+    assert (done.exit_code, said["ok"], said["counts"]) == (0, True, {"ok": 1, "warning": 3, "failed": 0})
     missing = CliRunner().invoke(main, ["doctor", "--conf", str(tmp_path / "none")])
     assert (missing.exit_code, "cannot be read" in missing.stderr) == (1, True)
 

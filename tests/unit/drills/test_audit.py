@@ -46,6 +46,15 @@ def test_rows_that_were_counted_twice_are_doubled():
     assert not found.exact
 
 
+def test_lost_and_doubled_rows_of_different_keys_do_not_cancel():
+    written = exact(3)
+    one, other = list(written[2])[:2]
+    written[2][one] -= 3
+    written[2][other] += 2
+    found = audit.compare("counts", written)
+    assert (found.lost, found.doubled) == (3, 2)
+
+
 def test_a_batch_that_was_never_written_is_lost_whole():
     written = exact(3)
     del written[1]

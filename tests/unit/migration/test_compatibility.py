@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.link.compatibility import DATABRICKS_ONLY, examine, seconds
+from rechannel.migration.link.compatibility import BYPASS, DATABRICKS_ONLY, advice, examine, seconds, sentences, told
 
 STATE = "org.apache.spark.sql.execution.streaming.state"
 STORE = "spark.sql.streaming.stateStore"
@@ -146,3 +146,27 @@ def test_defaults_asked_with_are_ones_that_spark_accepts():
     assert asked[f"{STORE}.unloadOnCommit"] == "false"
     assert asked[f"{STORE}.maintenanceInterval"] == "60s"
     assert asked[f"{STORE}.providerClass"].endswith("HDFSBackedStateStoreProvider")
+
+
+@pytest.mark.parametrize("value", [None, "200", "1", "12"])
+def test_spark_s_own_loss_is_told_apart_from_problems(value):
+    settings = {} if value is None else {BYPASS: value}
+
+    def read(key, default):
+        return settings.get(key, default)
+
+    (finding,) = advice(read)
+    assert f"at most {value or 200} partitions" in finding.sentence
+    assert f"Set {BYPASS} to 0" in finding.sentence
+    assert finding.sentence not in sentences("4.3.0", read), "no link is unwell for it"
+
+
+@pytest.mark.parametrize(
+    "settings", [{BYPASS: "0"}, {BYPASS: "-1"}, {BYPASS: "odd"}, {"spark.shuffle.manager": "org.example.Manager"}]
+)
+def test_where_spark_takes_another_writer_nothing_is_advised(settings):
+    assert advice(lambda key, default: settings.get(key, default)) == []
+
+
+def test_a_link_tells_that_the_cure_is_there():
+    assert told(lambda key, default: {BYPASS: "0"}.get(key, default))[BYPASS] == "0"
