@@ -21,7 +21,7 @@ from tests.soak.drivers import start_driver, write_config
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 NODES = ("127.0.0.91", "127.0.0.92")
 PYTHON_DESCRIPTORS = int(os.environ.get("STARTS_DESCRIPTORS", "64"))
-PATIENCE = 120.0  # seconds for one start; a busy machine is slow
+PATIENCE = 240.0  # seconds for one start; a busy machine is slow
 ALLOWANCE = 8  # threads or descriptors: pools of Spark and its libraries fill as they like
 COUNTED = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
 MEMORY = {"python memory": 10 << 20, "jvm heap": 16 << 20}  # growth that is no leak, in bytes
