@@ -101,12 +101,13 @@ class Application:
                 collect += self._collect
                 self._write(self._heap, {"at": time.time(), "bytes": self._live()})
             time.sleep(_POLL)
+        # A query that is stopped in the middle of a batch may say that it was interrupted: that is no failure.
+        exceptions = {name: str(query.exception()) for name, query in running.items() if query.exception()}
         (self._directory / "stop").touch()
         loop.join()
         for name, query in running.items():
             query.stop()
             self._note(name, query)
-        exceptions = {name: str(query.exception()) for name, query in running.items() if query.exception()}
         return {
             "exceptions": exceptions,
             "problem": self._problem or (self.link.problem if self.link else ""),

@@ -33,13 +33,17 @@ TRIGGERS = {
 NAMES = (*TRIGGERS, LOOP)
 
 
-def count_in_python(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Count the rows of a key, in Python state."""
-    (seen,) = state.get if state.exists else (0,)
-    for frame in frames:
-        seen += len(frame)
-    state.update((seen,))
-    yield pd.DataFrame({"k": [key[0]], "n": [seen]})
+def counter() -> Any:
+    """Return a function that counts the rows of a key in Python state; a local one, which Spark sends as a whole."""
+
+    def count(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        (seen,) = state.get if state.exists else (0,)
+        for frame in frames:
+            seen += len(frame)
+        state.update((seen,))
+        yield pd.DataFrame({"k": [key[0]], "n": [seen]})
+
+    return count
 
 
 def rows(spark: SparkSession) -> DataFrame:
@@ -65,7 +69,7 @@ def frame(spark: SparkSession, name: str) -> DataFrame:
         made = (
             rows(spark)
             .groupBy("k")
-            .applyInPandasWithState(count_in_python, "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
+            .applyInPandasWithState(counter(), "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
         )
     else:
         made = rows(spark).groupBy("k").agg(F.count("*").alias("n"))

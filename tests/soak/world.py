@@ -141,7 +141,13 @@ class World:
         self._pids = {side: json.loads((self.directory / side / "pids.json").read_text()) for side in SIDES}
 
     def check(self) -> None:
-        """Raise if a process ended on its own."""
+        """Raise if a process ended on its own; of a driver with what its queries failed of."""
+        for side in SIDES:
+            path = self.directory / side / "result.json"
+            if path.exists():
+                found = json.loads(path.read_text())
+                texts = [found["problem"], *found["exceptions"].values()]
+                raise SoakError(f"{side}: ended too soon: {' '.join(text[:1000] for text in texts if text)}")
         self.group.check()
 
     def queries_seen(self, side: str) -> set[str]:
