@@ -9,10 +9,10 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo bench bench-page chaos docs drills matrix test test-unit test-root test-full lint audit clean install uninstall
+.PHONY: help setup tools demo bench bench-page chaos docs drills soak soak-starts matrix test test-unit test-root test-full lint audit clean install uninstall
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Make the virtual environment; find or install Java 17+
 
@@ -71,6 +71,13 @@ drills: $(STAMP) ## Every fault drill, load test and chaos (hours); writes docs/
 
 chaos: $(STAMP) ## Random faults on a real cluster for MINUTES=10, audited; SEED=n has the same ones come again
 	$(BIN)/python -m tests.drills.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed "$(SEED)") $(if $(JSON),--json "$(JSON)") $(ARGS)
+
+soak: $(STAMP) ## Two drivers, one with us, for HOURS=2, held to bounds; added to out/soak.json and docs/reliability.md
+	$(BIN)/python -m tests.soak --hours $(or $(HOURS),2) --json "$(or $(JSON),out/soak.json)" --starts out/starts --document docs/reliability.md $(ARGS)
+
+soak-starts: $(STAMP) ## 2,000 starts of a query in one driver short of descriptors, with and without us (hours); out/starts-*.json
+	mkdir -p out
+	STARTS_JSON=$(abspath out/starts) $(BIN)/python -m pytest tests/soak/test_starts.py -m slow -s
 
 lint: $(STAMP) ## ruff, mypy, import-linter, bandit and the audit of requirements
 	$(BIN)/ruff check .
