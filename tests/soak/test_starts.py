@@ -7,6 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,21 @@ COUNTED = ("python threads", "python descriptors", "jvm threads", "jvm descripto
 MEMORY = {"python memory": 10 << 20, "jvm heap": 16 << 20}  # growth that is no leak, in bytes
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[ProcessGroup]:
-    with ProcessGroup(tmp_path / "logs") as group:
-        yield group
+@dataclass(frozen=True)
+class Place:
+    group: ProcessGroup
+    cluster: StandaloneCluster
+    config: Path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory = tmp_path_factory.mktemp("starts")
+    workers = [WorkerSpec(node, 1, 1024) for node in NODES]
+    with ProcessGroup(directory / "logs") as group, RedisServer(group) as redis:
+        config = write_config(directory, redis.url)
+        with StandaloneCluster(group, directory / "cluster", workers, log_level="warn") as cluster:
+            yield Place(group, cluster, config)
 
 
 def settings(cluster: StandaloneCluster) -> dict[str, str]:
@@ -78,20 +90,19 @@ def growth(samples: list[dict[str, Any]], what: str) -> float:
     return statistics.median(last) - statistics.median(first)
 
 
-def check(count: int, every: int, pinned: bool, group: ProcessGroup, tmp_path: Path) -> dict[str, Any]:
-    with RedisServer(group) as redis:
-        config = write_config(tmp_path, redis.url)
-        workers = [WorkerSpec(node, 1, 1024) for node in NODES]
-        with StandaloneCluster(group, tmp_path / "cluster", workers, log_level="warn") as cluster:
-            asked = {"spark": settings(cluster), "starts": count, "every": every, "descriptors": PYTHON_DESCRIPTORS}
-            environment = {"RECHANNEL_CONFIG": str(config), "PYSPARK_PIN_THREAD": str(pinned).lower()}
-            processes = {
-                tmp_path / name: start_driver(
-                    group, cluster, "starts", tmp_path / name, asked | {"attach": name == "with"}, **environment
-                )
-                for name in ("without", "with")
-            }
-            wait_for(processes, count)
+def check(count: int, every: int, pinned: bool, place: Place, tmp_path: Path) -> dict[str, Any]:
+    asked = {"spark": settings(place.cluster), "starts": count, "every": every, "descriptors": PYTHON_DESCRIPTORS}
+    environment = {"RECHANNEL_CONFIG": str(place.config), "PYSPARK_PIN_THREAD": str(pinned).lower()}
+    processes = {}
+    for name in ("without", "with"):
+        directory = tmp_path / name
+        mine = asked | {"attach": name == "with"}
+        processes[directory] = start_driver(place.group, place.cluster, "starts", directory, mine, **environment)
+    try:
+        wait_for(processes, count)
+    finally:
+        for process in processes.values():
+            place.group.kill(process.name)
     samples = {name: lines(tmp_path / name / "samples.jsonl") for name in ("without", "with")}
     times = {name: [line["start"] for line in lines(tmp_path / name / "starts.jsonl")] for name in samples}
     assert json.loads((tmp_path / "with" / "link.json").read_text()) == {"problem": "", "failures": 0}
@@ -127,16 +138,16 @@ def lateness(times: dict[str, list[float]]) -> tuple[float, float]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
-def test_fifty_starts_leave_nothing_open(pinned: bool, group: ProcessGroup, tmp_path: Path) -> None:
+def test_fifty_starts_leave_nothing_open(pinned: bool, place: Place, tmp_path: Path) -> None:
     assert starts.JVM_DESCRIPTORS == 1024
-    assert_free(check(50, 10, pinned, group, tmp_path))
+    assert_free(check(50, 10, pinned, place, tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not OUT, reason="takes hours: make soak-starts")
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
-def test_two_thousand_starts_leave_nothing_open(pinned: bool, group: ProcessGroup, tmp_path: Path) -> None:
-    found = check(2000, 50, pinned, group, tmp_path)
+def test_two_thousand_starts_leave_nothing_open(pinned: bool, place: Place, tmp_path: Path) -> None:
+    found = check(2000, 50, pinned, place, tmp_path)
     Path(f"{OUT}-{'pinned' if pinned else 'not-pinned'}.json").write_text(json.dumps(found))
     assert_free(found)
