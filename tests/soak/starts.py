@@ -50,7 +50,7 @@ def main(directory: Path) -> None:
             if number % asked["every"] == 0:
                 _write(samples, {"starts": number, **sample(spark)})
     if link is not None:
-        _write((directory / "link.json").open("w"), {"problem": link.problem, "failures": link.failures})
+        (directory / "link.json").write_text(json.dumps({"problem": link.problem, "failures": link.failures}))
         link.detach()
     spark.stop()
 
