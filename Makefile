@@ -9,16 +9,18 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench bench-page chaos docs drills matrix test test-unit test-full lint audit clean install uninstall
+.PHONY: help setup tools demo bench bench-page chaos docs drills soak soak-starts matrix test test-unit test-root test-full lint audit clean install uninstall
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## Make the virtual environment; find or install Java 17+
 
 $(STAMP): pyproject.toml $(wildcard constraints.txt) .ci/setup.sh
 	sh .ci/setup.sh $(VENV)
 	touch $@
+
+tools: $(TOOLS) ## What only tests call: systemd-analyze, Chromium, promtool
 
 $(TOOLS): $(STAMP)
 	sh .ci/setup.sh $(VENV) tools
@@ -45,7 +47,7 @@ bench-page: $(STAMP) ## docs/benchmarks.md again, from the figures in docs/figur
 	$(BIN)/python -m benchmarks.report --live $(FIGURES)/live.json --nexmark $(FIGURES)/nexmark.json --simulation $(FIGURES)/simulation.json $(if $(wildcard $(FIGURES)/notes.txt),--notes $(FIGURES)/notes.txt) --readme README.md
 
 # What tests call beside Python and no package of the system brings: promtool.
-test test-unit test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)
+test test-unit test-root test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)
 
 test: $(TOOLS) test-unit ## Every test that fits CI's time, on real Redis and real Spark
 	$(BIN)/python -m pytest tests -m 'not slow and redis and not spark' -n logical --dist worksteal
@@ -53,6 +55,9 @@ test: $(TOOLS) test-unit ## Every test that fits CI's time, on real Redis and re
 
 test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: a few minutes
 	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark' -n logical --dist worksteal
+
+test-root: $(TOOLS) ## As root: the tests of signals and of rights, which others skip or pass in another way
+	$(BIN)/python -m pytest tests -m 'not slow and root' --durations 5
 
 test-full: $(TOOLS) ## Every test, the long ones too (an hour); writes the matrix in docs/compatibility.md
 	$(BIN)/python -m pytest tests
@@ -66,6 +71,13 @@ drills: $(STAMP) ## Every fault drill, load test and chaos (hours); writes docs/
 
 chaos: $(STAMP) ## Random faults on a real cluster for MINUTES=10, audited; SEED=n has the same ones come again
 	$(BIN)/python -m tests.drills.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed "$(SEED)") $(if $(JSON),--json "$(JSON)") $(ARGS)
+
+soak: $(STAMP) ## Two drivers, one with us, for HOURS=2, held to bounds; added to out/soak.json and docs/reliability.md
+	$(BIN)/python -m tests.soak --hours $(or $(HOURS),2) --json "$(or $(JSON),out/soak.json)" --starts out/starts --document docs/reliability.md $(ARGS)
+
+soak-starts: $(STAMP) ## 2,000 starts of a query in one driver short of descriptors, with and without us (hours); out/starts-*.json
+	mkdir -p out
+	STARTS_JSON=$(abspath out/starts) $(BIN)/python -m pytest tests/soak/test_starts.py -m slow -s
 
 lint: $(STAMP) ## ruff, mypy, import-linter, bandit and the audit of requirements
 	$(BIN)/ruff check .

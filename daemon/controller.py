@@ -335,7 +335,6 @@ class Controller:
             for name, report in self._collector.refresh().items():
                 if any(info.host in nodes for info in report.executors):
                     self.occasions.undrained(name)
-            now = self._clock()
             ended = draining.ended(
                 nodes,
                 mode=self.settings.reschedule.mode,
@@ -343,7 +342,7 @@ class Controller:
                 running=bool(self.migrations.running),
                 wait=self.occasions.settling,
             )
-            self._last_sentence = f"{ended}{self.occasions.guard.warning(now)}"
+            self._last_sentence = f"{ended}{self.occasions.guard.warning(self._clock())}"
             self._log.info("undrain", nodes=nodes, user=user, reason=reason)
             self._publish_state()
             return self._last_sentence
@@ -459,8 +458,7 @@ class Controller:
             self._aftermath.begun(application, decision)
 
     def _follow(self, application: str) -> None:
-        ended = self.migrations.follow(application, self._collector.reports.get(application))
-        if ended:
+        if ended := self.migrations.follow(application, self._collector.reports.get(application)):
             self._last_sentence = ended
             self._readiness.again(application)
 
@@ -469,13 +467,9 @@ class Controller:
 
     def _forget(self) -> None:
         self._adopted = False
-        self.migrations.forget()
-        self._aftermath.forget()
         self.undoing.waiting.clear()
-        self._readiness.forget()
-        self._telling.forget()
-        self.occasions.forget()
-        self._desk.forget()
+        for part in (self.migrations, self._aftermath, self._readiness, self._telling, self.occasions, self._desk):
+            part.forget()
 
     def _publish_state(self) -> None:
         words = self._readiness.words
@@ -490,8 +484,8 @@ class Controller:
             applications={name: words[name] for name in self._collector.reports if name in words},
         )
         # It expires with the lease: a state that is still valid means that somebody leads.
-        ttl = self.settings.controller.lease
-        self._store.put(keys.STATE, "", self._author.envelope(state, ttl=ttl, epoch=self.lead.epoch))
+        lease = self.settings.controller.lease
+        self._store.put(keys.STATE, "", self._author.envelope(state, ttl=lease, epoch=self.lead.epoch))
 
     def _each(self, applications: Iterable[str], act: Callable[[str], object]) -> None:
         """Act on every application; what fails for one is logged and never stops the others."""

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon import audit, deciding, draining
+from rechannel.daemon import audit, deciding, draining, replies
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.choosing import DRAIN, unknown_policy
 from rechannel.daemon.collect import entry_number
@@ -236,7 +236,7 @@ class Desk:
         if stream is not keys.REQUESTS:
             return self._misplaced(request, envelope)
         if self._leader.settings.controller.require_reason and not request.reason.strip():
-            reply = _no(
+            reply = replies.refused(
                 request, f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
             )
             self._note(audit.REFUSED, request, envelope, reply)
@@ -248,8 +248,8 @@ class Desk:
                 _bound(self._asked)
         except AuditError as error:
             self._log.error("audit-failed", sentence=str(error))
-            return _no(request, f"{error}; nothing is ordered without a trace: mend that, and ask again")
-        reply = self._reply(request) if self._claimed(request) else _taken_up(request)
+            return replies.refused(request, f"{error}; nothing is ordered without a trace: mend that, and ask again")
+        reply = self._reply(request) if self._claimed(request) else replies.taken_up(request)
         self._begun.discard(request.request)
         self._note(audit.ANSWERED, request, envelope, reply)
         return reply
@@ -272,12 +272,12 @@ class Desk:
         now = self._clock()
         if len(self._told) == _REFUSALS_TOLD and 0 <= now - self._told[0] < 60:
             self._untold += 1
-            return _no(request, sentence)
+            return replies.refused(request, sentence)
         self._told.append(now)
         if self._untold:
             sentence += f"; {self._untold} more like it were not written down"
             self._untold = 0
-        reply = _no(request, sentence)
+        reply = replies.refused(request, sentence)
         self._log.warning("order-refused", verb=request.verb, user=request.user, refused=self.refused)
         self._note(audit.REFUSED, request, envelope, reply)
         return reply
@@ -304,14 +304,14 @@ class Desk:
     def _reply(self, request: Request) -> Reply:
         verb = self._verbs.get(request.verb)
         if verb is None:
-            return _no(request, f"unknown verb {request.verb!r}; known are {', '.join(sorted(self._verbs))}")
+            return replies.refused(request, f"unknown verb {request.verb!r}; known are {', '.join(self._verbs)}")
         try:
             return verb(request)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 whoever asked is told, instead of left to wait
             self._log.exception("request-failed", verb=request.verb)
-            return _no(request, f"the controller failed on {request.verb} ({type(error).__name__}); see its log")
+            return replies.refused(request, f"{request.verb} failed ({type(error).__name__}); see the controller's log")
 
     def _plan(self, request: Request) -> Reply:
         if "drain" in request.arguments:
@@ -323,7 +323,7 @@ class Desk:
         try:
             applications = self._leader.held_on(nodes)
         except ValueError as error:
-            return _no(request, str(error))
+            return replies.refused(request, str(error))
         plans = []
         for application in applications:
             decision = self._leader.decide(
@@ -349,7 +349,7 @@ class Desk:
         try:
             plan = read_plan(request.arguments.get("plan", ""), self._author.cluster)
         except PlanFileError as error:
-            return _no(request, f"the saved plan: {error}")
+            return replies.refused(request, f"the saved plan: {error}")
         if request.arguments.get("at") or request.arguments.get("when"):
             found = self._application(request, plan.application)
             return found if isinstance(found, Reply) else self._wait(request)
@@ -368,7 +368,7 @@ class Desk:
                 force=given.get("force") == "yes",
             )
         except ValueError as error:
-            return _no(request, str(error))
+            return replies.refused(request, str(error))
         data = {name: value for name, value in msgspec.to_builtins(waiting).items() if name != "plan"}
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
 
@@ -381,7 +381,7 @@ class Desk:
             sentence, made = self._leader.rollback(application, wanted, user=request.user, reason=request.reason)
         except ValueError as error:
             if wanted:
-                return _no(request, f"{error}; `rechannel history` lists them")
+                return replies.refused(request, f"{error}; `rechannel history` lists them")
             return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
         if made is None:
             return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
@@ -394,11 +394,13 @@ class Desk:
         """Which application is meant, or the reply that says why that is not known."""
         known = self._leader.applications
         if application and application not in known:
-            return _unknown(request, application, known)
+            return replies.unknown(request, application, known)
         if not known:
             return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=NOBODY_REPORTS)
         if not application and len(known) > 1:
-            return _no(request, f"there are several applications, name one with --application: {', '.join(known)}")
+            return replies.refused(
+                request, f"there are several applications, name one with --application: {', '.join(known)}"
+            )
         return application or known[0]
 
     def _decide(
@@ -414,7 +416,7 @@ class Desk:
             return found
         policy = request.arguments.get("policy", "")
         if policy and policy not in POLICIES:
-            return _no(request, unknown_policy(policy))
+            return replies.refused(request, unknown_policy(policy))
         decision = self._leader.decide(
             "operator",
             application=found,
@@ -439,7 +441,7 @@ class Desk:
             sentence = self._leader.stop(application, user=request.user, reason=request.reason)
         except ValueError as error:  # one that reports no more may still have a migration to be stopped
             if application and application not in (known := self._leader.applications):
-                return _unknown(request, application, known)
+                return replies.unknown(request, application, known)
             return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
 
@@ -458,7 +460,7 @@ class Desk:
                 patience=patience,
             )
         except ValueError as error:
-            return _no(request, str(error))
+            return replies.refused(request, str(error))
         return Reply(
             request=request.request,
             code=int(Exit.DONE),
@@ -482,7 +484,7 @@ class Desk:
         try:
             sentence = order(*names, user=request.user, reason=request.reason)
         except ValueError as error:
-            return _no(request, str(error))
+            return replies.refused(request, str(error))
         return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
 
 
@@ -494,19 +496,3 @@ def _bound(remembered: OrderedDict[str, Any]) -> None:
 def _life(envelope: Envelope) -> float:
     """Seconds for which a request is to be answered: as it says, and within the time for which claims are kept."""
     return min(envelope.expires - envelope.time, keys.REQUESTS.ttl)
-
-
-def _taken_up(request: Request) -> Reply:
-    sentence = (
-        f"{request.verb} was taken up by a controller that lost the lead before it answered, and is not begun again; "
-        "whether it was carried out shows in `rechannel history` and `rechannel status`"
-    )
-    return Reply(request=request.request, code=int(Exit.UNCLEAR), sentence=sentence)
-
-
-def _unknown(request: Request, application: str, known: list[str]) -> Reply:
-    return _no(request, f"unknown application {application}; known are {', '.join(known) or 'none'}")
-
-
-def _no(request: Request, sentence: str) -> Reply:
-    return Reply(request=request.request, code=int(Exit.REFUSED), sentence=sentence)

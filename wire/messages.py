@@ -432,8 +432,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     ``application`` and ``run`` are empty where there is none. ``signature`` is base64 of Ed25519 over `signed_bytes`.
     ``said`` is no part of it but what a signed message was read from, up to the signature: another release may have
-    put more into it than this one knows, and its signature covers that too. Whoever changes a message that was read has
-    it signed anew, which drops what it was read from.
+    put more into it than this one knows. Whoever changes a message that was read has it signed anew.
     """
 
     schema: Whole

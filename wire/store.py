@@ -22,6 +22,12 @@ from rechannel.wire.connection import Connection
 from rechannel.wire.failures import Kind
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
 from rechannel.wire.messages import Envelope, MessageError, decode, encode
+from rechannel.wire.store_errors import StoreDeposedError as StoreDeposedError
+from rechannel.wire.store_errors import StoreError as StoreError
+from rechannel.wire.store_errors import StoreForbiddenError as StoreForbiddenError
+from rechannel.wire.store_errors import StoreRefusedError as StoreRefusedError
+from rechannel.wire.store_errors import StoreTooLargeError as StoreTooLargeError
+from rechannel.wire.store_errors import StoreUnavailableError as StoreUnavailableError
 from rechannel.wire.trimming import Trimming
 from rechannel.wire.users import Made
 
@@ -35,30 +41,6 @@ _Command = tuple[str | int | float | bytes, ...]  # its name, and what follows t
 _SCANS = 200  # rounds of a thousand keys each
 READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
 _STREAMS_AT_ONCE = 100  # that are read in one round trip
-
-
-class StoreError(RuntimeError):
-    """Redis could not do it."""
-
-
-class StoreUnavailableError(StoreError):
-    """Redis is away or too slow; try again later."""
-
-
-class StoreRefusedError(StoreError):
-    """Redis answered no: wrong address, password, rights or version. Trying again will not help."""
-
-
-class StoreDeposedError(StoreError):
-    """The lease is not ours any more, so a leader's write was not made; stand by until it is taken again."""
-
-
-class StoreForbiddenError(StoreRefusedError):
-    """The user we come as has no right to do this."""
-
-
-class StoreTooLargeError(StoreError):
-    """A message is larger than its key may be, and was not written."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What an agent sees by the user it runs as: real processes, users and capabilities. Needs root, as which CI runs.
+"""What an agent sees by the user it runs as: real processes, users and capabilities. Needs root: `make test-root`.
 
 An executor runs as one user, its local directory closed to all others, as Spark makes it.
 """
@@ -37,9 +37,12 @@ def _has(capability: int) -> bool:
     return bool(_bounding() >> capability & 1)
 
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not _has(SYS_PTRACE), reason="needs root with CAP_SYS_PTRACE to become other users"
-)
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not _has(SYS_PTRACE), reason="needs root with CAP_SYS_PTRACE to become other users"
+    ),
+]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from benchmarks.testbed.namespaces import NetworkError, trial
 from benchmarks.testbed.network import HUB, Network, delay_why_not, shaping, why_not
 from benchmarks.testbed.processes import ProcessGroup
 
+pytestmark = pytest.mark.root
 MB = 1_000_000
 FAST, SLOW = 1000.0, 100.0
 LINKS = {"fast": FAST, "slow": SLOW, "quick": FAST}

@@ -15,7 +15,7 @@ from benchmarks.testbed.nodes import make_nodes
 from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.quota import available
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.root, pytest.mark.spark, pytest.mark.timeout(240)]
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 

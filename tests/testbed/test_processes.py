@@ -14,6 +14,7 @@ import pytest
 from benchmarks.testbed.guard import marked_pids
 from benchmarks.testbed.processes import ProcessDiedError, ProcessGroup
 
+pytestmark = pytest.mark.root
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 # A child that starts a grandchild in a session of its own and ignores being terminated.
 STUBBORN = [

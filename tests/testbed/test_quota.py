@@ -11,6 +11,7 @@ import pytest
 from benchmarks.testbed.quota import CpuQuota, available
 from benchmarks.testbed.throttle import Throttle
 
+pytestmark = pytest.mark.root
 needs_quota = pytest.mark.skipif(not available(), reason=available().reason)
 
 

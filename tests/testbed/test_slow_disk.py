@@ -20,6 +20,7 @@ import pytest
 from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.testbed.slow_disk import SlowDisk, SlowDiskError, TokenBucket, slow_disk_problem
 
+pytestmark = pytest.mark.root
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 

@@ -50,6 +50,7 @@ def test_a_key_is_changed_without_a_gap(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["signing.key", "signing.pub"]
 
 
+@pytest.mark.root
 def test_the_next_key_and_the_bundle_belong_to_whom_they_belonged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

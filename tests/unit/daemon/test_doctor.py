@@ -333,7 +333,8 @@ def test_who_leads_is_told_by_the_lease_in_doctor_and_status_alike() -> None:
     )
     store.put(keys.STATE, "", Author("default", "controller", lambda: NOW).envelope(state, ttl=15.0))
     for later, leads in ((0.0, True), (14.9, True), (15.1, False), (52.0, False)):
-        found = doctor_cluster.controller(leading(store, NOW + later))  # type: ignore[arg-type]
+        leader = leading(store, NOW + later)  # type: ignore[arg-type]
+        found = doctor_cluster.controller(leader.state if leader is not None else None)
         status = cli_status.collect(store, Settings(), NOW + later)  # type: ignore[arg-type]
         assert (found.verdict is OK, status["controller"] is not None) == (leads, leads), later
 

@@ -79,6 +79,7 @@ def test_ends_as_without_us(write, body):
     )
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_ends_it_as_without_us(write, number):
     script = write(f"import os\nos.kill(os.getpid(), {int(number)})\nprint('not reached')\n")

@@ -116,6 +116,7 @@ def test_a_private_key_that_others_may_read_is_refused_with_the_cure(tmp_path):
     Signer.from_file(private)
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_roots_key_may_be_its_groups(tmp_path):
     private, _ = make_keys(tmp_path)

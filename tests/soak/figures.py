@@ -1,0 +1,206 @@
+"""What a soak's samples say: the audit, the table at milestones, slopes beside their bounds. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.soak import queries
+from tests.soak.slopes import Slope, slope
+
+MIB = float(1 << 20)
+MILESTONES = (1, 1_000, 25_000)
+WARM_UP = 0.2  # of the run, left out of slopes: classes are loaded, caches filled
+JUDGED = 5_000  # batches; a shorter run says nothing of slopes
+_AROUND = 400  # batches whose durations make the figures at a milestone
+_STARTS_AROUND = 10
+
+Run = Mapping[str, Any]
+Series = list[float]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Something that is measured of both drivers. ``bound``: of the slope's difference, per 1,000 batches."""
+
+    name: str
+    unit: str
+    bound: float
+    series: Callable[[Run, str], Series]  # (run, side) -> a value for each sample, NaN where there is none
+
+
+def _of(process: str, what: str, scale: float = 1.0) -> Callable[[Run, str], Series]:
+    return lambda run, side: [sample[side][process][what] / scale for sample in run["samples"]]
+
+
+def _disk(run: Run, side: str) -> Series:
+    return [sample[side]["disk"] / MIB for sample in run["samples"]]
+
+
+def _cpu(run: Run, side: str) -> Series:
+    """Milliseconds of CPU of Python and the JVM for each batch since the sample before."""
+    made, before = [], None
+    for sample in run["samples"]:
+        now = sample[side]
+        cpu, batches = now["python"]["cpu"] + now["jvm"]["cpu"], now["batches"]
+        done = batches - before[1] if before is not None else 0
+        made.append((cpu - before[0]) / done * 1000 if before is not None and done else float("nan"))
+        before = (cpu, batches)
+    return made
+
+
+def _medians(run: Run, points: Sequence[tuple[float, float]]) -> Series:
+    """Return the median of the values (time, value) between each sample and the one before."""
+    times = [sample["at"] for sample in run["samples"]]
+    parts: list[Series] = [[] for _ in times]
+    for at, value in points:
+        index = int(np.searchsorted(times, at))
+        if index < len(parts):
+            parts[index].append(value)
+    return [statistics.median(part) if part else float("nan") for part in parts]
+
+
+def _batch(run: Run, side: str) -> Series:
+    return _medians(run, [(line["at"], line["seconds"] * 1000) for line in run[side]["batches"]])
+
+
+def _start(run: Run, side: str) -> Series:
+    return _medians(run, [(line["at"], line["start"] * 1000) for line in run[side]["starts"]])
+
+
+def _heap(run: Run, side: str) -> Series:
+    heap = run[side]["heap"]
+    if not heap:
+        return [float("nan")] * len(run["samples"])
+    at, live = [line["at"] for line in heap], [line["bytes"] / MIB for line in heap]
+    return [float(value) for value in np.interp([sample["at"] for sample in run["samples"]], at, live)]
+
+
+RESOURCES = (
+    Resource("`start()` of a query", "ms", 5.0, _start),
+    Resource("batch, median", "ms", 5.0, _batch),
+    Resource("driver: CPU of a batch", "ms", 1.0, _cpu),
+    Resource("driver, Python: memory", "MiB", 0.25, _of("python", "memory", MIB)),
+    Resource("driver, Python: threads", "", 0.1, _of("python", "threads")),
+    Resource("driver, Python: descriptors", "", 0.1, _of("python", "descriptors")),
+    Resource("driver, JVM: memory", "MiB", 2.0, _of("jvm", "memory", MIB)),
+    Resource("driver, JVM: heap after a collection", "MiB", 0.5, _heap),
+    Resource("driver, JVM: threads", "", 0.25, _of("jvm", "threads")),
+    Resource("driver, JVM: descriptors", "", 0.25, _of("jvm", "descriptors")),
+    Resource("executors: memory", "MiB", 4.0, _of("executors", "memory", MIB)),
+    Resource("executors: threads", "", 0.5, _of("executors", "threads")),
+    Resource("executors: descriptors", "", 0.5, _of("executors", "descriptors")),
+    Resource("temporary files and logs", "MiB", 0.5, _disk),
+)
+# Processes that only we have: their own slope, since there is none to take away.
+OURS = tuple(
+    Resource(f"{name}: {what}", unit, bound, _of(name, what, scale))
+    for name, memory in (("controller", 0.5), ("agents", 0.25), ("redis", 0.5))
+    for what, unit, bound, scale in (
+        ("memory", "MiB", memory, MIB),
+        ("threads", "", 0.1, 1.0),
+        ("descriptors", "", 0.1, 1.0),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A resource's slope beside its bound; no slope where there are too few samples."""
+
+    resource: Resource
+    slope: Slope | None
+
+    @property
+    def held(self) -> bool:
+        """Whether the upper limit is below the bound."""
+        return self.slope is not None and self.slope.upper < self.resource.bound
+
+
+def judge(run: Run) -> list[Judged]:
+    """Return the slope of each resource's difference, with us less without us, per 1,000 batches."""
+    made = []
+    for resource in (*RESOURCES, *OURS):
+        ours = resource in OURS
+        values = np.asarray(resource.series(run, "ours" if ours else "with"))
+        if not ours:
+            values = values - np.asarray(resource.series(run, "without"))
+        batches = np.asarray([sample["with"]["batches"] for sample in run["samples"]], float) / 1000
+        used = np.isfinite(values)
+        used[: int(len(values) * WARM_UP)] = False
+        made.append(Judged(resource, slope(batches[used].tolist(), values[used].tolist())))
+    return made
+
+
+def audit(run: Run) -> list[str]:
+    """Return what is wrong with the output of the drivers: nothing if every batch is exact."""
+    wrong = []
+    out = {
+        side: {(line["query"], line["batch"]): line["out"] for line in run[side]["batches"]}
+        for side in ("with", "without")
+    }
+    for name in queries.NAMES:
+        both = sorted(batch for query, batch in out["with"] if query == name and (name, batch) in out["without"])
+        differing = [batch for batch in both if out["with"][name, batch] != out["without"][name, batch]]
+        if not both:
+            wrong.append(f"{name}: no batch can be compared")
+        if name != queries.FOREACH and any(not out["with"][name, batch] for batch in both):
+            wrong.append(f"{name}: batches without a digest")
+        if differing:
+            wrong.append(
+                f"{name}: {len(differing)} of {len(both)} batches differ between the drivers, first {differing[0]}"
+            )
+    for side in ("with", "without"):
+        found = run[side]["foreach"]
+        if found["counts"] != queries.counted(found["batches"]):
+            wrong.append(f"{side}: the counts of foreachBatch are not those of its {found['batches']} batches")
+        for name, text in run[side]["exceptions"].items():
+            wrong.append(f"{side}: {name}: {text.splitlines()[0]}")
+        if run[side]["problem"]:
+            wrong.append(f"{side}: {run[side]['problem']}")
+    return wrong
+
+
+def compared(run: Run) -> int:
+    """Return how many batches both drivers have had."""
+    sides = [{(line["query"], line["batch"]) for line in run[side]["batches"]} for side in ("with", "without")]
+    return len(sides[0] & sides[1])
+
+
+def milestones(run: Run) -> list[dict[str, Any]]:
+    """Return for each milestone that was reached, and each side, what the drivers cost by then."""
+    made = []
+    for milestone in MILESTONES:
+        for side in ("with", "without"):
+            index = next((i for i, item in enumerate(run["samples"]) if item[side]["batches"] >= milestone), None)
+            if index is None:
+                continue
+            row: dict[str, Any] = {"batches": milestone, "side": side}
+            durations = _around([line["seconds"] * 1000 for line in run[side]["batches"]], milestone, _AROUND)
+            reached = run["samples"][index]["at"]
+            before = sum(line["at"] <= reached for line in run[side]["starts"])
+            starts = _around([line["start"] * 1000 for line in run[side]["starts"]], before, _STARTS_AROUND)
+            row["`start()` of a query"] = statistics.median(starts)
+            row["batch, median"] = statistics.median(durations)
+            row["batch, p99"] = float(np.percentile(durations, 99))
+            for resource in RESOURCES[2:]:
+                values = resource.series(run, side)
+                row[resource.name] = next((value for value in values[index:] if np.isfinite(value)), None)
+            made.append(row)
+    return made
+
+
+def _around(values: Sequence[float], position: int, count: int) -> Sequence[float]:
+    """Return ``count`` values that end at a position, or the first ones where it is too early for that."""
+    end = min(len(values), max(position, count))
+    return values[max(0, end - count) : end]
+
+
+def epoch(text: str) -> float:
+    """Return the seconds since the epoch of Spark's own time in a progress event."""
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

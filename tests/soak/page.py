@@ -1,0 +1,119 @@
+"""Writes the section "What attaching costs" of ``docs/reliability.md`` from the runs of the soak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.drills.results import BEGIN, between_marks
+from tests.soak import figures
+
+_NAME = "soak"
+_SECTION = """
+## What attaching costs
+
+Two drivers at the same time, each on a cluster of its own with two executors, both with the same eight queries: five
+counting ones (one with RocksDB, one with `foreachBatch`, one with state in Python, one that is started with
+`availableNow` again and again), one that drops duplicates, one with windows, one join. One driver has us: an agent on
+each node, a controller, Redis, and all partitions change places every few minutes. Batches are as small as can be, so
+that what is left open by a batch adds up quickly. Made by `make soak HOURS=2` and `make soak-starts`; both fail where a
+bound is not held, or a batch of one driver has another output than that of the other.
+
+<!-- soak -->
+<!-- end of soak -->
+"""
+_PROCESSES = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
+
+
+def write(path: Path, runs: Sequence[Mapping[str, Any]], starts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put the tables between their marks; the section is added to a page that has none."""
+    page = path.read_text()
+    if BEGIN.format(name=_NAME) not in page:
+        page = page.rstrip("\n") + "\n" + _SECTION
+    parts = [text for number, run in enumerate(runs, start=1) for text in _run(number, run)]
+    if starts:
+        parts.append(_starts(starts))
+    path.write_text(between_marks(page, _NAME, "\n\n".join(parts)))
+
+
+def _run(number: int, run: Mapping[str, Any]) -> list[str]:
+    counters = run["counters"]
+    said = (
+        f"Run {number}: {run['hours']:g} hours on {run['cores']} cores, {run['batches']['with']:,} batches with us and "
+        f"{run['batches']['without']:,} without, {run['compared']:,} of them compared; "
+        f"{counters.get('landed', 0):,} moves landed, {counters.get('abandoned', 0)} given up, "
+        f"{counters.get('failed_tasks', 0)} failed tasks; "
+        f"{'output exact' if not run['wrong'] else 'output NOT exact: ' + '; '.join(run['wrong'])}."
+    )
+    return [said, milestones(run["milestones"]), slopes(run["slopes"])]
+
+
+def milestones(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of what the drivers cost after so many batches, with us / without us."""
+    reached = sorted({row["batches"] for row in rows})
+    by = {(row["batches"], row["side"]): row for row in rows}
+    names = [name for name in rows[0] if name not in ("batches", "side")] if rows else []
+    units = {resource.name: resource.unit for resource in figures.RESOURCES} | {"batch, p99": "ms"}
+    lines = [
+        "| with us / without us | "
+        + " | ".join(f"after {count:,} {'batch' if count == 1 else 'batches'}" for count in reached)
+        + " |",
+        "| --- |" + " --- |" * len(reached),
+    ]
+    for name in names:
+        cells = [
+            " / ".join(_number(by.get((count, side), {}).get(name)) for side in ("with", "without"))
+            for count in reached
+        ]
+        unit = f", {units[name]}" if units.get(name) else ""
+        lines.append(f"| {name}{unit} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def slopes(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of slopes with their limits and bounds."""
+    lines = [
+        "| growth per 1,000 batches, with us less without us | slope | 95 % limits | bound | held |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        unit = f", {row['unit']}" if row["unit"] else ""
+        if row["slope"] is None:
+            lines.append(f"| {row['name']}{unit} | too few samples | | {row['bound']:g} | no |")
+            continue
+        lines.append(
+            f"| {row['name']}{unit} | {row['slope']:.3f} | {row['lower']:.3f} to {row['upper']:.3f} | {row['bound']:g} "
+            f"| {'yes' if row['held'] else 'no'} |"
+        )
+    lines += ["", "Of the controller, the agents and Redis it is their own slope, for without us there are none."]
+    return "\n".join(lines)
+
+
+def _starts(found: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = [
+        "Starts of a small query with `availableNow` in one driver, with us / without us; Python is held to 64",
+        "descriptors, the JVM to 1,024.",
+        "",
+        "| threads of Python and JVM | starts | " + " | ".join(_PROCESSES) + " | `start()`, median |",
+        "| --- |" + " --- |" * (len(_PROCESSES) + 2),
+    ]
+    for name, run in found.items():
+        ours, theirs = run["samples"]["with"], run["samples"]["without"]
+        for one, other in ((ours[0], theirs[0]), (ours[-1], theirs[-1])):
+            count = one["starts"]
+            times = [_middle(run["times"][side][max(0, count - 50) : count]) for side in ("with", "without")]
+            cells = [f"{one[what]:.0f} / {other[what]:.0f}" for what in _PROCESSES]
+            cells.append(" / ".join(f"{value * 1000:.0f} ms" for value in times))
+            lines.append(f"| {name} | {count:,} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.1f}"

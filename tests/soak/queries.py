@@ -1,0 +1,99 @@
+"""The eight queries of the soak, and what their output has to be.
+
+Their input follows from the batch's number alone, so each batch of a query has the same output in every driver. Its
+digest (rows, and the sum of their hashes) comes with Spark's own progress.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+ROWS_PER_BATCH = 20
+KEYS = 37
+FOREACH, LOOP = "foreach", "loop"
+STATE = "org.apache.spark.sql.execution.streaming.state"
+# Seconds between two batches, a little different so that not all begin at once; `LOOP` is started anew by itself.
+TRIGGERS = {
+    "counts": 1.8,
+    "rocksdb": 1.85,
+    "dedup": 1.9,
+    "windows": 1.95,
+    "join": 2.0,
+    "python": 2.05,
+    FOREACH: 2.1,
+}
+NAMES = (*TRIGGERS, LOOP)
+
+
+def counter() -> Any:
+    """Return a function that counts the rows of a key in Python state; a local one, which Spark sends as a whole."""
+
+    def count(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        (seen,) = state.get if state.exists else (0,)
+        for frame in frames:
+            seen += len(frame)
+        state.update((seen,))
+        yield pd.DataFrame({"k": [key[0]], "n": [seen]})
+
+    return count
+
+
+def rows(spark: SparkSession) -> DataFrame:
+    """Return a source: each batch the next values, a second of event time after the batch before."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
+    source = source.option("numPartitions", 1).option("advanceMillisPerBatch", 1000)
+    return source.load().withColumn("k", (F.col("value") * F.col("value")) % KEYS)
+
+
+def frame(spark: SparkSession, name: str) -> DataFrame:
+    """Return a query's frame, its digest observed."""
+    if name == "dedup":
+        made = rows(spark).withWatermark("timestamp", "10 seconds").dropDuplicates(["timestamp", "k"])
+    elif name == "windows":
+        late = rows(spark).withWatermark("timestamp", "5 seconds")
+        counted = late.groupBy(F.window("timestamp", "10 seconds", "5 seconds"), "k").count()
+        made = counted.select(F.col("window.start").alias("start"), "k", "count")
+    elif name == "join":
+        left, right = (rows(spark).withWatermark("timestamp", "5 seconds").alias(side) for side in ("l", "r"))
+        near = F.expr("l.value = r.value AND r.timestamp BETWEEN l.timestamp AND l.timestamp + INTERVAL 3 SECONDS")
+        made = left.join(right, near).select(F.col("l.value").alias("value"), F.col("r.k").alias("k"))
+    elif name == "python":
+        made = (
+            rows(spark)
+            .groupBy("k")
+            .applyInPandasWithState(counter(), "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
+        )
+    else:
+        made = rows(spark).groupBy("k").agg(F.count("*").alias("n"))
+    hashes = F.sum(F.xxhash64(*made.columns).cast("decimal(38,0)")).cast("string")
+    return made.observe("digest", F.count(F.lit(1)).alias("rows"), hashes.alias("hash"))
+
+
+def provider(name: str) -> str:
+    """Return the state store provider of a query."""
+    return f"{STATE}.{'RocksDB' if name == 'rocksdb' else 'HDFSBacked'}StateStoreProvider"
+
+
+def output_mode(name: str) -> str:
+    """Return the output mode of a query."""
+    return "append" if name in ("dedup", "windows", "join") else "update"
+
+
+def counted(batches: int) -> dict[str, int]:
+    """Return what the counting queries hold after so many batches: key -> rows."""
+    values = range(batches * ROWS_PER_BATCH)
+    return {str(key): count for key, count in Counter(value * value % KEYS for value in values).items()}
+
+
+def digest_of(progress: dict[str, Any]) -> str:
+    """Return the digest that came with a batch's progress, "" if none did."""
+    found = progress.get("observedMetrics", {}).get("digest")
+    return json.dumps([found["rows"], found["hash"]]) if found else ""

@@ -1,0 +1,91 @@
+"""A driver that runs a stateful query again and again from its checkpoint: ``python -m tests.soak.restarts DIRECTORY``.
+
+``conf.json`` there: ``spark`` (settings), ``restarts``, ``batches`` (of each run, at least) and ``available_now``.
+Spark's own event log says afterwards where every task ran.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import rechannel
+
+_PATIENCE = 120.0  # seconds for the batches of a run
+
+
+def main(directory: Path) -> None:
+    """Run the query, and run it again as often as it is asked for."""
+    asked = json.loads((directory / "conf.json").read_text())
+    builder = SparkSession.builder
+    for key, value in asked["spark"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    link = rechannel.attach(spark, strict=True)
+    source = directory / "source"
+    source.mkdir()
+    if asked["available_now"]:
+        rows = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1).csv(str(source))
+    else:
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 200).load()
+    counted = rows.groupBy((rows.value % 97).alias("k")).count()
+    writer = counted.writeStream.format("noop").outputMode("update").queryName("restarts")
+    writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
+    for run in range(asked["restarts"] + 1):
+        if asked["available_now"]:
+            for number in range(asked["batches"]):
+                _put(source / f"{run}-{number}.csv")
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination(_PATIENCE)
+        else:
+            query = writer.trigger(processingTime="0 seconds").start()
+            deadline = time.monotonic() + _PATIENCE
+            while len([item for item in query.recentProgress if item["numInputRows"]]) < asked["batches"]:
+                assert query.isActive and time.monotonic() < deadline, query.exception()
+                time.sleep(0.05)
+        query.stop()
+    problem = link.problem
+    link.detach()
+    spark.stop()
+    (directory / "result.json").write_text(json.dumps({"problem": problem, "failures": link.failures}))
+
+
+def _put(path: Path) -> None:
+    partial = path.with_name(f".{path.name}")
+    partial.write_text("".join(f"{value}\n" for value in range(200)))
+    partial.rename(path)
+
+
+def placements(events: Iterable[dict[str, Any]]) -> dict[str, dict[int, dict[int, str]]]:
+    """Run of a query -> batch -> partition -> the executor that ran its stateful task, in the order of the runs."""
+    stages: dict[int, tuple[str, int]] = {}
+    found: dict[str, dict[int, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
+    runs: list[str] = []
+    for event in events:
+        kind = event["Event"]
+        if kind == "SparkListenerJobStart":
+            properties = event["Properties"]
+            # The job's group is the run; stages are named by the RDDs they compute.
+            run, batch = properties.get("spark.jobGroup.id"), properties.get("streaming.sql.batchId")
+            for stage in event["Stage Infos"]:
+                if batch is not None and any(rdd["Name"].startswith("StateStoreRDD") for rdd in stage["RDD Info"]):
+                    stages[stage["Stage ID"]] = (run, int(batch))
+        elif kind == "SparkListenerTaskEnd" and event["Stage ID"] in stages:
+            run, batch = stages[event["Stage ID"]]
+            task = event["Task Info"]
+            if event["Task End Reason"]["Reason"] == "Success":
+                if run not in runs:
+                    runs.append(run)
+                found[run][batch][task["Partition ID"]] = task["Executor ID"]
+    return {run: {batch: dict(found[run][batch]) for batch in sorted(found[run])} for run in runs}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,85 @@
+"""One driver that starts and stops a small stateful query again and again: ``python -m tests.soak.starts DIRECTORY``.
+
+``conf.json`` there says how: ``spark`` (settings), ``attach``, ``starts``, ``every`` (starts between two samples) and
+``descriptors`` (the limit of this process once its JVM runs; the JVM has 1,024). Each start is a line of
+``starts.jsonl`` with the seconds that ``start()`` and the whole run took, each sample a line of ``samples.jsonl``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import rechannel
+from tests.soak.processes import usage
+
+JVM_DESCRIPTORS = 1024
+_SETTLE = 1.0  # seconds for what ends with a query: its stream's thread, its executors' stores
+
+
+def main(directory: Path) -> None:
+    """Start and stop the query as often as it is asked for."""
+    asked = json.loads((directory / "conf.json").read_text())
+    # The JVM inherits this limit and raises the soft one to the hard one by itself.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (JVM_DESCRIPTORS, JVM_DESCRIPTORS))
+    builder = SparkSession.builder
+    for key, value in asked["spark"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (asked["descriptors"],) * 2)
+    link = rechannel.attach(spark, strict=True) if asked["attach"] else None
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    writer = rows.groupBy((rows.value % 10).alias("k")).count().writeStream.format("noop").outputMode("update")
+    writer = writer.queryName("starts").option("checkpointLocation", str(directory / "checkpoint"))
+    starts, samples = (directory / "starts.jsonl").open("w"), (directory / "samples.jsonl").open("w")
+    with starts, samples:
+        for number in range(1, asked["starts"] + 1):
+            began = time.monotonic()
+            query = writer.trigger(availableNow=True).start()
+            started = time.monotonic()
+            query.awaitTermination()
+            query.stop()
+            _write(starts, {"start": started - began, "run": time.monotonic() - began, "at": time.time()})
+            if number % asked["every"] == 0:
+                _write(samples, {"starts": number, **sample(spark)})
+    if link is not None:
+        (directory / "link.json").write_text(json.dumps({"problem": link.problem, "failures": link.failures}))
+        link.detach()
+    spark.stop()
+
+
+def sample(spark: SparkSession) -> dict[str, float]:
+    """Return what Python and the JVM hold once both have collected their garbage."""
+    jvm: Any = spark._jvm
+    del spark
+    gc.collect()
+    jvm.System.gc()
+    time.sleep(_SETTLE)
+    python, java = usage(), usage(jvm.java.lang.ProcessHandle.current().pid())
+    assert python is not None and java is not None
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    return {
+        "python threads": python.threads,
+        "python descriptors": python.descriptors,
+        "python memory": python.pss,
+        "jvm threads": java.threads,
+        "jvm descriptors": java.descriptors,
+        "jvm memory": java.pss,
+        "jvm heap": runtime.totalMemory() - runtime.freeMemory(),
+    }
+
+
+def _write(file: Any, line: dict[str, Any]) -> None:
+    file.write(json.dumps(line) + "\n")
+    file.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,65 @@
+"""A restarted query's partitions run where they ran last: nearly all in its first batch, all in its second."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from tests.soak.drivers import start_driver, write_config
+from tests.soak.restarts import placements
+
+pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.timeout(900)]
+NODES = ("127.0.0.93", "127.0.0.94", "127.0.0.95")
+PARTITIONS, RESTARTS, BATCHES = 12, 10, 3
+PATIENCE = 600.0
+FIRST = 0.95  # of the partitions, in the first batches of all restarts taken together
+
+
+@pytest.mark.parametrize("available_now", [False, True], ids=["back-to-back", "available-now"])
+def test_restarted_partitions_run_where_they_ran_last(available_now: bool, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    with ProcessGroup(tmp_path / "logs") as group, RedisServer(group) as redis:
+        config = write_config(tmp_path, redis.url)
+        workers = [WorkerSpec(node, 1, 768) for node in NODES]
+        with StandaloneCluster(group, tmp_path / "cluster", workers, log_level="warn") as cluster:
+            spark = cluster.conf(executor_cores=1) | {
+                "spark.sql.shuffle.partitions": str(PARTITIONS),
+                "spark.driver.memory": "600m",
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.compress": "false",
+                "spark.eventLog.rolling.enabled": "false",
+                "spark.eventLog.dir": events.as_uri(),
+                "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+                "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+            }
+            asked = {"spark": spark, "restarts": RESTARTS, "batches": BATCHES, "available_now": available_now}
+            driver = start_driver(group, cluster, "restarts", tmp_path / "driver", asked, RECHANNEL_CONFIG=str(config))
+            deadline = time.monotonic() + PATIENCE
+            while driver.alive():
+                assert time.monotonic() < deadline, driver.log_tail(40)
+                time.sleep(0.2)
+            assert driver.popen.returncode == 0, driver.log_tail(40)
+    assert json.loads((tmp_path / "driver" / "result.json").read_text()) == {"problem": "", "failures": 0}
+    (log,) = events.iterdir()
+    with log.open() as text:
+        runs = list(placements(json.loads(line) for line in text).values())
+    assert len(runs) == RESTARTS + 1
+    before = runs[0][max(runs[0])]
+    assert len(before) == PARTITIONS and len(set(before.values())) == len(NODES)
+    first, late = 0, []
+    for number, run in enumerate(runs[1:], start=1):
+        one, two, *_ = (run[batch] for batch in sorted(run))
+        first += sum(one[partition] == executor for partition, executor in before.items())
+        if two != before:
+            late.append((number, {p: (before[p], two.get(p)) for p in before if two.get(p) != before[p]}))
+        before = run[max(run)]
+    print(json.dumps({"first": first, "of": RESTARTS * PARTITIONS, "late": len(late)}))
+    assert late == [], "restarts whose second batch has partitions elsewhere: (where they ran last, where they ran)"
+    assert first >= FIRST * RESTARTS * PARTITIONS, f"{first} of {RESTARTS * PARTITIONS} in the first batch"

@@ -1,0 +1,153 @@
+"""Queries that are started again and again in one driver, with us and without us beside it, short of descriptors."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from tests.soak import starts
+from tests.soak.drivers import start_driver, write_config
+
+pytestmark = [pytest.mark.spark, pytest.mark.redis]
+NODES = ("127.0.0.91", "127.0.0.92")
+PYTHON_DESCRIPTORS = int(os.environ.get("STARTS_DESCRIPTORS", "64"))
+OUT = os.environ.get("STARTS_JSON", "")  # where the long test writes its figures; without it, it is not run
+PATIENCE = 240.0  # seconds for one start; a busy machine is slow
+ALLOWANCE = 8  # threads or descriptors: pools of Spark and its libraries fill as they like
+COUNTED = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
+MEMORY = {"python memory": 10 << 20, "jvm heap": 16 << 20}  # growth that is no leak, in bytes
+
+
+@dataclass(frozen=True)
+class Place:
+    group: ProcessGroup
+    cluster: StandaloneCluster
+    config: Path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory = tmp_path_factory.mktemp("starts")
+    workers = [WorkerSpec(node, 1, 1024) for node in NODES]
+    with ProcessGroup(directory / "logs") as group, RedisServer(group) as redis:
+        config = write_config(directory, redis.url)
+        with StandaloneCluster(group, directory / "cluster", workers, log_level="warn") as cluster:
+            yield Place(group, cluster, config)
+
+
+def settings(cluster: StandaloneCluster) -> dict[str, str]:
+    return cluster.conf(executor_cores=1) | {
+        "spark.cores.max": "1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.driver.memory": "600m",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    }
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+
+
+def wait_for(processes: dict[Path, ManagedProcess], count: int) -> None:
+    """Wait until all starts of both drivers are done; fails as soon as one start takes longer than it may."""
+    seen = {path: (0, time.monotonic()) for path in processes}
+    while any(process.alive() for process in processes.values()):
+        for path, process in processes.items():
+            done, since = seen[path]
+            now = len(lines(path / "starts.jsonl"))
+            if now > done:
+                seen[path] = (now, time.monotonic())
+            elif process.alive() and time.monotonic() - since > PATIENCE:
+                last = (lines(path / "samples.jsonl") or [{}])[-1]
+                pytest.fail(
+                    f"{path.name}: start {done + 1} of {count} did not end within {PATIENCE:g} s; "
+                    f"last sample {last}\n{process.log_tail(20)}"
+                )
+        time.sleep(0.5)
+    for process in processes.values():
+        assert process.popen.returncode == 0, f"{process.name} failed:\n{process.log_tail(40)}"
+
+
+def growth(samples: list[dict[str, Any]], what: str) -> float:
+    """What a resource grew from the first fifth of the samples to the last."""
+    count = max(1, len(samples) // 5)
+    first, last = ([row[what] for row in part] for part in (samples[:count], samples[-count:]))
+    return statistics.median(last) - statistics.median(first)
+
+
+def check(count: int, every: int, pinned: bool, place: Place, tmp_path: Path) -> dict[str, Any]:
+    asked = {"spark": settings(place.cluster), "starts": count, "every": every, "descriptors": PYTHON_DESCRIPTORS}
+    environment = {"RECHANNEL_CONFIG": str(place.config), "PYSPARK_PIN_THREAD": str(pinned).lower()}
+    processes = {}
+    for name in ("without", "with"):
+        directory = tmp_path / name
+        mine = asked | {"attach": name == "with"}
+        processes[directory] = start_driver(place.group, place.cluster, "starts", directory, mine, **environment)
+    try:
+        wait_for(processes, count)
+    finally:
+        for process in processes.values():
+            place.group.kill(process.name)
+    samples = {name: lines(tmp_path / name / "samples.jsonl") for name in ("without", "with")}
+    times = {name: [line["start"] for line in lines(tmp_path / name / "starts.jsonl")] for name in samples}
+    assert json.loads((tmp_path / "with" / "link.json").read_text()) == {"problem": "", "failures": 0}
+    return {"samples": samples, "times": times, "pinned": pinned, "starts": count}
+
+
+def excess(found: dict[str, Any]) -> dict[str, float]:
+    samples = found["samples"]
+    return {what: growth(samples["with"], what) - growth(samples["without"], what) for what in (*COUNTED, *MEMORY)}
+
+
+def assert_free(found: dict[str, Any]) -> None:
+    """No growth beyond Spark's own, and starts no later than Spark's own vary."""
+    more = excess(found)
+    print(json.dumps({"excess": more, "first": found["samples"]["with"][0], "last": found["samples"]["with"][-1]}))
+    assert {what: more[what] for what in COUNTED if more[what] > ALLOWANCE} == {}
+    assert {what: more[what] for what in MEMORY if more[what] > MEMORY[what]} == {}
+    later, noise = lateness(found["times"])
+    print(json.dumps({"later": later, "noise": noise}))
+    assert later <= noise, f"start() takes {later * 1000:.0f} ms longer, and varies by {noise * 1000:.0f} ms by itself"
+
+
+def lateness(times: dict[str, list[float]]) -> tuple[float, float]:
+    """Return the median of the paired differences, and half the distance between the quartiles without us.
+
+    Both drivers start the same query at nearly the same time; the first starts load classes, which is not a start's
+    usual cost.
+    """
+    pairs = list(zip(times["with"], times["without"], strict=True))[5:]
+    lower, _, upper = statistics.quantiles([without for _, without in pairs], n=4)
+    return statistics.median(ours - without for ours, without in pairs), (upper - lower) / 2
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
+def test_fifty_starts_leave_nothing_open(pinned: bool, place: Place, tmp_path: Path) -> None:
+    assert starts.JVM_DESCRIPTORS == 1024
+    assert_free(check(50, 10, pinned, place, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OUT, reason="takes hours: make soak-starts")
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
+def test_two_thousand_starts_leave_nothing_open(pinned: bool, place: Place, tmp_path: Path) -> None:
+    found = check(2000, 50, pinned, place, tmp_path)
+    Path(f"{OUT}-{'pinned' if pinned else 'not-pinned'}.json").write_text(json.dumps(found))
+    assert_free(found)

@@ -1,0 +1,297 @@
+"""The soak's processes: two drivers with the same queries, each on its own cluster, one of them with us.
+
+Nothing of it outlives the block, and the run ends by itself: at its time, or when a process of it ends too soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import psutil
+
+from benchmarks.testbed.processes import ProcessGroup
+from benchmarks.testbed.redis_server import RedisServer
+from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from rechannel.conf.settings import load
+from rechannel.wire import keys
+from rechannel.wire.messages import LinkReport
+from rechannel.wire.signing import make_keys
+from rechannel.wire.store import Store, StoreError
+from tests.drills.world import everything_moves
+from tests.soak import queries
+from tests.soak.drivers import ROOT, start_driver, write_config
+from tests.soak.processes import disk, usage
+
+SIDES = ("with", "without")
+NODES = {"with": ("127.0.0.81", "127.0.0.82"), "without": ("127.0.0.83", "127.0.0.84")}
+CORES = 4  # of each executor, so that no query waits for another's tasks to end
+PATIENCE = 600.0  # seconds for the drivers to begin and to end; a busy machine is slow
+# The quick compiler alone: the other one is at work for the first hour, and that is no cost of a batch.
+_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_SETTINGS = """
+[signing]
+private_key_file = "{private}"
+public_key_file = "{public}"
+[reschedule]
+mode = "observe"
+[gate]
+max_utilization = 10
+[migration]
+settle_batches = 2
+rollback = false
+"""
+
+
+class SoakError(RuntimeError):
+    """The soak cannot go on; the message says why."""
+
+
+class World:
+    """Everything that runs. ``collect``: seconds between two collections of garbage in the drivers' JVMs."""
+
+    def __init__(self, directory: Path, collect: float) -> None:
+        self.directory = directory
+        self._collect = collect
+        self._open = contextlib.ExitStack()
+        self.group = ProcessGroup(directory / "logs")
+        self._read: dict[Path, tuple[int, int]] = {}
+        self._pids: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._open.close()
+
+    def _start(self) -> None:
+        self._open.enter_context(self.group)
+        self.redis = self._open.enter_context(RedisServer(self.group))
+        private, public = make_keys(self.directory / "keys")
+        config = write_config(self.directory, self.redis.url, _SETTINGS.format(private=private, public=public))
+        self.environment = {
+            **os.environ,
+            "RECHANNEL_CONFIG": str(config),
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        }
+        self.settings = load(config, {})
+        self._start_ours("controller", "controller")
+        self.clusters = {side: self._open.enter_context(self._cluster(side)) for side in SIDES}
+        for node in NODES["with"]:
+            self._start_ours(f"agent-{node}", "agent", "--node", node)
+        for side in SIDES:
+            asked = {"spark": self._spark(side), "attach": side == "with", "collect": self._collect}
+            config_of = {"RECHANNEL_CONFIG": str(config)} if side == "with" else {}
+            start_driver(self.group, self.clusters[side], "app", self.directory / side, asked, **config_of)
+        self._await_batches()
+
+    def _start_ours(self, name: str, *words: str) -> None:
+        command = [sys.executable, "-m", "rechannel.daemon.cli", *words]
+        self.group.start(name, command, env=self.environment)
+
+    def _cluster(self, side: str) -> StandaloneCluster:
+        group = ProcessGroup(self.directory / f"logs-{side}")  # the names of a cluster's processes are always the same
+        self._open.enter_context(group)
+        workers = [WorkerSpec(node, CORES, 1024) for node in NODES[side]]
+        return StandaloneCluster(
+            group,
+            self.directory / f"cluster-{side}",
+            workers,
+            executor_memory_mb=700,
+            executor_java_options=_JAVA,
+            log_level="warn",
+        )
+
+    def _spark(self, side: str) -> dict[str, str]:
+        return self.clusters[side].conf(executor_cores=CORES) | {
+            "spark.app.name": f"soak-{side}",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.driver.memory": "900m",
+            "spark.driver.extraJavaOptions": _JAVA,
+            # What Spark remembers of jobs, queries and batches is full early, and grows no more after that.
+            **dict.fromkeys(
+                ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "100"
+            ),
+            "spark.ui.retainedTasks": "1000",
+            "spark.sql.streaming.numRecentProgressUpdates": "20",
+            "spark.sql.streaming.minBatchesToRetain": "10",
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+        }
+
+    def _await_batches(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not all(len(self.queries_seen(side)) == len(queries.NAMES) for side in SIDES):
+            self.check()
+            if time.monotonic() > deadline:
+                tails = "\n".join(f"--- {side}\n{self.group.processes[side].log_tail(20)}" for side in SIDES)
+                raise SoakError(f"not every query has a batch after {PATIENCE:g} s\n{tails}")
+            time.sleep(1.0)
+        self._pids = {side: json.loads((self.directory / side / "pids.json").read_text()) for side in SIDES}
+
+    def check(self) -> None:
+        """Raise if a process ended on its own; of a driver with what its queries failed of."""
+        for side in SIDES:
+            path = self.directory / side / "result.json"
+            if path.exists():
+                found = json.loads(path.read_text())
+                texts = [found["problem"], *found["exceptions"].values()]
+                raise SoakError(f"{side}: ended too soon: {' '.join(text[:1000] for text in texts if text)}")
+        self.group.check()
+
+    def queries_seen(self, side: str) -> set[str]:
+        """Return the queries of a driver that have had a batch."""
+        return {line["query"] for line in read_lines(self.directory / side / "batches.jsonl")}
+
+    def batches(self, side: str) -> int:
+        """Return how many batches a driver has had; only what is new is read."""
+        path = self.directory / side / "batches.jsonl"
+        offset, count = self._read.get(path, (0, 0))
+        with path.open("rb") as file:
+            file.seek(offset)
+            text = file.read()
+        end = text.rfind(b"\n") + 1
+        self._read[path] = (offset + end, count + text.count(b"\n"))
+        return self._read[path][1]
+
+    # -- samples --
+
+    def sample(self) -> dict[str, Any]:
+        """Return what every process holds now."""
+        made: dict[str, Any] = {"at": time.time()}
+        for side in SIDES:
+            executors = [found.pid for found in self.clusters[side].executors()]
+            made[side] = {
+                "batches": self.batches(side),
+                "python": _sum([self.group.processes[side].pid]),
+                "jvm": _sum([int(self._pids[side]["jvm"])]),
+                "executors": _sum([*executors, *_children(executors)]),
+                "disk": disk(self.clusters[side].directory)
+                + (disk(self.directory / "link") if side == "with" else 0)
+                + disk(self.directory / f"logs-{side}"),
+            }
+        ours = {name: process.pid for name, process in self.group.processes.items()}
+        made["ours"] = {
+            "controller": _sum([ours["controller"]]),
+            "agents": _sum([pid for name, pid in ours.items() if name.startswith("agent-")]),
+            "redis": _sum([pid for name, pid in ours.items() if name.startswith("redis")]),
+        }
+        return made
+
+    # -- moves --
+
+    def report(self) -> tuple[str, float, LinkReport] | None:
+        """Return the newest report of the link: application, time, body."""
+        store = Store(self.settings.redis, self.settings.cluster.name)
+        try:
+            found = store.get(keys.REPORT, self._pids["with"]["application"])
+        except StoreError:
+            return None
+        finally:
+            with contextlib.suppress(StoreError):
+                store.close()
+        if found is None or not isinstance(found.body, LinkReport):
+            return None
+        return str(self._pids["with"]["application"]), found.time, found.body
+
+    def move(self) -> str:
+        """Have every partition go to the other executor; "" or why that was refused."""
+        found = self.report()
+        if found is None:
+            return "the link has not reported"
+        application, at, report = found
+        # A run of the loop is over before a plan for it is read.
+        lasting = msgspec.structs.replace(report, queries=[q for q in report.queries if q.name != queries.LOOP])
+        plan = everything_moves(application, at, lasting) | {"cluster": self.settings.cluster.name}
+        path = self.directory / "plan.json"
+        path.write_text(json.dumps(plan))
+        command = [
+            sys.executable,
+            "-m",
+            "rechannel.daemon.cli",
+            "apply",
+            str(path),
+            "--force",
+            "--reason",
+            "soak",
+            "--json",
+        ]
+        try:
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "no answer within 120 s"
+        return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()[-500:]
+
+    # -- the end --
+
+    def stop(self) -> dict[str, Any]:
+        """Have both drivers end in good order; returns what they wrote, and the link's last counters."""
+        found = self.report()
+        counters = dict(_counters(found[2])) if found is not None else {}
+        for side in SIDES:
+            (self.directory / side / "stop").touch()
+        drivers = {side: self.group.processes.pop(side) for side in SIDES}  # they may end now
+        deadline = time.monotonic() + PATIENCE
+        while any(process.alive() for process in drivers.values()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        self.group.processes.update(drivers)
+        made: dict[str, Any] = {"counters": counters}
+        for side in SIDES:
+            path = self.directory / side / "result.json"
+            if not path.exists():
+                raise SoakError(f"{side}: ended without a result\n{drivers[side].log_tail(30)}")
+            made[side] = json.loads(path.read_text())
+            made[side] |= {
+                name: read_lines(self.directory / side / f"{name}.jsonl") for name in ("batches", "starts", "heap")
+            }
+        left = [path.name for path in (self.directory / "link").glob("rechannel-*")]
+        return made | {"left_behind": left}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file that is still written."""
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+
+
+def _counters(report: LinkReport) -> Iterator[tuple[str, int]]:
+    for name in ("landed", "abandoned", "failed_tasks", "drifted", "rejected_messages"):
+        value = getattr(report, name, None)
+        if isinstance(value, int):
+            yield name, value
+
+
+def _children(pids: list[int]) -> list[int]:
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return found
+
+
+def _sum(pids: list[int]) -> dict[str, float]:
+    """Return what some processes hold together."""
+    held = [found for pid in pids if (found := usage(pid)) is not None]
+    return {
+        "memory": sum(item.pss for item in held),
+        "threads": sum(item.threads for item in held),
+        "descriptors": sum(item.descriptors for item in held),
+        "cpu": sum(item.cpu for item in held),
+    }
