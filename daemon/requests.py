@@ -138,15 +138,15 @@ class Desk:
         self._begun: set[str] = set()  # ids of orders that this leader claims or claimed, and has no reply to yet
         self._log = structlog.get_logger("rechannel.controller")
         self._verbs: dict[str, Callable[[Request], Reply]] = {
-            "plan": self._plan,
-            "rebalance": self._rebalance,
             "apply": self._apply,
             "cancel": self._cancel,
-            "rollback": self._rollback,
-            "pause": lambda request: self._pause(request, True),
-            "resume": lambda request: self._pause(request, False),
-            "stop": self._stop,
             "drain": self._drain,
+            "pause": lambda request: self._pause(request, True),
+            "plan": self._plan,
+            "rebalance": self._rebalance,
+            "resume": lambda request: self._pause(request, False),
+            "rollback": self._rollback,
+            "stop": self._stop,
             "undrain": self._undrain,
         }
 
@@ -304,7 +304,9 @@ class Desk:
     def _reply(self, request: Request) -> Reply:
         verb = self._verbs.get(request.verb)
         if verb is None:
-            return replies.refused(request, f"unknown verb {request.verb!r}; known are {', '.join(self._verbs)}")
+            return replies.refused(
+                request, f"unknown verb {request.verb!r}; known are {', '.join(self._verbs)}"
+            )
         try:
             return verb(request)
         except StoreError:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
+from rechannel.conf.settings import Settings
 from rechannel.migration.link.compatibility import BYPASS
 from rechannel.migration.link.link import Link
 
@@ -24,7 +25,7 @@ def test_attach_tells_once_of_rows_that_spark_may_lose(monkeypatch, threshold, t
     monkeypatch.setattr(threading.Thread, "start", lambda self: None)
     monkeypatch.setattr(atexit, "register", lambda function: function)
     with capture_logs() as lines:
-        link._start(adapter, None)
+        link._start(adapter, Settings())
     advice = [line for line in lines if line["event"] == "a setting of Spark is worth a change"]
     assert len(advice) == times
     assert all(line["log_level"] == "info" and BYPASS in line["sentence"] for line in advice)
