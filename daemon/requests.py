@@ -304,9 +304,7 @@ class Desk:
     def _reply(self, request: Request) -> Reply:
         verb = self._verbs.get(request.verb)
         if verb is None:
-            return replies.refused(
-                request, f"unknown verb {request.verb!r}; known are {', '.join(self._verbs)}"
-            )
+            return replies.refused(request, f"unknown verb {request.verb!r}; known are {', '.join(self._verbs)}")
         try:
             return verb(request)
         except StoreError:
