@@ -75,8 +75,10 @@ class Gateway:
     """Calls into the JVM of a PySpark session. ``limit``: seconds that one call may take."""
 
     def __init__(self, users_gateway: Any, limit: float = CALL_LIMIT) -> None:
-        # ClientServer (pinned threads) and JavaGateway name the same parameters differently.
-        parameters = getattr(users_gateway, "java_parameters", None) or users_gateway.gateway_parameters
+        # ClientServer (pinned threads) and JavaGateway name the same parameters differently; whatever is no attribute
+        # of theirs, they take for a package of Java.
+        own = vars(users_gateway)
+        parameters = own.get("java_parameters") or own["gateway_parameters"]
         self._gateway = _BoundedGateway(
             gateway_parameters=GatewayParameters(
                 address=parameters.address,

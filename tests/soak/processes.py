@@ -13,22 +13,26 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Usage:
-    """Resources of one process at one moment; memory in bytes, CPU in seconds since its start."""
+    """Resources of one process at one moment; CPU in seconds since its start.
 
-    pss: int
+    ``memory``: bytes that the process wrote and shares with nobody. What it maps from files, libraries above all, would
+    jump when another process that maps them ends.
+    """
+
+    memory: int
     threads: int
     descriptors: int
     cpu: float
 
 
 def usage(pid: int | str = "self") -> Usage | None:
-    """Return what a process holds, None if it is gone; all of its memory where its share cannot be read."""
+    """Return what a process holds, None if it is gone; all of its memory where its own cannot be told."""
     root = Path("/proc") / str(pid)
     try:
         fields = (root / "stat").read_text().rpartition(")")[2].split()
         descriptors = len(os.listdir(root / "fd"))  # noqa: PTH208  a Path for each would cost ten times as much
         return Usage(
-            pss=_pss(root, int(fields[21]) * _PAGE),
+            memory=_private(root, int(fields[21]) * _PAGE),
             threads=int(fields[17]),
             descriptors=descriptors - (pid == "self"),  # the listing itself
             cpu=(int(fields[11]) + int(fields[12])) / _TICKS,
@@ -37,11 +41,10 @@ def usage(pid: int | str = "self") -> Usage | None:
         return None
 
 
-def _pss(root: Path, resident: int) -> int:
+def _private(root: Path, resident: int) -> int:
     with contextlib.suppress(OSError):
-        for line in (root / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
+        lines = (root / "smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty"))
     return resident
 
 

@@ -68,10 +68,10 @@ def sample(spark: SparkSession) -> dict[str, float]:
     return {
         "python threads": python.threads,
         "python descriptors": python.descriptors,
-        "python memory": python.pss,
+        "python memory": python.memory,
         "jvm threads": java.threads,
         "jvm descriptors": java.descriptors,
-        "jvm memory": java.pss,
+        "jvm memory": java.memory,
         "jvm heap": runtime.totalMemory() - runtime.freeMemory(),
     }
 

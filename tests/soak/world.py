@@ -290,7 +290,7 @@ def _sum(pids: list[int]) -> dict[str, float]:
     """Return what some processes hold together."""
     held = [found for pid in pids if (found := usage(pid)) is not None]
     return {
-        "memory": sum(item.pss for item in held),
+        "memory": sum(item.memory for item in held),
         "threads": sum(item.threads for item in held),
         "descriptors": sum(item.descriptors for item in held),
         "cpu": sum(item.cpu for item in held),
