@@ -116,14 +116,17 @@ def excess(found: dict[str, Any]) -> dict[str, float]:
 
 
 def assert_free(found: dict[str, Any]) -> None:
-    """No growth beyond Spark's own, and starts no later than Spark's own vary."""
+    """No growth beyond Spark's own, and a start that at most doubles: it waits for its partitions to be put back."""
     more = excess(found)
     print(json.dumps({"excess": more, "first": found["samples"]["with"][0], "last": found["samples"]["with"][-1]}))
     assert {what: more[what] for what in COUNTED if more[what] > ALLOWANCE} == {}
     assert {what: more[what] for what in MEMORY if more[what] > MEMORY[what]} == {}
     later, noise = lateness(found["times"])
     print(json.dumps({"later": later, "noise": noise}))
-    assert later <= noise, f"start() takes {later * 1000:.0f} ms longer, and varies by {noise * 1000:.0f} ms by itself"
+    usual = statistics.median(found["times"]["without"])
+    assert later <= max(noise, usual), (
+        f"start() takes {later * 1000:.0f} ms longer than its usual {usual * 1000:.0f} ms"
+    )
 
 
 def lateness(times: dict[str, list[float]]) -> tuple[float, float]:
