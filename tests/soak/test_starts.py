@@ -125,7 +125,7 @@ def assert_free(found: dict[str, Any]) -> None:
     print(json.dumps({"later": later, "noise": noise}))
     usual = statistics.median(found["times"]["without"])
     assert later <= max(noise, usual), (
-        f"start() takes {later * 1000:.0f} ms longer than its usual {usual * 1000:.0f} ms"
+        f"start() takes {later * 1000:.0f} ms longer than {usual * 1000:.0f} ms"
     )
 
 
