@@ -25,6 +25,7 @@ PYTHON_DESCRIPTORS = int(os.environ.get("STARTS_DESCRIPTORS", "64"))
 OUT = os.environ.get("STARTS_JSON", "")  # where the long test writes its figures; without it, it is not run
 PATIENCE = 240.0  # seconds for one start; a busy machine is slow
 ALLOWANCE = 8  # threads or descriptors: pools of Spark and its libraries fill as they like
+LATER = 5  # times what `start()` takes by itself (some 15 ms): what putting two partitions back may take
 COUNTED = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
 MEMORY = {"python memory": 10 << 20, "jvm heap": 16 << 20}  # growth that is no leak, in bytes
 
@@ -116,7 +117,7 @@ def excess(found: dict[str, Any]) -> dict[str, float]:
 
 
 def assert_free(found: dict[str, Any]) -> None:
-    """No growth beyond Spark's own, and a start that at most doubles: it waits for its partitions to be put back."""
+    """No growth beyond Spark's own, and a start that waits for nothing but for its partitions to be put back."""
     more = excess(found)
     print(json.dumps({"excess": more, "first": found["samples"]["with"][0], "last": found["samples"]["with"][-1]}))
     assert {what: more[what] for what in COUNTED if more[what] > ALLOWANCE} == {}
@@ -124,9 +125,7 @@ def assert_free(found: dict[str, Any]) -> None:
     later, noise = lateness(found["times"])
     print(json.dumps({"later": later, "noise": noise}))
     usual = statistics.median(found["times"]["without"])
-    assert later <= max(noise, usual), (
-        f"start() takes {later * 1000:.0f} ms longer than {usual * 1000:.0f} ms"
-    )
+    assert later <= max(noise, LATER * usual), f"{later * 1000:.0f} ms longer than the usual {usual * 1000:.0f} ms"
 
 
 def lateness(times: dict[str, list[float]]) -> tuple[float, float]:
