@@ -287,6 +287,7 @@ def test_status(world: World, led: None, store: Store) -> None:
         "2": [8, 9],
         "3": [10, 11],
     }
+    world.report()
     text = run("status").stdout
     assert application["streams"] == {}
     for words in (
@@ -437,8 +438,9 @@ def test_a_controller_waits_for_a_redis_that_is_away(config: Path, server: Redis
     process = start(config)
     try:
         assert process.stderr is not None
-        first = json.loads(process.stderr.readline())
-        assert (first["event"], first["level"]) == ("redis-away", "warning")
+        assert json.loads(process.stderr.readline())["event"] == "configuration"
+        second = json.loads(process.stderr.readline())
+        assert (second["event"], second["level"]) == ("redis-away", "warning")
         (tmp_path / "not-yet.sock").symlink_to(server.socket_path)
         while json.loads(process.stderr.readline())["event"] != "lead-taken":
             continue
