@@ -30,7 +30,8 @@ _NEWBORN = 60.0  # seconds in which a directory may be without a lock: its link 
 class EventFeed:
     """Opens the stream, reads it, and opens it anew where the watchdog or somebody else took it away.
 
-    ``openings``: how often it was opened; the watchdog takes out other hooks of the link, too.
+    ``openings``: how often it was opened; the watchdog takes out other hooks of the link, too. ``dropped``: events that
+    Spark's bus dropped, in all.
     """
 
     def __init__(self, adapter: SparkAdapter, parent: str, part_bytes: int) -> None:
@@ -40,14 +41,9 @@ class EventFeed:
         self._lock = -1
         self._stream: EventStream | None = None
         self._next_beat = 0.0
-        self._dropped = 0
+        self.dropped = 0
         self._incomplete = False
         self.openings = 0
-
-    @property
-    def dropped(self) -> int:
-        """Events that Spark's bus dropped, in all."""
-        return self._dropped
 
     def open(self) -> None:
         """Have Spark write its events from now on."""
@@ -101,9 +97,9 @@ class EventFeed:
         if self._stream is not None and not self._adapter.beat():
             self._reopen("the link was silent for too long, or the stream grew faster than it was read")
         dropped = self._adapter.dropped_events()
-        if dropped > self._dropped:
-            _LOG.warning("spark dropped events of the event stream", dropped=dropped - self._dropped)
-            self._dropped, self._incomplete = dropped, True
+        if dropped > self.dropped:
+            _LOG.warning("spark dropped events of the event stream", dropped=dropped - self.dropped)
+            self.dropped, self._incomplete = dropped, True
 
     def _reopen(self, reason: str) -> None:
         _LOG.warning("the event stream is opened anew", reason=reason)

@@ -132,12 +132,12 @@ class SparkAdapter:
             with translated_errors():
                 return bool(self._context.isStopped())
         except LinkError as error:
-            return isinstance(error.__cause__, Exception) and _is_refusal(error.__cause__)
+            return _is_refusal(error.__cause__)
 
     def close(self) -> None:
         """Let go of every Java object and connection: nothing keeps a stopped SparkContext alive."""
         gateway = self.gateway
-        for name in [name for name, value in vars(self).items() if name not in ("version", "application", "name")]:
+        for name in vars(self).keys() - {"version", "application", "name"}:
             setattr(self, name, None)
         with translated_errors():
             gateway.close()
