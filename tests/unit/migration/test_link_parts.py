@@ -8,6 +8,7 @@ import pytest
 
 import rechannel
 from rechannel.conf.settings import load
+from rechannel.migration.link import logs
 from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.link.link import Link
 from rechannel.migration.spark.adapter import (
@@ -18,6 +19,12 @@ from rechannel.migration.spark.adapter import (
 from rechannel.migration.spark.gateway import UnsupportedSparkError
 from rechannel.monitors.tasks import Relocated
 from rechannel.wire.messages import ExecutorInfo
+
+
+@pytest.fixture(autouse=True)
+def _loggers_stay(monkeypatch):
+    """Attaching has all of Rechannel's loggers write elsewhere, for good: other tests look at what they log."""
+    monkeypatch.setattr(logs, "to_standard_error", lambda: None)
 
 
 def part(directory, number):
