@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-ROWS_PER_BATCH = 20
+ROWS_PER_BATCH = 10
 KEYS = 37
 FOREACH, LOOP = "foreach", "loop"
 STATE = "org.apache.spark.sql.execution.streaming.state"

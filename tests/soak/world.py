@@ -130,6 +130,12 @@ class World:
             "spark.sql.streaming.numRecentProgressUpdates": "20",
             "spark.sql.streaming.minBatchesToRetain": "10",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
+            # Batches of ten rows: their code need not be compiled, and each file needs no second one with a checksum,
+            # for which the local file system starts a process.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+            "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         }
 
     def _await_batches(self) -> None:
