@@ -37,10 +37,11 @@ def job_end(job: int) -> bytes:
     )
 
 
-def stage_end(stage: int, attempt: int = 0, failure: str | None = None) -> bytes:
+def stage_end(stage: int, attempt: int = 0, failure: str | None = None, tasks: int = 0) -> bytes:
     info = {
         "Stage ID": stage,
         "Stage Attempt ID": attempt,
+        "Number of Tasks": tasks,
         "Accumulables": [
             {"ID": 7, "Name": "number of state store instances", "Value": "2", "Metadata": "sql"},
             {"ID": 8, "Name": "internal.metrics.executorRunTime", "Value": 5},

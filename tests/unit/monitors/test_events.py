@@ -210,3 +210,25 @@ def test_batches_whose_progress_never_comes_do_not_pile_up():
         fold(table, *one_batch(number, "01", number * 2))
     assert len(table._batches) <= 4
     assert not table._tasks
+
+
+def test_tasks_of_a_stage_whose_end_was_lost_count_when_its_job_ends():
+    table = tasks.TaskTable()
+    fold(table, *(line for line in one_batch(0, "01", 2) if b"StageCompleted" not in line))
+    assert table.placement == {("q", 0): ["0", "1"]}
+    assert not table._tasks
+
+
+def test_a_commit_tells_of_the_batches_before_it():
+    table = tasks.TaskTable()
+    fold(table, *one_batch(0, "01", 0), *one_batch(1, "01", 2), lines.progress(1))
+    assert not table._batches
+
+
+def test_a_failed_stage_leaves_no_doubt():
+    table = tasks.TaskTable()
+    fold(table, *one_batch(0, "01", 0), lines.progress(0))
+    fold(
+        table, lines.job_start(5, [(8, [], True)], batch=1), lines.task_end(8, 0, "0"), lines.stage_end(8, 0, "lost", 2)
+    )
+    assert not table.doubts
