@@ -26,7 +26,7 @@ from rechannel.migration.spark.gateway import (
     split_names,
     translated_errors,
 )
-from rechannel.migration.spark.hooks import StartHook, Watchdog
+from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
 from rechannel.monitors import events
 from rechannel.monitors.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
@@ -102,6 +102,7 @@ class SparkAdapter:
         self.application = str(spark.sparkContext.applicationId)
         self.name = str(spark.sparkContext.appName)
         self._watchdog: Watchdog | None = None
+        self._writer: Any = None
         self._listener: Any = None
         self._start_listener: Any = None
         self._directory: Any = None
@@ -161,26 +162,31 @@ class SparkAdapter:
                 conf.remove(f"spark.eventLog.{pair._1()}")
             for key, value in {**_EVENT_LOG, "spark.eventLog.rolling.maxFileSize": f"{part_bytes}b"}.items():
                 conf.set(key, value)
-            self._listener = self._jvm.org.apache.spark.scheduler.EventLoggingListener(
+            self._writer = self._jvm.org.apache.spark.scheduler.EventLoggingListener(
                 "rechannel",
                 self._none,
                 self._jvm.java.net.URI(directory.resolve().as_uri()),
                 conf,
                 self._context.hadoopConfiguration(),
             )
-            self._listener.start()
+            self._writer.start()
+            self._listener = EventFilter(self.gateway, self._writer).listener
             remove = ("org.apache.spark.scheduler.SparkListenerInterface", self._listener)
             self._watchdog.add(self._context, "org.apache.spark.SparkContext", "removeSparkListener", remove)
-            self._watchdog.add(self._listener, "org.apache.spark.scheduler.EventLoggingListener", "stop")
+            self._watchdog.add(self._writer, "org.apache.spark.scheduler.EventLoggingListener", "stop")
             self._bus().addToQueue(self._listener, _LISTENER_QUEUE)
 
     def stop_event_stream(self) -> None:
         """Take the listener out again."""
         listener, self._listener = self._listener, None
-        if listener is not None:
-            with translated_errors():
-                self._context.removeSparkListener(listener)
-                listener.stop()
+        writer, self._writer = self._writer, None
+        with translated_errors():
+            try:
+                if listener is not None:
+                    self._context.removeSparkListener(listener)
+            finally:
+                if writer is not None:
+                    writer.stop()
 
     def stop_watchdog(self) -> None:
         """End the watchdog, and leave the directory to the link."""

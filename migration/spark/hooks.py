@@ -1,10 +1,11 @@
-"""Two hooks that live in the driver's JVM, made of Java's own classes at run time: no jar, and no call into Python.
+"""Hooks that live in the driver's JVM, made of Java's own classes at run time: no jar, and no call into Python.
 
+`EventFilter` spares Spark from writing out events that nobody reads.
 `StartHook` lets a query's first batch wait, for a bounded time, until the link has placed the query's partitions.
 `Watchdog` takes everything of the link out of the JVM when the link no longer says that it is alive: a Python process
 that was killed or hangs leaves no listener behind that fills a disk.
 
-Both are composed from ``java.lang.invoke.MethodHandles``; the docstrings show the Java that they stand for.
+They are composed from ``java.lang.invoke.MethodHandles``; the docstrings show the Java that they stand for.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from rechannel.migration.spark.gateway import Gateway, translated_errors
 
 START_WAIT = 5  # seconds that a query's start may wait for its placement, at most
 _QUEUED_STARTS = 1000
+_METHOD = "java.lang.reflect.Method"
 WATCHDOG_TICK = 30  # seconds: a link that did not beat between two ticks is gone
 MOST_EVENT_BYTES = 2**30  # of the event stream on disk; beyond it the link is too slow for the application
+_WRITER = "org.apache.spark.scheduler.EventLoggingListener"
+_INTERFACE = "org.apache.spark.scheduler.SparkListenerInterface"
+_EVENTS = ("JobStart", "JobEnd", "StageCompleted", "TaskEnd", "ExecutorAdded", "ExecutorRemoved", "ApplicationEnd")
+_STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$Event"
 _LISTENER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
 _STARTED = "org.apache.spark.sql.streaming.StreamingQueryListener$QueryStartedEvent"
 
@@ -102,9 +108,59 @@ class _Handles:
         """(Object[] array) -> array[0]."""
         return self.bound(self._lib.arrayElementGetter(self.objects), 1, 0)
 
+    def proxy(self, interface: Any, handle: Any) -> Any:
+        """Return an object of any interface; handle: (Method method, Object[] arguments) -> void for each call."""
+        handle = self.dropping(handle, 0, self.object)
+        handle = self.converted(handle, self.object, self.object, self.named(_METHOD), self.objects)
+        handler = self.implementing("java.lang.reflect.InvocationHandler", handle)
+        interfaces = self._classes(interface)
+        return self._jvm.java.lang.reflect.Proxy.newProxyInstance(interface.getClassLoader(), interfaces, handler)
+
+    def instance_of(self, kind: Any) -> Any:
+        """(Object) -> boolean."""
+        return self.bound(self.method(self.named("java.lang.Class"), "isInstance", self.boolean, self.object), 0, kind)
+
+    def is_method(self, name: str) -> Any:
+        """(Method) -> boolean: whether it has this name."""
+        string = self.named("java.lang.String")
+        same = self.bound(self.method(string, "equals", self.boolean, self.object), 0, name)
+        read = self.method(self.named(_METHOD), "getName", string)
+        return self.piped(read, self.converted(same, self.boolean, string))
+
     def implementing(self, interface: str, handle: Any) -> Any:
         """Return an object of an interface with one method, which the handle implements."""
         return self._jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(self.named(interface), handle)
+
+
+class EventFilter:
+    """A listener that passes on to a writer of event logs the events that the link reads.
+
+    The others, among them the plan of every batch, are more than half of what Spark would write::
+
+        switch (method.getName()) {
+            case "onTaskEnd": writer.onTaskEnd(event); break;        // and so on for `_EVENTS`
+            case "onOtherEvent": if (event instanceof StreamingQueryListener.Event) writer.onOtherEvent(event);
+        }
+    """
+
+    def __init__(self, gateway: Gateway, writer: Any) -> None:
+        with translated_errors():
+            h = _Handles(gateway)
+            kind, method = gateway.loaded_class(_WRITER), h.named(_METHOD)
+            body = h.dropping(h.nothing, 0, method, h.objects)
+            for event in (*_EVENTS, ""):
+                name, taken = (
+                    f"on{event or 'OtherEvent'}",
+                    f"org.apache.spark.scheduler.SparkListener{event or 'Event'}",
+                )
+                write = h.method(kind, name, h.void, gateway.loaded_class(taken))
+                write = h.converted(h.bound(write, 0, writer), h.void, h.object)
+                if not event:
+                    streaming = h.instance_of(gateway.loaded_class(_STREAMING))
+                    write = h.choice(streaming, write, h.dropping(h.nothing, 0, h.object))
+                write = h.dropping(h.piped(h.first_element(), write), 0, method)
+                body = h.choice(h.dropping(h.is_method(name), 1, h.objects), write, body)
+            self.listener = h.proxy(gateway.loaded_class(_INTERFACE), body)
 
 
 class StartHook:
@@ -126,14 +182,12 @@ class StartHook:
             self._starts = jvm.java.util.concurrent.LinkedBlockingQueue(_QUEUED_STARTS)
             self._alive = jvm.java.util.concurrent.atomic.AtomicBoolean(True)
             handles = _Handles(gateway)
-            handler = handles.implementing("java.lang.reflect.InvocationHandler", self._invoke(handles, event_class))
-            interfaces = gateway.array(jvm.java.lang.Class, gateway.loaded_class(_LISTENER))
-            proxy = jvm.java.lang.reflect.Proxy.newProxyInstance(event_class.getClassLoader(), interfaces, handler)
+            proxy = handles.proxy(gateway.loaded_class(_LISTENER), self._invoke(handles, event_class))
             self.listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(proxy)
 
     def _invoke(self, h: _Handles, event_class: Any) -> Any:
-        """Return ``InvocationHandler.invoke``: (Object proxy, Method method, Object[] arguments) -> Object."""
-        latch, method = h.named("java.util.concurrent.CountDownLatch"), h.named("java.lang.reflect.Method")
+        """Return (Method method, Object[] arguments) -> void."""
+        latch = h.named("java.util.concurrent.CountDownLatch")
         queue = h.named("java.util.concurrent.LinkedBlockingQueue")
         entry = h.constructor(h.named("java.util.AbstractMap$SimpleImmutableEntry"), h.object, h.object)
         offer = h.bound(h.method(queue, "offer", h.boolean, h.object), 0, self._starts)
@@ -142,10 +196,8 @@ class StartHook:
             offered, h.dropping(self._wait(h, latch), 1, h.object), h.dropping(h.nothing, 0, latch, h.object)
         )
         started = h.folded(h.bound(h.constructor(latch, h.int), 0, 1), waited)  # (event) -> void
-        is_start = h.bound(h.method(h.named("java.lang.Class"), "isInstance", h.boolean, h.object), 0, event_class)
-        event = h.choice(is_start, started, h.dropping(h.nothing, 0, h.object))
-        body = h.dropping(h.piped(h.first_element(), event), 0, h.object, method)
-        return h.converted(body, h.object, h.object, method, h.objects)
+        event = h.choice(h.instance_of(event_class), started, h.dropping(h.nothing, 0, h.object))
+        return h.dropping(h.piped(h.first_element(), event), 0, h.named(_METHOD))
 
     def _wait(self, h: _Handles, latch: Any) -> Any:
         """Return (latch) -> void: wait for the link, if it is alive."""

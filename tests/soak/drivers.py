@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def write_config(directory: Path, redis_url: str, more: str = "") -> Path:
-    """Write ``rechannel.toml``; ``more``: further sections."""
+    """Write ``rechannel.toml``; ``more``: further settings of ``link``, and sections."""
     path = directory / "rechannel.toml"
     sections = f'[cluster]\nname = "soak"\n[redis]\nurl = "{redis_url}"\n[link]\ndirectory = "{directory / "link"}"\n'
     path.write_text(sections + more)

@@ -36,8 +36,10 @@ NODES = {"with": ("127.0.0.81", "127.0.0.82"), "without": ("127.0.0.83", "127.0.
 CORES = 4  # of each executor, so that no query waits for another's tasks to end
 PATIENCE = 600.0  # seconds for the drivers to begin and to end; a busy machine is slow
 # The quick compiler alone: the other one is at work for the first hour, and that is no cost of a batch.
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-_SETTINGS = """
+# Hadoop starts a process for each file that it makes: as cheaply as can be.
+_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
+# Queries begin as Spark places them, on both sides: what is compared is attaching and moving, not two placements.
+_SETTINGS = """spread = false
 [signing]
 private_key_file = "{private}"
 public_key_file = "{public}"
