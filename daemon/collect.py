@@ -140,6 +140,7 @@ class Collector:
             del self._applications[name]
         for name, envelope in fresh.items():
             self._applications.setdefault(name, _Application(envelope)).report = envelope
+        self._forget_nodes()
         return self.reports
 
     def gather(self, application: str) -> Facts | None:
@@ -152,7 +153,6 @@ class Collector:
         hosts = sorted({info.host for info in report.executors})
         for host in hosts:
             self._read_windows(host)
-        self._forget_nodes()
         runs = {query.query: query.run for query in report.queries}
         known.batches = {query: kept for query, kept in known.batches.items() if query in runs}
         known.parts = {query: parts for query, parts in known.parts.items() if query in runs}

@@ -423,7 +423,7 @@ class Controller:
     def seen(self) -> Seen:
         """Return what this controller knows at this moment, for those who show it; reads what is new from Redis."""
         with self._lock:
-            return look(self._collector, self.lead, self.migrations, self._store.rejected)
+            return look(self._collector, self.lead, self.migrations, self._store.rejected + self._collector.incomplete)
 
     def close(self) -> None:
         """Give the lead up, so that a stand-by takes over at once."""

@@ -14,6 +14,7 @@ from rechannel.daemon import deciding
 from rechannel.daemon.aftermath import Aftermath
 from rechannel.daemon.collect import Collector
 from rechannel.daemon.deciding import Ask
+from rechannel.daemon.silence import silence
 from rechannel.daemon.snapshot import NotReady, Snapshot
 from rechannel.daemon.triggers import BY_ITSELF
 from rechannel.daemon.wishes import Wish
@@ -46,6 +47,8 @@ class Plans:
         facts = self._collector.gather(application)
         if facts is None:
             return deciding.not_ready(ask, deciding.no_report(application))
+        if (silent := silence(facts.reported, leader.settings, ask.at)) is not None:
+            return deciding.not_ready(ask, silent)
         busy = leader.migrations.busy(application, facts.report, ask.at)
         if busy:
             return deciding.not_ready(ask, NotReady("migration-running", busy, transient=True))

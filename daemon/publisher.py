@@ -168,6 +168,7 @@ class Publisher:
 
     def _view(self, seen: Seen, trip: float) -> ControllerView:
         now = self._clock()
+        self._complained = {name: at for name, at in self._complained.items() if now - at < _COMPLAIN_EVERY}
         self._read_on(seen)
         status = self._status(seen.facts, now)
         leader = status["controller"] or {}
@@ -217,7 +218,7 @@ class Publisher:
         except StoreError:
             raise
         except Exception:  # noqa: BLE001 as above
-            if now >= self._complained.get(facts.application, 0.0) + _COMPLAIN_EVERY:
+            if facts.application not in self._complained:
                 self._complained[facts.application] = now
                 self._log.exception("application-not-shown", application=facts.application)
             return False

@@ -15,7 +15,8 @@ from rechannel.daemon.cpu_share import CpuShare
 from rechannel.daemon.leader import Leader
 from rechannel.daemon.memory import Memory
 from rechannel.daemon.occasions import Occasions
-from rechannel.daemon.snapshot import NotReady, Snapshot, measured_only, silence, take_snapshot, unready
+from rechannel.daemon.silence import silence
+from rechannel.daemon.snapshot import NotReady, Snapshot, measured_only, missing_agents, take_snapshot, unready
 from rechannel.wire.phrases import count
 
 _SHARE = 0.2  # of a core, for each application
@@ -93,6 +94,10 @@ class Readiness:
         self._looked[application] = None
         if facts is None:
             return
+        if (silent := silence(facts.reported, self._leader.settings, self._clock())) is not None:
+            self._occasions.not_ready(application)
+            self.words[application] = f"not ready: {silent.sentence}"
+            return
         began, settings = self._steady(), measured_only(self._leader.settings)
         arguments = (application, facts.report, facts.batches, facts.windows, settings, self._clock())
         if (
@@ -118,5 +123,5 @@ class Readiness:
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = sum(stage.n for stage in found.workload.placeable)
         held = self._occasions.guard.words(application, now)
-        missing = f"; {words}" if (words := silence(found.coverage)) else ""
+        missing = f"; {words}" if (words := missing_agents(found.coverage)) else ""
         return f"ready: {count(placed, 'partition')} on {count(found.cluster.size, 'executor')}{rest}{held}{missing}"

@@ -215,7 +215,7 @@ def build_snapshot(
         rates,
         loads,
         observed.shuffles_seen(batches, sent, _spans(application, windows, settings)) if coverage.fresh else None,
-        ((missing,) if (missing := silence(coverage)) else ())
+        ((missing,) if (missing := missing_agents(coverage)) else ())
         + tuple(f"{reason}: {number}, not counted" for reason, number in sorted(skipped.items()))
         + _slow(cluster, rates)
         + tuple(f"forecast: {one.sentence()}" for one in used if one.used),
@@ -370,7 +370,7 @@ def unready(report: LinkReport, batches: Sequence[BatchReport], settings: Settin
     return None
 
 
-def silence(coverage: Coverage) -> str:
+def missing_agents(coverage: Coverage) -> str:
     """Say whose figures are missing, and what that means; "" where none are."""
     if not coverage.silent:
         return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from rechannel.conf import source
 from rechannel.conf.settings import Settings, load
 from rechannel.migration.link import compatibility, logs
 from rechannel.migration.link.courier import Courier, traced
@@ -63,14 +65,17 @@ _links_lock = threading.Lock()
 def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False) -> Link:
     """Join this application's streaming queries to Rechannel.
 
-    ``spark`` is a classic SparkSession, ``settings`` those of the file that ``RECHANNEL_CONFIG`` names unless given.
+    ``spark`` is a classic SparkSession. Without ``settings`` they are read as `rechannel.conf.settings.load` does: from
+    the file that ``RECHANNEL_CONFIG`` names, else ./rechannel.toml, else /etc/rechannel/rechannel.toml.
     Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
     why; with ``strict`` the error is raised instead. Attaching twice returns the same link.
     """
     logs.keep_off_standard_output()
     link = Link()
     try:
-        settings = load() if settings is None else settings
+        if settings is None:
+            _LOG.info("configuration", sentence=source.find(None, os.environ).sentence())
+            settings = load()
         adapter = SparkAdapter(spark)
         with _links_lock:
             present = _links.get(adapter.application)

@@ -6,6 +6,7 @@ to the JVM. This client talks to the same JVM over at most one connection per th
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 CALL_LIMIT = 30.0  # seconds: beyond it a call has failed, though the JVM may still be at work on it
+
+
+_RELEASE = protocol.MEMORY_COMMAND_NAME + protocol.MEMORY_DEL_SUBCOMMAND_NAME
+_REFERENCE = re.compile(r"[xy][a-z](o\d+)")  # an answer that is a Java object or exception
 
 
 class LinkError(RuntimeError):
@@ -34,12 +39,14 @@ class _BoundedClient(GatewayClient):  # type: ignore[misc]
     """Sends each command once and raises `Py4JNetworkError` if no answer comes within the time limit.
 
     py4j's own client sends some commands twice and turns a time-out into an anonymous error. Python's garbage collector
-    runs on any thread, so references to Java objects are only queued there, and released with the next command.
+    runs on any thread, so references to Java objects are only queued there, and released with the next command. It
+    runs late, too: a `JavaObject` and its methods refer to each other. So the client knows what the JVM holds for it.
     """
 
     def __init__(self, parameters: GatewayParameters) -> None:
         super().__init__(gateway_parameters=parameters)
         self._garbage: deque[str] = deque()
+        self._held: set[str] = set()
 
     def garbage_collect_object(self, target_id: str) -> None:
         """Queue the release of a Java object."""
@@ -50,14 +57,22 @@ class _BoundedClient(GatewayClient):  # type: ignore[misc]
         connection = self._get_connection()
         try:
             while (target := self._next_garbage()) is not None:
-                release = protocol.MEMORY_COMMAND_NAME + protocol.MEMORY_DEL_SUBCOMMAND_NAME
-                connection.send_command(f"{release}{target}\ne\n")
+                connection.send_command(f"{_RELEASE}{target}\ne\n")
+                self._held.discard(target)
             response = connection.send_command(command)
         except BaseException:
             connection.close(reset=True)
             raise
         self._give_back_connection(connection)
+        if (reference := _REFERENCE.fullmatch(response)) is not None:
+            self._held.add(reference[1])
         return response
+
+    def release_all(self) -> None:
+        """Release every Java object, whoever in Python still refers to it."""
+        self._garbage.extend(self._held)
+        if (target := self._next_garbage()) is not None:
+            self.send_command(f"{_RELEASE}{target}\ne\n")  # carries the others
 
     def _next_garbage(self) -> str | None:
         try:
@@ -116,9 +131,9 @@ class Gateway:
         raise UnsupportedSparkError(f"this Spark has no {names[0]}")
 
     def close(self) -> None:
-        """Release what is no longer referenced and close all connections. Drop every Java object before."""
+        """Release every Java object and close all connections."""
         try:
-            self.jvm.java.lang.System.nanoTime()  # carries the queued releases
+            self._gateway._gateway_client.release_all()
         finally:
             self._gateway.close(keep_callback_server=True)
 

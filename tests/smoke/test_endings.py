@@ -37,7 +37,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("endings")
-    workers = [WorkerSpec("127.0.0.95", 1, 1024)]
+    workers = [WorkerSpec("127.0.0.95", 2, 2048)]
     with (
         ProcessGroup(directory / "logs") as group,
         RedisServer(group) as redis,
@@ -86,7 +86,7 @@ def start(place: Place, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     def start(*, attach: bool = True, sessions: int = 0, **environment: str) -> Driver:
         directory = tmp_path / f"driver-{attach}"
         directory.mkdir()
-        spark = place.cluster.conf(executor_cores=1) | {"spark.sql.shuffle.partitions": "2"}
+        spark = place.cluster.conf(executor_cores=1) | {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
         asked = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK}
         (directory / "conf.json").write_text(json.dumps(asked))
         environment = place.cluster.driver_environment() | {

@@ -111,3 +111,14 @@ def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
         made.observe()
     assert state(store).applications == {}
     assert looks == [APP], "once a window"
+
+
+def test_a_silent_driver_is_named_and_not_its_agents(store: FakeStore, clock: FakeClock, world: World) -> None:
+    made = controller(store, clock)
+    world.ready()
+    made.observe()
+    clock.sleep(20)
+    made.observe()
+    assert state(store).applications[APP].startswith("not ready: driver last heard 20 s ago")
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("not-ready", "driver-silent")
