@@ -88,6 +88,7 @@ class TaskTable:
         self.executors: dict[str, ExecutorInfo] = {}
         self.placement: dict[tuple[str, int], list[str]] = {}  # (query, stateful stage) -> executor per partition
         self.ran: dict[tuple[str, int], list[int]] = {}  # the same -> batch in which the partition last ran there
+        self.stages: dict[str, set[int]] = {}  # query -> its stateful stages that have a placement
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
         self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
@@ -256,6 +257,7 @@ class TaskTable:
         key = (started.query, ordinal)
         # A job may run a part of the partitions only (df.isEmpty in foreachBatch, say): the others stay as known.
         size = max(shape.partitions, 1 + max(row.partition for row in opened))
+        self.stages.setdefault(started.query, set()).add(ordinal)
         where = self.placement.setdefault(key, [])
         ran = self.ran.setdefault(key, [])
         where += [""] * (size - len(where))
@@ -320,8 +322,8 @@ class TaskTable:
         self._trusted.discard(query)
         self.last_batch.pop(query, None)
         self.doubts = {doubt for doubt in self.doubts if doubt[0] != query}
-        for key in [key for key in self.placement if key[0] == query]:
-            del self.placement[key]
-            del self.ran[key]
+        for stage in self.stages.pop(query, ()):
+            del self.placement[query, stage]
+            del self.ran[query, stage]
         for batch in [key for key in self._batches if key[0] == query]:
             del self._batches[batch]

@@ -13,7 +13,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -228,7 +229,7 @@ class Link:
         for query, active in list(self._check.queries.items()):
             if (query in waiting or self._starts.pending(query, active.run)) and self._table.quiet(query):
                 self._add_own_moves(active)
-                self._steering.at_boundary(query, self._observed)
+                self._steering.at_boundary(query, partial(self._observed, [active]))
 
     def _catch_up(self) -> bool:
         """Fold in all that Spark has written by now: only then is what looks quiet known to be quiet.
@@ -363,15 +364,20 @@ class Link:
 
     # -- what is observed --
 
-    def _observed(self) -> Observed:
-        runs = {item.query: item.run for item in self._check.queries.values() if not item.problem}
-        queries = {run: query for query, run in runs.items()}
+    def _observed(self, only: Collection[ActiveQuery] | None = None) -> Observed:
+        """Return what is known of all queries, or of those that it is asked for."""
+        asked = self._check.queries.values() if only is None else only
+        runs = {item.query: item.run for item in asked if not item.problem}
         return Observed(
             executors=self._table.executors.keys(),
             placement=self._table.placement,
             ran=self._table.ran,
             runs=runs,
-            stores={(queries[run], stage) for run, stage in self._stages.known if run in queries},
+            stores={
+                (query, stage)
+                for query, run in runs.items()
+                for stage in self._stages.of_run(run, self._table.stages.get(query, ()))
+            },
             batches=self._table.last_batch,
             quiet={query for query in runs if self._table.quiet(query)},
             closed=self._table.executors.keys() - self._may_hold().keys(),
@@ -382,7 +388,7 @@ class Link:
         """Add the moves of our own that a new, a restarted or a bereft query needs."""
         if query.problem or not operators_placed(query, self._table, self._stages.known):
             return
-        stages = self._stages.of_run(query.run)
+        stages = self._stages.of_run(query.run, self._table.stages.get(query.query, ()))
         wish = self._starts.due(query.query, query.run, stages, self._table.placement, self._reconciler.moving)
         if wish is not None:
             decision = wish.moves[0].move.rpartition(".")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rechannel import __version__
 from rechannel.migration.link import compatibility
@@ -20,7 +21,7 @@ class KnownStage:
     partitions: int
     operators: list[tuple[PlannedOperator, list[str]]]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of partitions, by the plan: a job may run a part of them only."""
         return max((item.partitions for item, _ in self.operators), default=self.partitions)
@@ -38,9 +39,9 @@ def query_state(
     ``unlike_stages``: why a stage, by run and number, cannot be moved.
     """
     found = []
-    for (name, ordinal), placement in sorted(table.placement.items()):
-        if name != query.query:
-            continue
+    numbers = sorted(table.stages.get(query.query, ()))
+    for ordinal in numbers:
+        placement = table.placement[query.query, ordinal]
         known = stages.get((query.run, ordinal))
         operators = [
             Operator(operator=item.operator, name=item.name, stores=names)
@@ -59,7 +60,7 @@ def query_state(
         batch=table.last_batch.get(query.query, -1),
         active=True,
         stages=found,
-        problem=query.problem or next((text for (run, _), text in unlike_stages.items() if run == query.run), ""),
+        problem=query.problem or next((text for n in numbers if (text := unlike_stages.get((query.run, n)))), ""),
         began=table.began(query.query),
         interval=query.interval,
     )
@@ -79,12 +80,11 @@ def operators_placed(
 ) -> dict[int, list[str]]:
     """Return where each operator's partitions ran last; empty as long as a stage of the query is not known."""
     found: dict[int, list[str]] = {}
-    for (name, ordinal), placement in table.placement.items():
-        if name == query.query:
-            known = stages.get((query.run, ordinal))
-            if known is None or known.size != len(placement):
-                return {}
-            found.update({item.operator: list(placement) for item, _ in known.operators})
+    for ordinal in table.stages.get(query.query, ()):
+        placement, known = table.placement[query.query, ordinal], stages.get((query.run, ordinal))
+        if known is None or known.size != len(placement):
+            return {}
+        found.update({item.operator: list(placement) for item, _ in known.operators})
     return found
 
 

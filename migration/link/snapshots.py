@@ -2,7 +2,8 @@
 
 Spark's coordinator is told of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
 Spark's providers). One store is asked for at a time, so that no turn of the link takes longer than a call, and a round
-over all of them takes a second for each but no longer than `ROUND`. Partitions that are about to move come first.
+over all of them takes a second for each but no longer than `ROUND`. Partitions that are about to move come first;
+those of a query without a batch for some minutes are left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rechannel.migration.spark.gateway import UnsupportedSparkError
 
 ROUND = 60.0  # seconds in which every store is asked for once
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two calls
+_IDLE = 180.0  # seconds without a commit, after which Spark makes no snapshot any more
 UNKNOWN = -1
 NOT_ASKED = 2**31  # batches: further than any bound, so that what is to move waits for the answer
 
@@ -34,6 +36,8 @@ class Snapshots:
         self._next = 0.0
         self._round: Iterator[tuple[Unit, int]] = iter(())
         self._versions: dict[Unit, dict[int, int]] = {}
+        self._commits: dict[str, tuple[int, float]] = {}  # run -> its last commit, and when that was seen
+        self._rest = SHORTEST
         self._turn_of = 0  # among the partitions that are about to move
         self.supported = supported
 
@@ -75,12 +79,22 @@ class Snapshots:
         unit = next(self._round, None)
         if unit is None:
             self._versions = {key: found for key, found in self._versions.items() if key in stages}
-            self._round = _partitions(stages)
-            self._next = now + SHORTEST if stages else now + 1.0
+            busy = self._busy(stages, now)
+            self._round = _partitions(busy)
+            self._rest = max(SHORTEST, min(LONGEST, ROUND / max(sum(stage.size for stage in busy.values()), 1)))
+            self._next = now + (SHORTEST if busy else LONGEST)
             return
-        count = sum(stage.size for stage in stages.values())
-        self._next = now + max(SHORTEST, min(LONGEST, ROUND / max(count, 1)))
+        self._next = now + self._rest
         self._look(stages, *unit)
+
+    def _busy(self, stages: Mapping[Unit, KnownStage], now: float) -> dict[Unit, KnownStage]:
+        """Return the stages of runs that committed something lately."""
+        commits = {run: self._committed.get(run, -1) for run, _ in stages}
+        seen = self._commits
+        self._commits = {
+            run: seen[run] if seen.get(run, (-2, 0.0))[0] == batch else (batch, now) for run, batch in commits.items()
+        }
+        return {key: stage for key, stage in stages.items() if now - self._commits[key[0]][1] < _IDLE}
 
     def _look(self, stages: Mapping[Unit, KnownStage], key: Unit, partition: int) -> None:
         """One store of each operator stands for all: its stores are committed, and their snapshots made, together."""

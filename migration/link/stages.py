@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -69,12 +69,12 @@ class Stages:
         elif tries >= _SURE_TRIES:
             self.unlike[key] = unlike(stage, operators)
 
-    def of_run(self, run: str) -> dict[int, list[int]]:
-        """Return stage -> its operators' numbers."""
+    def of_run(self, run: str, ordinals: Iterable[int]) -> dict[int, list[int]]:
+        """Return stage -> its operators' numbers, of those stages that are known."""
         return {
             ordinal: [item.operator for item, _ in stage.operators]
-            for (owner, ordinal), stage in self.known.items()
-            if owner == run
+            for ordinal in ordinals
+            if (stage := self.known.get((run, ordinal))) is not None
         }
 
     def stores(self, run: str, stage: int, partition: int) -> list[StoreId]:

@@ -238,7 +238,11 @@ class Starts:
 
     def pending(self, query: str, run: str) -> bool:
         """Whether something of a query is to be moved at its next quiet moment."""
-        return run in self._put_back or run in self._fresh or any(key[0] == query for key in self._lost)
+        return (
+            run in self._put_back
+            or run in self._fresh
+            or (bool(self._lost) and any(key[0] == query for key in self._lost))
+        )
 
     def due(
         self,

@@ -13,6 +13,8 @@ def test_a_stage_whose_tasks_are_not_its_partitions_is_the_querys_problem() -> N
     assert "3 tasks" in text
     assert "stateStoreSave has 8 partitions" in text
     assert "repartition" in text
-    known = TaskTable(), {}, lambda *_: []
+    table = TaskTable()
+    table.placement["q", 0], table.stages["q"] = ["0", "0", "1"], {0}
+    known = table, {}, lambda *_: []
     assert query_state(QUERY, *known, {("run", 0): text}).problem == text
     assert query_state(QUERY, *known, {("earlier-run", 0): text}).problem == ""

@@ -103,3 +103,19 @@ def test_a_query_that_ended_is_forgotten() -> None:
     for turn in range(9, 15):
         snapshots.turn({}, turn * 100.0)
     assert snapshots.of("run", 0, 3) == []
+
+
+def test_a_query_without_a_batch_is_asked_about_no_more_until_its_next_one() -> None:
+    spark, done = _Spark(), dict(DONE)
+    snapshots = Snapshots(spark, done)
+
+    def asked(begin: int, end: int) -> int:
+        before = len(spark.asked)
+        for second in range(begin, end):
+            snapshots.turn(STAGES, float(second))
+        return len(spark.asked) - before
+
+    assert asked(0, 180) > 100
+    assert asked(190, 400) == 0
+    done["run"] += 1
+    assert asked(400, 410) > 0
