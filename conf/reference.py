@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rechannel.conf.reading import ENVIRONMENT_PREFIX, POLICIES
+from rechannel.conf.parser import ENVIRONMENT_PREFIX, POLICIES
+from rechannel.conf.render import bounds, literal
 from rechannel.conf.settings import Settings, section_class
-from rechannel.conf.showing import bounds, literal
 
 BEGIN = (
     "<!-- written by `python -m rechannel.conf.reference docs/configuration.md`; change conf/settings.py instead -->"

@@ -438,7 +438,7 @@ def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
     /etc/rechannel/rechannel.toml. Raises SettingsError with every mistake found: unknown sections and fields, wrong
     types, values out of bounds.
     """
-    from rechannel.conf.loading import read  # it makes what is defined here
+    from rechannel.conf.loader import read  # it makes what is defined here
 
     loaded = read(path, environ)
     if loaded.mistakes:

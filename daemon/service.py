@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from rechannel.conf import reloading
+from rechannel.conf import reload
 from rechannel.conf.settings import Settings, SettingsError
-from rechannel.daemon import choosing, precautions
-from rechannel.daemon.audit import AuditError, AuditFile
-from rechannel.daemon.controller import Controller
-from rechannel.daemon.heartbeat import Heartbeat
-from rechannel.daemon.planning import Aside, Planning
-from rechannel.daemon.seen import role_of
-from rechannel.daemon.view import VIEW_EVERY, Role
-from rechannel.wire.notify import Notifier
+from rechannel.daemon.control.audit import AuditError, AuditFile
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.decide import policy_settings
+from rechannel.daemon.doctor import security
+from rechannel.daemon.jobs.planning import Aside, Planning
+from rechannel.daemon.jobs.watchdog import Heartbeat
+from rechannel.daemon.view.controller_snapshot import role_of
+from rechannel.daemon.view.model import VIEW_EVERY, Role
+from rechannel.wire.redis.store import Store, StoreError, StoreUnavailableError
 from rechannel.wire.signing import KeyFileError, Signer
-from rechannel.wire.store import Store, StoreError, StoreUnavailableError
+from rechannel.wire.systemd import Notifier
 
 if TYPE_CHECKING:
-    from rechannel.daemon.front import Front
+    from rechannel.daemon.view.frontend import Front
 
 _STEP = 1.0  # seconds; less is the clock's own drift, and a job that is late by as much does no harm
 
@@ -74,7 +75,7 @@ def run_controller(
     stop: threading.Event,
     clock: Callable[[], float] = time.time,
     *,
-    reread: reloading.Reread | None = None,
+    reread: reload.Reread | None = None,
 ) -> None:
     """Run the controller until ``stop`` is set; with ``reread``, take other settings over when asked to.
 
@@ -90,11 +91,11 @@ def run_controller(
     heart = Heartbeat(Notifier.from_environment(), settings, planning=planning)
     heart.begin()
     reread = reread and replace(reread, again=heart.notifier.reloads(reread.again))
-    notes = precautions.key_notes(settings)
-    notes += precautions.listen_notes({"controller.listen": settings.controller.listen})
+    notes = security.key_notes(settings)
+    notes += security.listen_notes({"controller.listen": settings.controller.listen})
     try:
         store.check()
-        notes += precautions.redis_notes(settings)
+        notes += security.redis_notes(settings)
     except StoreUnavailableError as error:
         log.warning("redis-away", job="start", sentence=str(error))
     for sentence in notes:
@@ -131,7 +132,7 @@ def run_controller(
         front.start()
     scheduler.start()
     steps = ClockSteps(clock, time.monotonic)
-    reloader = reloading.Reloader(settings, reread, reloading.CONTROLLER, log, choosing.mistakes)
+    reloader = reload.Reloader(settings, reread, reload.CONTROLLER, log, policy_settings.mistakes)
     try:
         while not stop.wait(often):
             heart.beat()
@@ -172,7 +173,7 @@ def _seconds(job: str, settings: Settings) -> float:
 
 
 def _front(controller: Controller, store: Store, settings: Settings, clock: Callable[[], float]) -> Front:
-    from rechannel.daemon.front import Front  # only who shows something needs what serves it
+    from rechannel.daemon.view.frontend import Front  # only who shows something needs what serves it
 
     return Front(controller, store, settings, clock)
 
@@ -185,7 +186,7 @@ def signer_of(settings: Settings) -> Signer:
             "signing.private_key_file: is not set, and a link obeys no unsigned placement; make a key pair with "
             "`rechannel config keys DIR` and name its signing.key here"
         )
-    mistakes += choosing.mistakes(settings)
+    mistakes += policy_settings.mistakes(settings)
     try:
         AuditFile(settings.controller.audit_file).check()
     except AuditError as error:

@@ -18,18 +18,11 @@ keep, and whoever called it decides whether the gain is worth the move.
 
 from __future__ import annotations
 
-from rechannel.policies.model import (
-    Cluster,
-    ModelError,
-    Move,
-    Placement,
-    ScaleOutError,
-    SparseStream,
-    Stage,
-    Stream,
-    Topology,
-    Workload,
-)
+from rechannel.policies.model.arrays import ModelError, ScaleOutError
+from rechannel.policies.model.cluster import Cluster, Topology
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.streams import SparseStream, Stream
+from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.registry import POLICIES, Proposal, propose
 
 __all__ = [

@@ -7,9 +7,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from rechannel.policies.adaptive import ADAPTIVE
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.model import UNPLACED, Cluster, ModelError, Move, Placement, Workload
+from rechannel.policies.adaptive.adaptive import ADAPTIVE
+from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.aniello import ANIELLO_ONLINE
 from rechannel.policies.published.bottleneck import BOTTLENECK
 from rechannel.policies.published.data_locality import DATA_LOCALITY

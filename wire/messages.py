@@ -10,17 +10,20 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from rechannel.wire.body import Body, Moment, Number, Whole
 from rechannel.wire.keys import MAX_MESSAGE_BYTES
-from rechannel.wire.measured import (
+from rechannel.wire.measurements import (
     AgentEvidence,
     AgentWindow,
     BatchReport,
+    Body,
     ClosedStore,
     ExecutorUsage,
+    Moment,
+    Number,
     StageRun,
     StreamRow,
     TaskRow,
+    Whole,
 )
 
 __all__ = [

@@ -18,8 +18,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from rechannel.wire.channel import ChannelError, check_private
 from rechannel.wire.messages import Envelope, MessageError, signed_bytes
+from rechannel.wire.redis.tls import ChannelError, check_private
 
 _PRIVATE, _PUBLIC = "signing.private_key_file", "signing.public_key_file"
 _KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.policies.machine import write
-from rechannel.policies.arrays import FloatArray
-from rechannel.policies.forecast import look_ahead, slots_ahead
+from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
+from rechannel.policies.model.arrays import FloatArray
 
 _PARTITIONS, _EXECUTORS, _SLOTS, _WANTED = 32, 4, 21, 40
 _Kind = Callable[[np.random.Generator, FloatArray, FloatArray], FloatArray]

@@ -23,10 +23,10 @@ from pyspark.sql.streaming.listener import (
 
 import rechannel
 from benchmarks.live.catalog import workloads
-from benchmarks.testbed.progress import progress_line
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.run import OBSERVED, Digest, audit, start
 from rechannel.conf.settings import load
+from testbed.progress import progress_line
 
 
 class Progress(StreamingQueryListener):

@@ -17,8 +17,8 @@ from benchmarks.live.situations import Lengths, Shape, Situation
 from benchmarks.live.ways import SPARK, Way
 from benchmarks.migration.bench import BenchError
 from benchmarks.policies.machine import say
-from benchmarks.testbed.progress import batches
 from benchmarks.workloads.base import Input
+from testbed.progress import batches
 
 __all__ = ["LENGTHS", "QUICK_LENGTHS", "in_turns", "input_of", "measure"]
 

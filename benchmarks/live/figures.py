@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.testbed.progress import Batch
+from testbed.progress import Batch
 
 __all__ = ["percentile", "phase_figures"]
 

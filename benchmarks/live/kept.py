@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.live.summary import group
 from benchmarks.live.ways import ADAPTIVE, SPARK
-from benchmarks.testbed.progress import batches
+from testbed.progress import batches
 
 __all__ = ["compact", "merged", "rounded"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.live.summary import Noise, group, noise, table
 from benchmarks.live.ways import ADAPTIVE, SPARK
-from benchmarks.testbed.progress import batches
+from testbed.progress import batches
 
 __all__ = ["draw"]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.live.summary import in_full
-from benchmarks.testbed.progress import Batch, batches
 from rechannel.conf.settings import Settings
-from rechannel.daemon.collect import Collector
-from rechannel.daemon.snapshot import NotReady, take_snapshot
-from rechannel.policies.scenario import Scenario, to_document
-from rechannel.wire.store import Store
+from rechannel.daemon.model.collector import Collector
+from rechannel.daemon.model.snapshot import NotReady, take_snapshot
+from rechannel.policies.scenarios.scenario import Scenario, to_document
+from rechannel.wire.redis.store import Store
+from testbed.progress import Batch, batches
 
 __all__ = ["model", "runs"]
 

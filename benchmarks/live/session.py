@@ -17,14 +17,14 @@ import psutil
 
 from benchmarks.live.situations import NODES, Shape
 from benchmarks.migration.bench import Bench, BenchError, Place
-from benchmarks.testbed.node_cluster import NodeCluster
-from benchmarks.testbed.nodes import NodeSpec
-from benchmarks.testbed.processes import ProcessGroup
 from benchmarks.workloads.base import Input
 from rechannel.conf.settings import load
 from rechannel.wire.messages import QueryState
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Store
+from testbed.node_cluster import NodeCluster
+from testbed.nodes import NodeSpec
+from testbed.processes import ProcessGroup
 
 __all__ = ["Session", "open_session"]
 

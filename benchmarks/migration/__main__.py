@@ -41,7 +41,7 @@ def main() -> None:
 
 def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.migration import matrix, measure
-    from benchmarks.testbed.slow_disk import slow_disk_problem
+    from testbed.slow_disk import slow_disk_problem
 
     problem = slow_disk_problem()
     wanted = matrix.rows(quick=arguments.quick, slow_disk=not problem)

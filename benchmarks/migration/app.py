@@ -27,8 +27,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import rechannel
 from benchmarks.migration.workload import Input, audit, stream
-from benchmarks.testbed.progress import progress_line
 from rechannel.conf.settings import load
+from testbed.progress import progress_line
 
 PATIENCE = 300.0  # seconds for one batch
 NAME = "counts"

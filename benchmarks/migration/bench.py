@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 from benchmarks.migration.app import NAME
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from rechannel.conf.settings import Settings, load
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, LinkReport, MoveTransition, QueryState
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Store
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 __all__ = ["NODES", "Bench", "BenchError", "Place", "open_bench"]
 
@@ -32,7 +32,7 @@ Place = tuple[str, int, int]  # query, stage, partition
 ROOT = Path(__file__).parents[2]
 NODES = ("127.0.0.81", "127.0.0.82", "127.0.0.83", "127.0.0.84")
 PATIENCE = 600.0  # seconds for anything
-_CLI = "rechannel.daemon.cli"
+_CLI = "rechannel.daemon.cli.main"
 
 
 class BenchError(RuntimeError):
@@ -174,7 +174,7 @@ class Bench:
 
     def ask(self, *words: str) -> tuple[int, dict[str, Any]]:
         """Run a command of Rechannel's, in this process: starting Python would take CPU from what is measured."""
-        from rechannel.daemon import cli
+        from rechannel.daemon.cli import main as cli
 
         output, errors, code = io.StringIO(), io.StringIO(), 0
         saved = dict(os.environ)

@@ -78,7 +78,7 @@ def _checkpoint(directory: Path, row: Row) -> Iterator[Path]:
     if row.disk == "local":
         yield local / "checkpoint"
         return
-    from benchmarks.testbed.slow_disk import SlowDisk
+    from testbed.slow_disk import SlowDisk
 
     mounted = directory / "slow"
     mounted.mkdir()

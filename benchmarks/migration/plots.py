@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.migration.summary import GOAL, row_figures
 from benchmarks.migration.ways import RESTART, WAYS
-from benchmarks.testbed.progress import batches
+from testbed.progress import batches
 
 __all__ = ["draw"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.migration.overlap import overlap, spans
 from benchmarks.migration.ways import ONE_BY_ONE, RESTART, WAYS
-from benchmarks.testbed.progress import Batch, batches
+from testbed.progress import Batch, batches
 
 __all__ = ["AFTERMATH", "GOAL", "middle", "phase_figures", "row_figures"]
 

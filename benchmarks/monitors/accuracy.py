@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors.bench import NODES, open_bench
-from rechannel.monitors.attribution import attribute
+from rechannel.daemon.model.cpu_attribution import attribute
 from rechannel.wire.keys import BATCHES, WINDOWS
 from rechannel.wire.messages import AgentWindow, BatchReport
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from rechannel.conf.settings import Settings, load
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Store
+from testbed.processes import ManagedProcess, ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 ROOT = Path(__file__).parents[2]
 NODES = ("127.0.0.71", "127.0.0.72")
@@ -42,7 +42,7 @@ class Bench:
 
     def start_agents(self) -> list[ManagedProcess]:
         """Start an agent for each node."""
-        command = [sys.executable, "-m", "rechannel.daemon.cli", "agent", "--node"]
+        command = [sys.executable, "-m", "rechannel", "agent", "--node"]
         return [self.group.start(f"agent-{node}", [*command, node], env=self.environment) for node in NODES]
 
     def stop_agents(self) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import redis
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire.keys import WINDOWS
 from rechannel.wire.messages import AgentWindow, ExecutorUsage, StreamRow, encode
-from rechannel.wire.store import Author, Store
+from rechannel.wire.redis.store import Author, Store
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
 
 PARTITIONS = 100  # downstream, of every map output
 OUTPUTS = 20  # map outputs in a window

@@ -12,10 +12,10 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from benchmarks.policies.machine import machine, say
-from rechannel.daemon.simulate import Row, compare, figures
-from rechannel.policies.adaptive import certified_bound
-from rechannel.policies.generators import GENERATORS, generate
+from rechannel.policies.adaptive.adaptive import certified_bound
 from rechannel.policies.registry import POLICIES
+from rechannel.policies.scenarios.compare import Row, compare, figures
+from rechannel.policies.scenarios.generators import GENERATORS, generate
 
 __all__ = ["CURRENT", "EAGER", "describe", "measure"]
 

@@ -17,14 +17,14 @@ from typing import Any
 
 from benchmarks.policies import literal
 from benchmarks.policies.situations import changed, situation
-from rechannel.policies.adaptive import adaptive, certified_bound
-from rechannel.policies.classification import high_cut
-from rechannel.policies.metrics import placement_cost
+from rechannel.policies.adaptive.adaptive import adaptive, certified_bound
+from rechannel.policies.analysis.classification import high_cut
+from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
 from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES, propose
-from rechannel.policies.scenario import Scenario
+from rechannel.policies.scenarios.scenario import Scenario
 
 __all__ = ["ADAPTIVE", "LITERAL", "LITERAL_PIPELINES", "PIPELINES", "run"]
 

@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.policies.machine import machine, say
-from rechannel.daemon.simulate import figures
-from rechannel.policies.adaptive import certified_bound
-from rechannel.policies.arrays import FloatArray
-from rechannel.policies.generators import generate
-from rechannel.policies.metrics import placement_cost
-from rechannel.policies.model import Cluster, Placement, Stage, Workload
+from rechannel.policies.adaptive.adaptive import certified_bound
+from rechannel.policies.analysis.placement_cost import placement_cost
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import propose
-from rechannel.policies.scenario import Scenario
+from rechannel.policies.scenarios.compare import figures
+from rechannel.policies.scenarios.generators import generate
+from rechannel.policies.scenarios.scenario import Scenario
 
 __all__ = ["instance", "measure", "metis", "optimal_seconds"]
 

@@ -14,13 +14,13 @@ from benchmarks.policies import literal
 from benchmarks.policies.machine import machine, say
 from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
 from benchmarks.policies.situations import KINDS, situation
-from rechannel.migration.plan.redistribution import BlockCyclic, color_edges, schedule
+from rechannel.migration.plan.edge_coloring import BlockCyclic, color_edges, schedule
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
 from rechannel.policies.published.stream_classification import stream_classification
 from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES
-from rechannel.policies.scenario import Scenario
+from rechannel.policies.scenarios.scenario import Scenario
 
 __all__ = ["check_pipelines", "check_redistribution", "check_stream_classification", "growth", "large"]
 

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from rechannel.policies.generators import generate
-from rechannel.policies.model import Cluster, Placement, Stage, Stream, StreamLike, Workload
-from rechannel.policies.scenario import Scenario
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import Stream, StreamLike
+from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.scenarios.generators import generate
+from rechannel.policies.scenarios.scenario import Scenario
 
 __all__ = ["KINDS", "changed", "situation"]
 

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.simulation.engine import Costs, Simulation
-from rechannel.policies.arrays import FloatArray
-from rechannel.policies.model import UNPLACED, Cluster, Move, Placement, Workload
-from rechannel.policies.scenario import Scenario, from_document
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.scenarios.scenario import Scenario, from_document
 
 __all__ = ["Fit", "LiveRun", "errors", "read_runs", "validate"]
 
@@ -39,7 +41,8 @@ class LiveRun:
     runs of one are left out together when it is to be predicted from the others of its workload.
 
     ``scenario``: cluster, workload and placement before the run's moves, as the controller saw them, in the format of
-    :func:`rechannel.policies.scenario.to_document`: busy seconds of each partition per batch, the executor of each.
+    :func:`rechannel.policies.scenarios.scenario.to_document`: busy seconds of each partition per batch, the executor
+    of each.
 
     ``query``: which of the workload's queries the batches are of.
 

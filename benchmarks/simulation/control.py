@@ -1,7 +1,7 @@
 """The shipped policies and the shipped planner at work on a simulation: what a controller would decide, every so often.
 
 A decision is the policy's proposal with the parameters a controller asks it with, disposed of by the laws, the gate and
-the planner of steps (:mod:`rechannel.migration.plan.manager`). What a controller sees is not what is: a partition's
+the planner of steps (:mod:`rechannel.migration.plan.constraints`). What a controller sees is not what is: a partition's
 load is the mean of what its last batches took, which the engine's noise makes uncertain.
 
 Left out of a controller's restraint: agreement of several decisions, rollback, forecasts. Times are seconds.
@@ -17,9 +17,12 @@ import numpy as np
 
 from benchmarks.simulation.engine import Simulation, Step
 from rechannel.conf.settings import Settings
-from rechannel.daemon.choosing import parameters_for
-from rechannel.migration.plan.manager import Disposition, Facts, dispose
-from rechannel.policies.model import UNPLACED, Cluster, ModelError, Move, Placement, ScaleOutError, Workload
+from rechannel.daemon.decide.policy_settings import parameters_for
+from rechannel.migration.plan.constraints import Disposition, Facts, dispose
+from rechannel.policies.model.arrays import ModelError, ScaleOutError
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 

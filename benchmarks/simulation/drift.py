@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.simulation.engine import Simulation
-from rechannel.policies.model import FloatArray, Stage
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.workload import Stage
 
 __all__ = ["Drift"]
 

@@ -27,9 +27,11 @@ from itertools import count
 
 import numpy as np
 
-from rechannel.policies.arrays import summed
-from rechannel.policies.metrics import task_slots
-from rechannel.policies.model import UNPLACED, Cluster, FloatArray, IntArray, Move, Placement, Stage, Workload
+from rechannel.policies.analysis.placement_cost import task_slots
+from rechannel.policies.model.arrays import FloatArray, IntArray, summed
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = ["Batch", "Costs", "Simulation", "Step", "steps_of"]
 

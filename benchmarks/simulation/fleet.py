@@ -23,11 +23,8 @@ import psutil
 import redis
 
 from benchmarks.monitors import fleet as agents
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
 from rechannel.wire import keys
-from rechannel.wire.capacity import batch_room
 from rechannel.wire.messages import (
     MAX_MESSAGE_BYTES,
     AgentWindow,
@@ -43,8 +40,11 @@ from rechannel.wire.messages import (
     TaskRow,
     encode,
 )
+from rechannel.wire.redis.capacity import batch_room
+from rechannel.wire.redis.store import Author, Store
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Author, Store
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
 
 __all__ = ["Shape", "bounds", "measure"]
 
@@ -187,7 +187,7 @@ def measure(directory: Path, shape: Shape, seconds: float, say: Callable[[str], 
         pushing = _Pushing(load(config, {}), shape)
         say(f"fleet: {shape.agents:,} agents and {shape.total:,} partitions: filling")
         pushing.fill()
-        command = [sys.executable, "-m", "rechannel.daemon.cli", "controller"]
+        command = [sys.executable, "-m", "rechannel", "controller"]
         path = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
         environment = {**os.environ, "RECHANNEL_CONFIG": str(config), "PYTHONPATH": path}
         process = psutil.Process(group.start("controller", command, env=environment).pid)

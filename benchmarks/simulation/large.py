@@ -27,8 +27,8 @@ from benchmarks.simulation.control import Controller, decide
 from benchmarks.simulation.drift import Drift
 from benchmarks.simulation.engine import Batch, Costs, Simulation
 from rechannel.conf.settings import Settings
-from rechannel.policies.model import Workload
-from rechannel.policies.scenario import Scenario
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.scenarios.scenario import Scenario
 
 __all__ = ["AS_IS", "POLICIES", "decisions", "hour", "hour_scenario", "settings_with"]
 

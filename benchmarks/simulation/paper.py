@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.simulation.storm import Fluid, make_jobs, nodes
 from benchmarks.simulation.ways import WAYS, Way, migrate, target
-from rechannel.policies.arrays import IntArray
+from rechannel.policies.model.arrays import IntArray
 
 __all__ = ["CLAIMS", "claims", "expansion", "migrations", "one_hour", "one_migration"]
 

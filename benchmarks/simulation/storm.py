@@ -17,8 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.arrays import summed
-from rechannel.policies.model import Cluster, FloatArray, IntArray, Placement, Stage, Stream, Topology, Workload
+from rechannel.policies.model.arrays import FloatArray, IntArray, summed
+from rechannel.policies.model.cluster import Cluster, Topology
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = ["LINK", "Fluid", "Jobs", "make_jobs", "nodes", "view"]
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.simulation.storm import COMPONENTS, LINK, Fluid, Jobs, nodes, view
+from rechannel.migration.plan.edge_coloring import schedule
 from rechannel.migration.plan.pipeline import finish_times
-from rechannel.migration.plan.redistribution import schedule
-from rechannel.migration.plan.steps import order_steps
-from rechannel.policies.arrays import FloatArray, IntArray
-from rechannel.policies.model import Cluster, ModelError, Move, ScaleOutError
+from rechannel.migration.plan.schedule import order_steps
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Move
 from rechannel.policies.registry import propose
 
 __all__ = ["WAYS", "Way", "migrate", "target"]

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.run import start
+from testbed.processes import ProcessGroup
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rechannel.daemon.view import ControllerView
+from rechannel.daemon.view.model import ControllerView
 from rechannel.daemon.web import rendering
-from rechannel.daemon.web.document import document
+from rechannel.daemon.web.view_model import document
 
 EVERY = 3.0  # seconds between two renewals by the page's script; the view itself is made as often
 HEADERS = {

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rechannel.daemon.view import ApplicationView, ExecutorView, PartitionView, QueryView
-from rechannel.daemon.web import bounds
-from rechannel.daemon.web.bounds import left_out, name, natural, sentence
-from rechannel.wire.phrases import partition_name, query_name
+from rechannel.daemon.view.model import ApplicationView, ExecutorView, PartitionView, QueryView
+from rechannel.daemon.web import limits
+from rechannel.daemon.web.limits import left_out, name, natural, sentence
+from rechannel.wire.display_names import partition_name, query_name
 
 BUSY = 0.95  # utilization above which `rechannel status` warns too
 SHADES = 5
@@ -33,11 +33,11 @@ class _Known:
 
 def applications(views: Sequence[ApplicationView]) -> tuple[list[Row], str]:
     """Return the applications with their nodes, and a sentence on what is left out ("" if nothing is)."""
-    shown = views[: bounds.APPLICATIONS]
-    known = [_known(view, max(bounds.LEAST_CELLS, bounds.EXECUTORS // len(shown))) for view in shown]
+    shown = views[: limits.APPLICATIONS]
+    known = [_known(view, max(limits.LEAST_CELLS, limits.EXECUTORS // len(shown))) for view in shown]
     groups = max(1, sum(item.groups for item in known))
-    per_group = max(bounds.LEAST_CELLS, bounds.CELLS // groups)
-    rows = [_application(item, index, per_group, bounds.GROUPS // len(shown)) for index, item in enumerate(known)]
+    per_group = max(limits.LEAST_CELLS, limits.CELLS // groups)
+    rows = [_application(item, index, per_group, limits.GROUPS // len(shown)) for index, item in enumerate(known)]
     counted = [
         (len(rows), len(views), "applications"),
         (
@@ -68,7 +68,7 @@ def busiest(views: Sequence[ApplicationView]) -> list[Row]:
             "load": load,
             "state_bytes": part.state_bytes,
         }
-        for load, part in found[: bounds.HOT]
+        for load, part in found[: limits.HOT]
     ]
 
 
@@ -118,7 +118,7 @@ def _known(view: ApplicationView, most: int) -> _Known:
 
 def _application(known: _Known, index: int, per_group: int, most_groups: int) -> Row:
     view = known.view
-    moving = {(move.query, move.stage, move.partition): move.target for move in view.moves[: bounds.MOVES]}
+    moving = {(move.query, move.stage, move.partition): move.target for move in view.moves[: limits.MOVES]}
     most = max(known.loads.values(), default=0.0)
     # Executors that are left without a group for want of room are the least busy ones.
     groups: dict[str, list[Row]] = {}
@@ -147,9 +147,9 @@ def _application(known: _Known, index: int, per_group: int, most_groups: int) ->
         "readiness": sentence(view.sentence),
         "silent": view.silent,
         "last_heard": view.last_heard,
-        "problems": [sentence(problem) for problem in view.problems[: bounds.PROBLEMS]],
-        "queries": [_query(query, known) for query in queries[: bounds.QUERIES]],
-        "queries_left_out": left_out(min(len(queries), bounds.QUERIES), len(queries), "queries"),
+        "problems": [sentence(problem) for problem in view.problems[: limits.PROBLEMS]],
+        "queries": [_query(query, known) for query in queries[: limits.QUERIES]],
+        "queries_left_out": left_out(min(len(queries), limits.QUERIES), len(queries), "queries"),
         "nodes": nodes,
         "partitions_shown": sum(len(group["cells"]) for there in groups.values() for group in there),
     }

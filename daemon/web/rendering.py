@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rechannel.daemon.web.document import clock
+from rechannel.daemon.web.view_model import clock
 
 Row = dict[str, Any]
 

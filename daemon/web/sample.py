@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 
-from rechannel.daemon.view import (
+from rechannel.daemon.view.model import (
     ApplicationView,
     ControllerView,
     DecisionView,

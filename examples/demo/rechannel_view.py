@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = ["Decision", "Load", "RechannelView", "Transition", "count_moves", "unsettled"]
 
-_MODULE = "rechannel.daemon.cli"
+_MODULE = "rechannel.daemon.cli.main"
 _SETTLED = frozenset({"drained", "killed", "released_idle"})
 
 

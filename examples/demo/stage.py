@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
-from benchmarks.testbed.quota import available
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from examples.demo.data import Replay, build_replay
 from examples.demo.feed import Feeder, ProgressReader
 from examples.demo.queries import QUERIES, Layout
 from examples.demo.rechannel_view import RechannelView
 from examples.demo.report import Screen
+from testbed.processes import ManagedProcess, ProcessGroup
+from testbed.quota import available
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 __all__ = ["ADDED", "NODES", "Options", "Stage", "open_stage"]
 

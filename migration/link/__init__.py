@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rechannel.migration.link.link import Link, attach
+from rechannel.migration.link.loop import Link, attach
 
 __all__ = ["Link", "attach"]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import structlog
 
-from rechannel.migration.link.event_stream import EventStream
 from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
+from rechannel.monitors.spark.event_log import EventStream
 
 _LOG = structlog.get_logger("rechannel.link")
 _PREFIX = "rechannel-"

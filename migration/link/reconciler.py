@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rechannel.migration.link.observed import Limits, Observed
-from rechannel.migration.link.pace import Pace
+from rechannel.migration.link.driver_state import Limits, Observed
+from rechannel.migration.link.throttle import Pace
 from rechannel.migration.moves import Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rechannel import __version__
-from rechannel.migration.link import compatibility
+from rechannel.migration.spark import compatibility
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
-from rechannel.monitors.tasks import StageSeen, TaskTable
+from rechannel.monitors.spark.task_table import StageSeen, TaskTable
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
 

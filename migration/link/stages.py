@@ -10,7 +10,7 @@ from rechannel.migration.link.report import KnownStage, unlike
 from rechannel.migration.moves import Move
 from rechannel.migration.spark.adapter import PlannedOperator, StoreId
 from rechannel.migration.spark.gateway import LinkError
-from rechannel.monitors.tasks import StageSeen
+from rechannel.monitors.spark.task_table import StageSeen
 
 _LOG = structlog.get_logger("rechannel.link")
 _TRIES = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth

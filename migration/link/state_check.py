@@ -9,9 +9,9 @@ import structlog
 
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
-from rechannel.monitors import events
-from rechannel.monitors.event_gaps import Difference, EventGaps, healing_event
-from rechannel.monitors.tasks import TaskTable
+from rechannel.monitors.spark import events
+from rechannel.monitors.spark.event_gaps import Difference, EventGaps, healing_event
+from rechannel.monitors.spark.task_table import TaskTable
 
 _LOG = structlog.get_logger("rechannel.link")
 _CHECKED_PLACES = 200  # doubtful partitions that one call asks Spark for

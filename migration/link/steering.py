@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from rechannel.migration.link.observed import Observed
+from rechannel.migration.link.driver_state import Observed
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.moves import Move
 from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
-from rechannel.monitors.tasks import TaskTable
+from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.messages import MoveTransition
 
 _LOG = structlog.get_logger("rechannel.link")

@@ -2,7 +2,7 @@
 
 Gain is batch time saved: for each query, its critical path before minus after, times its batches in the horizon (a
 query that gets slower counts against it). Cost is batch time spent: what the loading of the moved state is expected to
-add to the batches of the steps (:mod:`rechannel.migration.plan.price`). A plan passes where some query gains at least
+add to the batches of the steps (:mod:`rechannel.migration.plan.cost`). A plan passes where some query gains at least
 ``gate.min_gain`` of its critical path, and the whole gains more than it costs. The share is asked of the query that
 gains most, not of every query: one that hardly changes must not keep another one slow.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model import FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray, IntArray
 
 __all__ = [
     "FinishTimes",

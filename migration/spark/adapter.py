@@ -27,8 +27,8 @@ from rechannel.migration.spark.gateway import (
     translated_errors,
 )
 from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
-from rechannel.monitors import events
-from rechannel.monitors.event_gaps import SparkState
+from rechannel.monitors.spark import events
+from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")

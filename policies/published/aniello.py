@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.arrays import FloatArray, IntArray
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.metrics import executor_busy, inter_node_volume
-from rechannel.policies.model import UNPLACED, Cluster, Outcome, Placement, Workload
+from rechannel.policies.analysis.placement_cost import executor_busy, inter_node_volume
+from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.pairing import Bins, Pairs
 from rechannel.policies.published.stream_classification import traffic
 from rechannel.policies.published.units import ROUNDING, Units, best_of, checked_number, flatten, require_executor

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.arrays import FloatArray, IntArray
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.metrics import executor_busy, unit_executors
-from rechannel.policies.model import Cluster, Outcome, Placement, Workload
+from rechannel.policies.analysis.placement_cost import executor_busy, unit_executors
+from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.units import ROUNDING, Links, Units, checked_count, flatten, require_executor
 
 __all__ = ["BOTTLENECK", "BottleneckParameters", "bottleneck", "bottleneck_time"]

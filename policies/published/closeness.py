@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.model import Cluster, ModelError, Placement, Workload
+from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
 
 __all__ = ["FAR", "NEAR", "cohesion", "coupling", "local_upstreams", "operator_edges"]
 

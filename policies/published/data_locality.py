@@ -17,19 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.model import (
-    BoolArray,
-    Cluster,
-    FloatArray,
-    IntArray,
-    ModelError,
-    Outcome,
-    Placement,
-    ScaleOutError,
-    Stage,
-    Workload,
-)
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,

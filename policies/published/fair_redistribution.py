@@ -1,7 +1,8 @@
 """Who takes over the partitions of drained and overloaded executors: shares by free capacity.
 
 Source: the pipelined migration scheduling work (Souravlas and others): tasks that leave a node are shared out by the
-free capacity of the others in three steps (:func:`~rechannel.policies.queueing.fair_shares`), near nodes first, and
+free capacity of the others in three steps (:func:`~rechannel.policies.analysis.queueing.fair_shares`), near nodes
+first, and
 through relay nodes to the next sub-cluster.
 """
 
@@ -12,10 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.metrics import SATURATED, executor_busy
-from rechannel.policies.model import UNPLACED, Cluster, Outcome, Placement, Workload
+from rechannel.policies.analysis.placement_cost import SATURATED, executor_busy
+from rechannel.policies.analysis.queueing import ShareOverflowError, fair_shares
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.units import (
     ROUNDING,
     Units,
@@ -25,7 +29,6 @@ from rechannel.policies.published.units import (
     flatten,
     require_executor,
 )
-from rechannel.policies.queueing import ShareOverflowError, fair_shares
 
 __all__ = ["FAIR_REDISTRIBUTION", "FairRedistributionParameters", "fair_redistribution", "surplus"]
 
@@ -62,7 +65,8 @@ def fair_redistribution(
 ) -> Outcome:
     """Share out what has to leave unavailable executors, then what overloaded ones have above the limit.
 
-    For each source the candidates' shares are counted by :func:`~rechannel.policies.queueing.fair_shares`, capped by
+    For each source the candidates' shares are counted by :func:`~rechannel.policies.analysis.queueing.fair_shares`,
+    capped by
     the memory they have for states of the mean size. Within the counts the partition with the largest load is placed
     first, on the candidate of lowest utilization with it, where its state fits if possible. What the shares of one
     sub-cluster do not hold goes on to the next. Nothing else moves.

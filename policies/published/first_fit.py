@@ -11,10 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from rechannel.policies.arrays import checked_floats
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.metrics import SATURATED
-from rechannel.policies.model import Cluster, FloatArray, IntArray, ModelError, Outcome, Placement, Workload
+from rechannel.policies.analysis.placement_cost import SATURATED
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, checked_floats
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,

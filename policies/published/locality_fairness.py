@@ -14,8 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.model import Cluster, IntArray, ModelError, Outcome, Placement, Workload
+from rechannel.policies.model.arrays import IntArray, ModelError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.closeness import cohesion, coupling, operator_edges
 from rechannel.policies.published.slots import NOTHING_TO_PLACE, check_whole, placement_of_units, slots_in_use
 

@@ -9,8 +9,8 @@ import itertools
 
 import numpy as np
 
-from rechannel.policies.arrays import BoolArray, FloatArray, IntArray
-from rechannel.policies.model import UNPLACED
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
+from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.published.units import ROUNDING, Links
 
 __all__ = ["Bins", "Pairs"]

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.arrays import BoolArray, FloatArray, IntArray
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.model import UNPLACED, Cluster, Outcome, Placement, Workload
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.units import Filling, Units, checked_number, flatten, require_executor
 
 __all__ = ["R_STORM", "RStormParameters", "r_storm", "resource_distance", "unfit_and_far"]

@@ -10,18 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.arrays import checked_floats
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.model import (
-    Cluster,
-    FloatArray,
-    IntArray,
-    ModelError,
-    Outcome,
-    Placement,
-    ScaleOutError,
-    Workload,
-)
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError, checked_floats
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,

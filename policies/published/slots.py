@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.model import Cluster, IntArray, ModelError, Placement, ScaleOutError, Workload
+from rechannel.policies.model.arrays import IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
 
 __all__ = [
     "NOTHING_TO_PLACE",

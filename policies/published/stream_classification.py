@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.arrays import BoolArray, ModelError
-from rechannel.policies.classification import StreamClass, classify
-from rechannel.policies.entry import Objective, PolicyEntry
-from rechannel.policies.metrics import inter_executor_volume, inter_node_volume
-from rechannel.policies.model import UNPLACED, Cluster, Outcome, Placement, Workload
+from rechannel.policies.analysis.classification import StreamClass, classify
+from rechannel.policies.analysis.placement_cost import inter_executor_volume, inter_node_volume
+from rechannel.policies.model.arrays import BoolArray, ModelError
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Objective, PolicyEntry
 from rechannel.policies.published.units import (
     ROUNDING,
     Filling,

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.entry import PolicyEntry
-from rechannel.policies.model import Cluster, Outcome, Placement, Workload
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import PolicyEntry
 from rechannel.policies.published.stream_classification import traffic
 from rechannel.policies.published.units import Filling, best_of, checked_number, flatten, require_executor
 

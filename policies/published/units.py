@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
-from rechannel.policies.model import UNPLACED, Cluster, Placement, Workload
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
 
 __all__ = [
     "ROUNDING",

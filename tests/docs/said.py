@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rechannel.daemon.exits import Exit
 from rechannel.migration.moves import MoveState, Reason
+from rechannel.wire.exit_codes import Exit
 
 from .pages import ROOT
 

@@ -17,7 +17,7 @@ from typing import Self
 
 from .pages import Block
 
-PROGRAM = '#!/bin/sh\nexec "{python}" -m rechannel.daemon.cli "$@"\n'  # the command of this checkout
+PROGRAM = '#!/bin/sh\nexec "{python}" -m rechannel "$@"\n'  # the command of this checkout
 
 _PATIENCE = 60.0  # seconds for one command
 _AGAIN = 2.0  # seconds between two tries

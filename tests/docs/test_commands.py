@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rechannel.daemon.cli import main
+from rechannel.daemon.cli.main import main
 
 from .pages import PAGES, ROOT, block_commands, mentioned
 from .shell import put_program

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rechannel.daemon import cli_explain, cli_history
+from rechannel.daemon.cli import explain, history
 
 from . import said
 from .pages import DOCS
@@ -61,9 +61,9 @@ def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], known
 
 
 def test_history_can_be_asked_for_every_name():
-    assert set(cli_history.REASONS) == {"ok", "nothing-to-do", "law"} | said.laws() | said.not_ready()
-    assert set(cli_history.TRIGGERS) == set(cli_explain._TRIGGERS)
-    assert set(cli_history.OUTCOMES) == set(cli_explain._OUTCOMES)
+    assert set(history.REASONS) == {"ok", "nothing-to-do", "law"} | said.laws() | said.not_ready()
+    assert set(history.TRIGGERS) == set(explain._TRIGGERS)
+    assert set(history.OUTCOMES) == set(explain._OUTCOMES)
 
 
 def test_every_alert_has_a_section_and_every_section_an_alert():

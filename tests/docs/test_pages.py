@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rechannel.daemon import reference
+from rechannel.daemon.cli import reference
 
 from .pages import DOCS, PAGES, ROOT, SITE, anchors, in_nav, links
 
@@ -45,7 +45,7 @@ def test_lists_are_lists_on_the_site_too(page: Path):
 
 def test_the_commands_are_not_stale():
     text = (DOCS / "cli.md").read_text(encoding="utf-8")
-    assert text == reference.markdown(), "run: python -m rechannel.daemon.reference docs/cli.md"
+    assert text == reference.markdown(), "run: python -m rechannel.daemon.cli.reference docs/cli.md"
     for words, _ in reference.commands(reference.cli):
         assert f"\n## rechannel {' '.join(words)}\n" in text
 

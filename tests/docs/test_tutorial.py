@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.redis_server import find_server, free_port
+from testbed.redis_server import find_server, free_port
 
 from .pages import DOCS, ROOT, blocks
 from .shell import Shell, put_program

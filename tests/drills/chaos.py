@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.processes import ProcessDiedError
-from rechannel.wire.store import StoreError
+from rechannel.wire.redis.store import StoreError
+from testbed.processes import ProcessDiedError
 from tests.drills import audit, results
 from tests.drills.faults import FAULTS, Fault, Mend
 from tests.drills.network import NetworkError

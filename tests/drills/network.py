@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 
-from benchmarks.testbed.namespaces import Namespaces, NetworkError, trial
-from benchmarks.testbed.processes import ProcessGroup
+from testbed.namespaces import Namespaces, NetworkError, trial
+from testbed.processes import ProcessGroup
 
 __all__ = ["HUB", "Network", "NetworkError", "why_not"]
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rechannel.daemon.cli_history import Reader
+from rechannel.daemon.cli.history import Reader
 from rechannel.migration.moves import Reason
-from rechannel.wire.store import StoreError
+from rechannel.wire.redis.store import StoreError
 from tests.drills import audit
 from tests.drills.faults import FAULTS, Fault
 from tests.drills.results import Result

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.testbed.processes import ProcessDiedError
-from rechannel.wire.store import StoreError
+from rechannel.wire.redis.store import StoreError
+from testbed.processes import ProcessDiedError
 from tests.drills import audit, scenarios
 from tests.drills.network import NetworkError
 from tests.drills.results import Result

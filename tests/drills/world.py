@@ -22,16 +22,16 @@ from typing import Any, Self
 
 import psutil
 
-from benchmarks.testbed.processes import ProcessDiedError, ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from rechannel.conf.settings import Settings, load
-from rechannel.daemon import cli_status
+from rechannel.daemon.cli import status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
+from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Store, StoreError
+from testbed.processes import ProcessDiedError, ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from tests.drills import network as networks
 from tests.drills.audit import LINK_LOG, QUERIES, commit_times, read_journal
 from tests.drills.machine import FAKETIME, signal_tree, tmpfs_why_not
@@ -246,7 +246,7 @@ class World:
             self._start_ours(f"agent-{node}", ["agent", "--node", node], self.environment(node))
 
     def _start_ours(self, name: str, words: list[str], environment: dict[str, str]) -> None:
-        self.group.start(name, [sys.executable, "-m", "rechannel.daemon.cli", *words], env=environment)
+        self.group.start(name, [sys.executable, "-m", "rechannel", *words], env=environment)
 
     def start_driver(self) -> None:
         """Start the application, or start it again from its checkpoints."""
@@ -420,7 +420,7 @@ class World:
                 windows = store.last(keys.WINDOWS, node, 1)
                 if not windows or windows[0].time <= since:
                     return f"no figures of {node}"
-            document = cli_status.collect(store, self.settings, time.time())
+            document = status.collect(store, self.settings, time.time())
         row = next((row for row in document["applications"] if row["application"] == found.application), None)
         if row is None:
             return "no status of the application"
@@ -475,7 +475,7 @@ class World:
 
     def cli(self, *words: str) -> tuple[int, Any]:
         """Run a command of the operator's; returns its exit code and what it said."""
-        command = [sys.executable, "-m", "rechannel.daemon.cli", *words, "--json"]
+        command = [sys.executable, "-m", "rechannel", *words, "--json"]
         try:
             done = subprocess.run(
                 command, env=self.environment(""), capture_output=True, text=True, timeout=120, check=False

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings
 from rechannel.daemon.service import run_controller
 from rechannel.wire.signing import make_keys
+from testbed.redis_server import RedisServer
 
 #: times the seconds that are waited, for slow machines
 PATIENCE = float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from unit.daemon.fakes import World
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings
-from rechannel.wire.store import Store
+from rechannel.wire.redis.store import Store
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module")

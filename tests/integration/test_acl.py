@@ -18,16 +18,16 @@ from click.testing import CliRunner, Result
 from integration import common
 from unit.daemon.fakes import window
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.sentinel import SentinelCluster, ask
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon import log
-from rechannel.daemon.cli import main
+from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
+from rechannel.wire.redis.store import Author, Store, StoreError, StoreRefusedError
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Author, Store, StoreError, StoreRefusedError
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.sentinel import SentinelCluster, ask
 
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
 until = functools.partial(common.until, seconds=60.0)

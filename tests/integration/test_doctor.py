@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 from unit.daemon.fakes import APP, batch, query, report, window
 
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import load
-from rechannel.daemon.cli import main
+from rechannel.daemon.cli.main import main
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
 from rechannel.wire.keys import Role
+from rechannel.wire.redis.store import Author, Store
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Author, Store
+from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 NODE = "127.0.0.2"

@@ -17,12 +17,12 @@ from docs.test_commands import variants
 from integration.common import configured, leading
 from unit.daemon.fakes import World
 
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon import log
-from rechannel.daemon.cli import OVERVIEW, main
+from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.wire import keys
-from rechannel.wire.store import Store
+from rechannel.wire.redis.store import Store
+from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 

@@ -20,23 +20,23 @@ from click.testing import CliRunner
 from integration.common import leading
 from unit.daemon.fakes import APP, World, query, report
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessDiedError, ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.sentinel import SentinelCluster, ask
-from rechannel.conf import timing
+from rechannel.conf import lease_timing
 from rechannel.conf.settings import Settings, load
-from rechannel.daemon import deciding
-from rechannel.daemon.cli import main
-from rechannel.daemon.controller import Controller
-from rechannel.daemon.exits import Exit
+from rechannel.daemon.cli.main import main
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.decide import pipeline
 from rechannel.daemon.service import signer_of
-from rechannel.migration.link.courier import Courier
+from rechannel.migration.link.mailbox import Courier
 from rechannel.wire import keys
+from rechannel.wire.exit_codes import Exit
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import AgentWindow, ControllerState, Decision, Envelope, MessageError, Request, decode
-from rechannel.wire.scripts import EPOCH_LEAP
+from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
+from rechannel.wire.redis.store import Author, Store, StoreDeposedError, StoreError, StoreUnavailableError
 from rechannel.wire.signing import Verifier, make_keys
-from rechannel.wire.store import Author, Store, StoreDeposedError, StoreError, StoreUnavailableError
+from testbed.processes import ManagedProcess, ProcessDiedError, ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.sentinel import SentinelCluster, ask
 
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(10 * PATIENCE)]
@@ -110,7 +110,7 @@ def state(store: Store) -> ControllerState | None:
 
 
 def start(group: ProcessGroup, name: str, command: str, config: Path, *arguments: str) -> ManagedProcess:
-    line = [sys.executable, "-m", "rechannel.daemon.cli", command, "--config", str(config), *arguments]
+    line = [sys.executable, "-m", "rechannel", command, "--config", str(config), *arguments]
     return group.start(name, line, env={**os.environ, "RECHANNEL_CONTROLLER__NAME": name})
 
 
@@ -348,10 +348,10 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
 def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
     config: Path, settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = timing.least_lease(0.1, timing.longest_call(settings.redis.timeout, sentinels=False)) + 1.0
+    lease = lease_timing.least_lease(0.1, lease_timing.longest_call(settings.redis.timeout, sentinels=False)) + 1.0
     settings = dataclasses.replace(settings, controller=dataclasses.replace(settings.controller, lease=lease))
     begun, go_on = threading.Event(), threading.Event()
-    real = deciding.decide
+    real = pipeline.decide
 
     def slow(*arguments: Any, **more: Any) -> Decision:
         made = real(*arguments, **more)
@@ -359,7 +359,7 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
         assert go_on.wait(PATIENCE)
         return made
 
-    monkeypatch.setattr(deciding, "decide", slow)
+    monkeypatch.setattr(pipeline, "decide", slow)
     author = Author("default", "cli")
 
     def order(name: str, verb: str) -> None:

@@ -26,13 +26,11 @@ from click.testing import CliRunner
 from integration import common
 from unit.daemon.fakes import APP, QUERY, World, query, report
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
-from rechannel.daemon.cli import main
-from rechannel.daemon.exits import Exit
-from rechannel.migration.link.courier import Courier
+from rechannel.daemon.cli.main import main
+from rechannel.migration.link.mailbox import Courier
 from rechannel.wire import keys
+from rechannel.wire.exit_codes import Exit
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -44,8 +42,10 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
+from rechannel.wire.redis.store import Author, Store
 from rechannel.wire.signing import Signer, Verifier, make_keys
-from rechannel.wire.store import Author, Store
+from testbed.processes import ManagedProcess, ProcessGroup
+from testbed.redis_server import RedisServer
 
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
 until = functools.partial(common.until, seconds=60.0)
@@ -81,9 +81,7 @@ move_cost = 0.01
 @pytest.fixture
 def controller(settings: Settings, store: Store, world: World, tmp_path: Path) -> Iterator[ManagedProcess]:
     with ProcessGroup(tmp_path / "logs") as group:
-        process = group.start(
-            "controller", [sys.executable, "-m", "rechannel.daemon.cli", "controller"], env=dict(os.environ)
-        )
+        process = group.start("controller", [sys.executable, "-m", "rechannel", "controller"], env=dict(os.environ))
         until(lambda: leads(store), "a leader")
         yield process
         process.require_alive()

@@ -16,9 +16,9 @@ import pytest
 from integration import common
 from unit.daemon.fakes import World
 
-from benchmarks.testbed.redis_server import RedisServer, free_port
 from rechannel.conf.settings import load
-from rechannel.wire.store import Store
+from rechannel.wire.redis.store import Store
+from testbed.redis_server import RedisServer, free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
@@ -38,7 +38,7 @@ listen = "127.0.0.1:{free_port()}"
 
 
 def started(config: Path) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "rechannel.daemon.cli", "controller", "--config", str(config)]
+    words = [sys.executable, "-m", "rechannel", "controller", "--config", str(config)]
     return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 

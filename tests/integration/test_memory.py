@@ -10,14 +10,14 @@ import pytest
 import redis
 from unit.daemon import fakes
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import RedisSettings
-from rechannel.migration.link.courier import Courier
+from rechannel.migration.link.mailbox import Courier
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import AgentEvidence, ClosedStore, Envelope, Reply, encode
-from rechannel.wire.store import Author, Store, StoreTooLargeError
+from rechannel.wire.redis.store import Author, Store, StoreTooLargeError
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis
 AUTHOR = Author("c", "test")
@@ -169,7 +169,7 @@ def test_many_streams_are_read_at_once_each_from_where_it_was_left(
     raw(store).set(store.keys(keys.EVIDENCE, "foreign"), "a string")
     start = store.since(60)
     store.append(keys.EVIDENCE, "large", *[evidence("large", 300)] * 3)
-    monkeypatch.setattr("rechannel.wire.store.READ_AT_ONCE", 100_000)
+    monkeypatch.setattr("rechannel.wire.redis.store.READ_AT_ONCE", 100_000)
     after = dict.fromkeys(("a", "b", "large", "empty", "foreign"), start) | {"b": store.last_id(keys.EVIDENCE, "b")}
     found = store.read_each(keys.EVIDENCE, after, 10, doubtful={"large", "a", "foreign"})
     assert {node: len(page.messages) for node, page in found.items()} == {

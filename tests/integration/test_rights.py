@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from unit.monitors.fakes import backend
 
-from rechannel.monitors.changes import DirectoryChanges
-from rechannel.monitors.processes import ProcessWatcher
-from rechannel.monitors.shuffle import ShuffleReader
+from rechannel.monitors.node.inotify import DirectoryChanges
+from rechannel.monitors.node.processes import ProcessWatcher
+from rechannel.monitors.node.shuffle import ShuffleReader
 
 SPARK, STRANGER = 41_001, 41_002  # users; no account is needed
 NODE = f"node-of-{os.getpid()}"  # these tests may run in several processes, and each is to see its own executor

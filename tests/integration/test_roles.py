@@ -20,18 +20,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from integration.common import until
 from unit.daemon.fakes import APP, World, window
 
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon import log
-from rechannel.daemon.cli import main
+from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
-from rechannel.migration.link.courier import Courier
-from rechannel.monitors.agent import Pusher, open_store
+from rechannel.migration.link.mailbox import Courier
+from rechannel.monitors.node.agent import Pusher, open_store
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule, Keys, Role
 from rechannel.wire.messages import DesiredPlacement, Request, StandingOrders
+from rechannel.wire.redis.store import Author, Store, StoreForbiddenError, StoreRefusedError
 from rechannel.wire.signing import Signer, Verifier, make_keys
-from rechannel.wire.store import Author, Store, StoreForbiddenError, StoreRefusedError
+from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 NODE, OTHER = "127.0.0.2", "127.0.0.3"

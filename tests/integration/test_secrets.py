@@ -17,16 +17,16 @@ from click.testing import CliRunner
 from integration.common import configured
 from unit.daemon.fakes import APP
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon import log
-from rechannel.daemon.cli import main
+from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
-from rechannel.migration.link.courier import Courier
-from rechannel.monitors.agent import Pusher, open_store
+from rechannel.migration.link.mailbox import Courier
+from rechannel.monitors.node.agent import Pusher, open_store
+from rechannel.wire.redis.store import Author, Store, StoreError
 from rechannel.wire.signing import KeyFileError, Signer, Verifier
-from rechannel.wire.store import Author, Store, StoreError
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 PASSWORD = "MARKEDpassword0123456789"

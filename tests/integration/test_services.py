@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from integration import common
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.wire.signing import make_keys
+from testbed.processes import ManagedProcess, ProcessGroup
+from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
@@ -139,7 +139,7 @@ Start = Callable[..., ManagedProcess]
 @pytest.fixture
 def start(group: ProcessGroup, environment: dict[str, str]) -> Start:
     def begin(daemon: str, hang: str = "") -> ManagedProcess:
-        program = ["-c", HANGS, daemon, hang] if hang else ["-m", "rechannel.daemon.cli", daemon]
+        program = ["-c", HANGS, daemon, hang] if hang else ["-m", "rechannel", daemon]
         return group.start(daemon, [sys.executable, *program], env=environment)
 
     return begin

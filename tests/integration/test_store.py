@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
 from rechannel.wire.messages import Reply, Request, encode
-from rechannel.wire.store import Author, Store, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Author, Store, StoreRefusedError, StoreUnavailableError
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis
 AUTHOR = Author("c", "test")

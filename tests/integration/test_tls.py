@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer, TlsFiles, find_server
 from rechannel.conf.settings import RedisSettings
-from rechannel.daemon.cli import main
-from rechannel.wire.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.daemon.cli.main import main
+from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer, TlsFiles, find_server
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 PASSWORD = "a-password-of-some-length"

@@ -25,7 +25,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from rechannel.daemon.view import ControllerView
+from rechannel.daemon.view.model import ControllerView
 from rechannel.daemon.web import routes, sample
 
 BINARY = next(

@@ -18,7 +18,7 @@ for name in names:
     importlib.import_module(name)
 assert (importlib.resources.files("rechannel.conf") / "rechannel.toml").is_file()
 from rechannel.daemon.web import rendering, routes, sample
-from rechannel.daemon.web.document import document
+from rechannel.daemon.web.view_model import document
 assert routes(lambda: None)  # reads the static files
 assert "node-1" in rendering.page(document(sample.sample(1e9), 1e9), 3.0)
 print(len(names))

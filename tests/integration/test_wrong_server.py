@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from benchmarks.testbed.redis_server import RedisServer
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
 from rechannel.wire.messages import AgentEvidence
-from rechannel.wire.store import Author, Store, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Author, Store, StoreRefusedError, StoreUnavailableError
+from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(60)]
 

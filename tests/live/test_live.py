@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.live.summary import group, noise, table
 from benchmarks.simulation.calibration import read_runs
-from benchmarks.testbed.quota import available
+from testbed.quota import available
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow]
 

@@ -21,8 +21,8 @@ from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
 from rechannel.migration.moves import UNSETTLED, MoveState
 from rechannel.wire import keys
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
+from rechannel.wire.redis.store import Author, Store
 from rechannel.wire.signing import Signer
-from rechannel.wire.store import Author, Store
 
 OPEN = {*UNSETTLED, MoveState.RELEASED_IDLE}  # what is released while its query is idle lands with the next file
 FIRST_FILES = 2  # until the stages are known, and the link has spread the new queries

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from matrix.mover import Mover, Turns
 from matrix.workloads import WAVES
 from rechannel.conf.settings import load
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, make_keys
-from rechannel.wire.store import Store
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(7200)]
 ROOT = Path(__file__).parents[2]

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from rechannel.conf.settings import Settings, load
-from rechannel.daemon import cli_status
+from rechannel.daemon.cli import status as cli_status
 from rechannel.wire import keys
 from rechannel.wire.messages import BatchReport, StreamRow
+from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Store, StoreError
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 6
@@ -47,11 +47,11 @@ class Loop:
             self.start_agent(node, generation)
 
     def start_controller(self, generation: int) -> None:
-        command = [sys.executable, "-m", "rechannel.daemon.cli", "controller"]
+        command = [sys.executable, "-m", "rechannel", "controller"]
         self.group.start(f"controller-{generation}", command, env=self.environment)
 
     def start_agent(self, node: str, generation: int) -> None:
-        command = [sys.executable, "-m", "rechannel.daemon.cli", "agent", "--node", node]
+        command = [sys.executable, "-m", "rechannel", "agent", "--node", node]
         self.group.start(f"agent-{node}-{generation}", command, env=self.environment)
 
     def start_application(self, name: str, conf: dict[str, str], *, generation: int = 1) -> Path:
@@ -86,7 +86,7 @@ class Loop:
         return found
 
     def cli(self, *words: str) -> tuple[int, Any]:
-        command = [sys.executable, "-m", "rechannel.daemon.cli", *words, "--json"]
+        command = [sys.executable, "-m", "rechannel", *words, "--json"]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.spark_cluster import WorkerSpec
 from smoke.app import wrong_counts
 from smoke.loop import PARTITIONS, Loop, open_loop
+from testbed.spark_cluster import WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(2400)]
 NODES = ["127.0.0.34", "127.0.0.35", "127.0.0.36"]

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from pyspark.java_gateway import launch_gateway
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec, spark_home
 from smoke.endings_app import listeners
+from testbed.processes import ManagedProcess, ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec, spark_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from benchmarks.testbed.spark_cluster import WorkerSpec
 from smoke.app import wrong_counts
 from smoke.loop import Loop, open_loop
+from testbed.spark_cluster import WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 NODES = ["127.0.0.32", "127.0.0.33"]

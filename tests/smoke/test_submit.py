@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from rechannel.conf.settings import load
 from rechannel.wire import keys
-from rechannel.wire.store import Store
+from rechannel.wire.redis.store import Store
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_an_unmodified_script_is_attached_reports_and_counts_exactly(tmp_path: P
             python = {"PYSPARK_DRIVER_PYTHON": str(tmp_path / "bare" / "bin" / "python")}
             environment = {**cluster.driver_environment(), **python, "PYTHONPATH": str(ROOT / "src")}
             environment.pop("RECHANNEL_CONFIG", None)
-            command = [sys.executable, "-m", "rechannel.daemon.cli", "submit", "--config", str(config)]
+            command = [sys.executable, "-m", "rechannel", "submit", "--config", str(config)]
             for key, value in {**cluster.conf(executor_cores=2), "spark.sql.shuffle.partitions": "4"}.items():
                 command += ["--conf", f"{key}={value}"]
             script = Path(__file__).with_name("words.py")

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.processes import ProcessDiedError
+from testbed.processes import ProcessDiedError
 from tests.drills.session import to_stderr
 from tests.soak import figures, page
 from tests.soak.world import SIDES, SoakError, World

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
-from benchmarks.testbed.spark_cluster import StandaloneCluster
+from testbed.processes import ManagedProcess, ProcessGroup
+from testbed.spark_cluster import StandaloneCluster
 
 ROOT = Path(__file__).parents[2]
 

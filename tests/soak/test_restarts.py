@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from tests.soak.drivers import start_driver, write_config
 from tests.soak.restarts import placements
 

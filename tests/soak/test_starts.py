@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed.processes import ManagedProcess, ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.processes import ManagedProcess, ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from tests.soak import starts
 from tests.soak.drivers import start_driver, write_config
 

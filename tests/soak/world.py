@@ -18,14 +18,14 @@ from typing import Any, Self
 import msgspec
 import psutil
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from rechannel.conf.settings import load
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
+from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import make_keys
-from rechannel.wire.store import Store, StoreError
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from tests.drills.world import everything_moves
 from tests.soak import queries
 from tests.soak.drivers import ROOT, start_driver, write_config
@@ -101,7 +101,7 @@ class World:
         self._await_batches()
 
     def _start_ours(self, name: str, *words: str) -> None:
-        command = [sys.executable, "-m", "rechannel.daemon.cli", *words]
+        command = [sys.executable, "-m", "rechannel", *words]
         self.group.start(name, command, env=self.environment)
 
     def _cluster(self, side: str) -> StandaloneCluster:
@@ -229,7 +229,7 @@ class World:
         command = [
             sys.executable,
             "-m",
-            "rechannel.daemon.cli",
+            "rechannel.daemon.cli.main",
             "apply",
             str(path),
             "--force",

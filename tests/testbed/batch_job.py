@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.testbed.spark_cluster import wait_for_executors
+from testbed.spark_cluster import wait_for_executors
 
 
 def main(conf: Path, result: Path) -> None:

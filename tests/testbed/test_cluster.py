@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.quota import available
-from benchmarks.testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from examples.demo.audit import compare, expected_tours, read_sink
 from examples.demo.data import build_replay
 from examples.demo.feed import Feeder
 from examples.demo.queries import Layout
+from testbed.processes import ProcessGroup
+from testbed.quota import available
+from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 ROOT = Path(__file__).resolve().parents[2]

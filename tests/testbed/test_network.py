@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.namespaces import NetworkError, trial
-from benchmarks.testbed.network import HUB, Network, delay_why_not, shaping, why_not
-from benchmarks.testbed.processes import ProcessGroup
+from testbed.namespaces import NetworkError, trial
+from testbed.network import HUB, Network, delay_why_not, shaping, why_not
+from testbed.processes import ProcessGroup
 
 pytestmark = pytest.mark.root
 MB = 1_000_000

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from benchmarks.testbed.network import HUB, why_not
-from benchmarks.testbed.node_cluster import NodeCluster
-from benchmarks.testbed.nodes import make_nodes
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.quota import available
+from testbed.network import HUB, why_not
+from testbed.node_cluster import NodeCluster
+from testbed.nodes import make_nodes
+from testbed.processes import ProcessGroup
+from testbed.quota import available
 
 pytestmark = [pytest.mark.root, pytest.mark.spark, pytest.mark.timeout(240)]
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

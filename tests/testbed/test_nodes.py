@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.node_cluster import NodeCluster
-from benchmarks.testbed.nodes import NodeSpec, UnavailableError, machine, make_nodes, state
-from benchmarks.testbed.processes import ProcessGroup
+from testbed.node_cluster import NodeCluster
+from testbed.nodes import NodeSpec, UnavailableError, machine, make_nodes, state
+from testbed.processes import ProcessGroup
 
 NODES = {node.name: node for node in make_nodes([1.0, 0.5], quota=0.4, link_mbit=100.0)}
 ADDRESSES = {"node1": "10.0.0.1", "node2": "10.0.0.2"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.testbed.guard import marked_pids
-from benchmarks.testbed.processes import ProcessDiedError, ProcessGroup
+from testbed.guard import marked_pids
+from testbed.processes import ProcessDiedError, ProcessGroup
 
 pytestmark = pytest.mark.root
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -30,7 +30,7 @@ OWNER = """
 import signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
-from benchmarks.testbed.processes import ProcessGroup
+from testbed.processes import ProcessGroup
 with ProcessGroup(Path(sys.argv[1])) as group:
     group.start("stubborn", {stubborn!r})
     while "up" not in (Path(sys.argv[1]) / "stubborn.log").read_text():

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.testbed.quota import CpuQuota, available
-from benchmarks.testbed.throttle import Throttle
+from testbed.quota import CpuQuota, available
+from testbed.throttle import Throttle
 
 pytestmark = pytest.mark.root
 needs_quota = pytest.mark.skipif(not available(), reason=available().reason)

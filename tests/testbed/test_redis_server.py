@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.redis_server import RedisServer, find_server
+from testbed.processes import ProcessGroup
+from testbed.redis_server import RedisServer, find_server
 
 pytestmark = pytest.mark.redis
 

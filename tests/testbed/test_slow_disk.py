@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.testbed.processes import ProcessGroup
-from benchmarks.testbed.slow_disk import SlowDisk, SlowDiskError, TokenBucket, slow_disk_problem
+from testbed.processes import ProcessGroup
+from testbed.slow_disk import SlowDisk, SlowDiskError, TokenBucket, slow_disk_problem
 
 pytestmark = pytest.mark.root
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +93,7 @@ def test_refuses_a_mount_point_that_would_serve_itself(root: Path) -> None:
 
 
 def test_says_what_is_missing(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.testbed.slow_disk._DEVICE", tmp_path / "fuse")
+    monkeypatch.setattr("testbed.slow_disk._DEVICE", tmp_path / "fuse")
     assert "there is no" in slow_disk_problem()
     (tmp_path / "fuse").touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -320,7 +320,7 @@ def test_a_file_left_open_does_not_keep_the_mount(mountable: None, root: Path, t
 def test_unmounts_when_the_owner_is_killed(mountable: None, root: Path, tmp_path: Path) -> None:
     point = tmp_path / "disk"
     code = (
-        "import os, signal, sys; from pathlib import Path; from benchmarks.testbed.slow_disk import SlowDisk\n"
+        "import os, signal, sys; from pathlib import Path; from testbed.slow_disk import SlowDisk\n"
         "with SlowDisk(Path(sys.argv[1]), Path(sys.argv[2]), latency=0.0, bytes_per_second=1e9):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )

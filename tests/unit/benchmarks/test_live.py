@@ -20,8 +20,8 @@ from benchmarks.live.situations import Shape, as_spark_would
 from benchmarks.live.summary import Cell, group, left_out, noise, table
 from benchmarks.live.ways import QUICK, SPARK, ways
 from benchmarks.report import live, page
-from benchmarks.testbed.progress import batches
 from rechannel.policies.registry import POLICIES
+from testbed.progress import batches
 
 EXECUTORS = ["0", "1", "2", "3"]
 

@@ -14,7 +14,7 @@ from benchmarks.migration.document import render
 from benchmarks.migration.matrix import Row, rows
 from benchmarks.migration.summary import phase_figures, row_figures
 from benchmarks.migration.ways import LIVE, WAYS
-from benchmarks.testbed.progress import batches
+from testbed.progress import batches
 
 START = 1_700_000_000.0
 QUIET = 8

@@ -14,9 +14,9 @@ from benchmarks.policies.document import render
 from benchmarks.policies.optimum import instance, optimal_seconds
 from benchmarks.policies.scale import check_pipelines, check_redistribution, check_stream_classification
 from benchmarks.policies.situations import changed, situation
-from rechannel.migration.plan.redistribution import BlockCyclic
-from rechannel.policies.generators import GENERATORS, generate
+from rechannel.migration.plan.edge_coloring import BlockCyclic
 from rechannel.policies.registry import POLICIES
+from rechannel.policies.scenarios.generators import GENERATORS, generate
 
 MACHINE = {
     "cores": 2,

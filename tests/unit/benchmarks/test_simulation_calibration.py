@@ -12,8 +12,10 @@ import pytest
 from benchmarks.simulation.calibration import Fit, LiveRun, errors, read_runs, validate
 from benchmarks.simulation.document import section
 from benchmarks.simulation.engine import Costs, Simulation
-from rechannel.policies.model import Cluster, Move, Placement, Stage, Workload
-from rechannel.policies.scenario import Scenario, to_document
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.scenarios.scenario import Scenario, to_document
 
 TRUTH = Costs(commit=0.8, scale=1.3, load_overhead=0.5, load_rate=1e7)
 EXECUTORS, PARTITIONS = 4, 12

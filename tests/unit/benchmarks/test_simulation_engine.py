@@ -15,9 +15,12 @@ from benchmarks.simulation.drift import Drift
 from benchmarks.simulation.engine import Costs, Simulation, steps_of
 from rechannel.conf.settings import Settings
 from rechannel.migration.plan.pipeline import finish_times, makespan, sequential
-from rechannel.policies.metrics import critical_path
-from rechannel.policies.model import Cluster, Move, Placement, Stage, Stream, Topology, Workload
-from rechannel.policies.queueing import fair_shares
+from rechannel.policies.analysis.placement_cost import critical_path
+from rechannel.policies.analysis.queueing import fair_shares
+from rechannel.policies.model.cluster import Cluster, Topology
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.workload import Stage, Workload
 
 
 def cluster(executors: int, cores: float = 1.0, bandwidth: float = np.inf, group: list[int] | None = None) -> Cluster:

@@ -7,7 +7,7 @@ import json
 from click.testing import CliRunner
 
 from rechannel.conf.settings import Settings, load
-from rechannel.daemon.cli import main
+from rechannel.daemon.cli.main import main
 
 
 def run(*words, code=0):

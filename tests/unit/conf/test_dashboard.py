@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rechannel.daemon import telemetry
-from rechannel.monitors import metrics
+from rechannel.daemon.view import metrics as telemetry
+from rechannel.monitors.node import metrics
 
 ROOT = Path(__file__).parents[3]
 LABELS = {item.name: set(item.labels) for item in (*telemetry.TABLE, *metrics.TABLE)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rechannel.conf import reference
-from rechannel.conf.showing import fields
+from rechannel.conf.render import fields
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 

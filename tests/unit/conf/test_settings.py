@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rechannel.conf.render import fields
 from rechannel.conf.settings import SettingsError, load
-from rechannel.conf.showing import fields
 
 
 def test_promised_defaults():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.daemon.controller import Controller
+from rechannel.daemon.control.controller import Controller
 from unit.daemon.fakes import FakeClock, FakeStore, World, controller
 
 

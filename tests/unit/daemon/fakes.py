@@ -10,7 +10,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
-from rechannel.daemon.controller import Controller
+from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule, Keys
 from rechannel.wire.messages import (
@@ -37,10 +37,10 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
-from rechannel.wire.scripts import EPOCH_LEAP
+from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
+from rechannel.wire.redis.store import Author, Lease, Page, StoreDeposedError, StoreUnavailableError, Waiting
+from rechannel.wire.redis.trimming import Trimming
 from rechannel.wire.signing import Signer, Verifier
-from rechannel.wire.store import Author, Lease, Page, StoreDeposedError, StoreUnavailableError, Waiting
-from rechannel.wire.trimming import Trimming
 
 NOW = 1_700_000_000.0
 APP = "app-1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.migrations import Migrations
+from rechannel.daemon.control.migrations import Migrations
 from rechannel.daemon.service import ClockSteps, after_step
 from unit.daemon.fakes import NOW, FakeClock
 

@@ -9,14 +9,14 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from rechannel.conf.reloading import Reread, merged
+from rechannel.conf.reload import Reread, merged
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon import service
-from rechannel.daemon.controller import Controller
-from rechannel.daemon.lead import Lead
-from rechannel.monitors.agent import Pusher
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.leadership import Lead
+from rechannel.monitors.node.agent import Pusher
+from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import Signer
-from rechannel.wire.store import Author
 from unit.daemon.fakes import APP, CONFIG, FakeClock, FakeStore, World, decisions, go_on, window
 
 SECTIONS = tuple(type(getattr(CONFIG, item.name)) for item in dataclasses.fields(Settings) if item.name != "policies")

@@ -11,8 +11,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import Settings, SettingsError
-from rechannel.daemon.controller import Controller
-from rechannel.daemon.precautions import key_notes, listen_notes
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.doctor.security import key_notes, listen_notes
 from rechannel.daemon.service import signer_of, told_when_standing_by
 from rechannel.wire.signing import make_keys
 from unit.daemon.fakes import FakeClock, FakeStore, controller

@@ -1,8 +1,9 @@
 """A pure model of a Spark driver with its link, and of the controllers that order it about.
 
 `Driver` is Spark: queries whose batches begin, run, end and commit, executors, the coordinator's preferred locations
-and the copies of state that executors keep. `Link` drives the real reconciler as `rechannel.migration.link.link` does:
-the journal first, then Spark. `Controller` publishes, renews, holds and stops as `rechannel.daemon.migrations` does,
+and the copies of state that executors keep. `Link` drives the real reconciler as `rechannel.migration.link.loop` does:
+the journal first, then Spark. `Controller` publishes, renews, holds and stops as
+`rechannel.daemon.control.migrations` does,
 into a single slot, as Redis holds it. `World` joins them under one clock; each of its methods is one event. A `Watch`
 is told of everything that the laws are about.
 """
@@ -17,8 +18,8 @@ from typing import Protocol
 
 import msgspec
 
-from rechannel.daemon.following import Migration
-from rechannel.migration.link.observed import Limits, Observed
+from rechannel.daemon.control.migration_progress import Migration
+from rechannel.migration.link.driver_state import Limits, Observed
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import Move
 from rechannel.wire.messages import (
@@ -30,7 +31,7 @@ from rechannel.wire.messages import (
     MessageError,
     MoveTransition,
 )
-from rechannel.wire.store import Author
+from rechannel.wire.redis.store import Author
 
 Unit = tuple[str, int, int]  # query, stage, partition
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rechannel.monitors.processes import Executor, ProcessDeniedError, ProcessGoneError, Usage
+from rechannel.monitors.node.processes import Executor, ProcessDeniedError, ProcessGoneError, Usage
 
 START = 1_000_000.0  # a multiple of every window length used here
 

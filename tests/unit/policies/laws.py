@@ -7,7 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rechannel.policies.model import UNPLACED, Cluster, Placement, Stream, Workload
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import POLICIES, Proposal, is_worse, propose
 
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from rechannel.policies.model import Cluster, Placement, Stage, Stream, Workload
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.workload import Stage, Workload
 
 Situation = tuple[Cluster, Workload, Placement]
 

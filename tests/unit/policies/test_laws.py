@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from rechannel.policies.model import ScaleOutError
+from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.registry import POLICIES, Proposal, is_worse, propose
 from unit.policies.laws import check_proposal
 from unit.policies.random_clusters import Situation, situations

@@ -5,7 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rechannel.policies.model import Cluster, ModelError, Outcome, Placement, Workload
+from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import (
     POLICIES,
     ParameterError,

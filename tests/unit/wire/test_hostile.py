@@ -24,15 +24,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rechannel.conf.settings import RedisSettings
-from rechannel.daemon import cli_history, cli_status, cli_tables, cli_top, collect
-from rechannel.daemon.aftermath import Aftermath
-from rechannel.daemon.collect import Collector, Facts, unsound
-from rechannel.daemon.kept import kept_decisions
-from rechannel.daemon.memory import Memory
-from rechannel.daemon.snapshot import build_snapshot, take_snapshot
-from rechannel.migration.link.courier import Courier
+from rechannel.daemon.cli import history, tables, top
+from rechannel.daemon.cli import status as cli_status
+from rechannel.daemon.control.decision_log import kept_decisions
+from rechannel.daemon.control.memory import Memory
+from rechannel.daemon.control.outcomes import Aftermath
+from rechannel.daemon.model import collector as collect
+from rechannel.daemon.model.collector import Collector, Facts, unsound
+from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
+from rechannel.migration.link.initial_placement import put_back
+from rechannel.migration.link.mailbox import Courier
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
-from rechannel.migration.link.starts import put_back
 from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule
@@ -63,8 +65,8 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
+from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import Signer
-from rechannel.wire.store import Author
 from unit.daemon import fakes
 from unit.daemon.fakes import APP, CONFIG, NOW, QUERY, SIGNER, VERIFIER, FakeClock, FakeStore, World, controller
 
@@ -459,16 +461,16 @@ def test_status_top_and_history_show_what_there_is(writes: Any) -> None:
     json.dumps(document, allow_nan=False)
     console = Console(record=True, width=120, file=io.StringIO())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli_tables, "new_console", lambda: console)
-        cli_tables.status(document, clock())
+        patch.setattr(tables, "new_console", lambda: console)
+        tables.status(document, clock())
     for row in document["applications"]:
-        for part in cli_top.application(row):
+        for part in top.application(row):
             console.print(part)
     assert "\x1b[2J" not in console.export_text(styles=False)
-    reader = cli_history.Reader(store, clock)  # type: ignore[arg-type]
+    reader = history.Reader(store, clock)  # type: ignore[arg-type]
     for entry in reader.first(100):
         json.dumps(entry, allow_nan=False)
-        assert "\x1b" not in cli_tables.history_line(entry)
+        assert "\x1b" not in tables.history_line(entry)
 
 
 def test_an_application_whose_name_is_no_key_does_not_hide_the_history_of_others() -> None:
@@ -476,7 +478,7 @@ def test_an_application_whose_name_is_no_key_does_not_hide_the_history_of_others
     store.append(keys.DECISIONS, "", sealed(DECISION, "a/b"))
     store.append(keys.JOURNAL, APP, sealed(LINE))
     store.seen_application("../..", NOW)
-    found = cli_history.Reader(store, clock).first(10)  # type: ignore[arg-type]
+    found = history.Reader(store, clock).first(10)  # type: ignore[arg-type]
     assert [(entry["type"], entry["application"]) for entry in found] == [("decision", "a/b"), ("move", APP)]
 
 
@@ -491,7 +493,7 @@ def test_names_are_only_ever_shown(name: str) -> None:
     [row] = cli_status.collect(store, CONFIG, clock(), details=True)["applications"]  # type: ignore[arg-type]
     assert row["executors"][0]["executor"] == name
     console = Console(record=True, width=120, file=io.StringIO())
-    for part in cli_top.application(row):
+    for part in top.application(row):
         console.print(part)
     assert not {"\x1b", "\x9b", "\u202e"} & set(console.export_text(styles=False))
 

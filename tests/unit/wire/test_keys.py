@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.wire import capacity, keys
-from rechannel.wire.trimming import Trimming
+from rechannel.wire import keys
+from rechannel.wire.redis import capacity
+from rechannel.wire.redis.trimming import Trimming
 
 
 def test_the_page_shows_the_table():

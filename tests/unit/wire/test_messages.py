@@ -21,8 +21,8 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
+from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys
-from rechannel.wire.store import Author
 
 WINDOW = AgentWindow(
     node="n1",

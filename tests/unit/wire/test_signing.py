@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.wire.messages import DesiredPlacement, Envelope
+from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys, public_keys
-from rechannel.wire.store import Author
 
 
 @pytest.fixture

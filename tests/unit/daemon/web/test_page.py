@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from rechannel.daemon.view import ControllerView, DecisionView, ExecutorView, LoopView, PartitionView, Role
-from rechannel.daemon.web import bounds, rendering, routes, sample
-from rechannel.daemon.web.document import VERSION, document
+from rechannel.daemon.view.model import ControllerView, DecisionView, ExecutorView, LoopView, PartitionView, Role
+from rechannel.daemon.web import limits, rendering, routes, sample
+from rechannel.daemon.web.view_model import VERSION, document
 from rechannel.wire.messages import MoveView, Refusal
 
 NOW = 1_800_000_000.0
@@ -182,9 +182,9 @@ def test_a_large_and_hostile_cluster_stays_bounded():
 def test_one_executor_with_everything_shows_its_hottest_partitions():
     (application,) = document(large(1, 10_000), NOW)["applications"]
     (group,) = application["nodes"][0]["executors"][0]["groups"]
-    assert len(group["cells"]) == bounds.CELLS
-    assert group["left_out"] == 10_000 - bounds.CELLS
-    assert min(cell["partition"] for cell in group["cells"]) == 10_000 - bounds.CELLS
+    assert len(group["cells"]) == limits.CELLS
+    assert group["left_out"] == 10_000 - limits.CELLS
+    assert min(cell["partition"] for cell in group["cells"]) == 10_000 - limits.CELLS
 
 
 def test_what_is_empty_is_said_in_words():

@@ -1,0 +1,142 @@
+"""The command ``acl``: users in Redis that may do what their part needs, and nothing else (`wire.keys` says what)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+
+import click
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.doctor import security
+from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.keys import Role, commands, patterns
+from rechannel.wire.redis.acl import Made
+from rechannel.wire.redis.store import Store
+
+SHORTEST_PASSWORD = 16
+_WHERE = {
+    Role.LINK: "where the drivers run",
+    Role.CONTROLLER: "on every machine with a controller",
+    Role.VIEWER: "for those who look",
+    Role.OPERATOR: "for those who give orders",
+}
+
+
+def user_of(cluster: str, role: Role, name: str = "") -> str:
+    """Return the name of the Redis user of a role; ``name`` tells several of one role apart."""
+    return "-".join(part for part in ("rechannel", cluster, role, name) if part)
+
+
+def rules_of(cluster: str, role: Role, name: str, password: str) -> list[str]:
+    """Return the ACL rules of a user. Raises KeyNameError for an impossible name."""
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    return ["reset", "on", f"#{digest}", *patterns(role, cluster, name), *commands(role)]
+
+
+def add(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
+    """Make the user of a role, with the password of the file or a new one that is written there."""
+    role = Role(part)
+    if role is Role.AGENT and not name:
+        raise CommandError(Exit.USAGE, "an agent's user is one node's: name the node")
+    cluster = settings.cluster.name
+    user = user_of(cluster, role, name)
+    path = Path(password_file or f"{user}.password")
+    rules_of(cluster, role, name, "")  # a name that cannot be: before a file is written
+    password, new = _password(path, named=bool(password_file))
+    rules = rules_of(cluster, role, name, password)
+    line = " ".join(["user", user, *rules])
+    made = None if only_print else _made(settings, user, rules)
+    if as_json:
+        click.echo(json.dumps({"user": user, "password_file": str(path), "acl": line, **_document(made)}))
+    if made is None:
+        if not as_json:
+            click.echo(line)
+        if not new:
+            click.echo(f"note: the password is that of {path}, which was there already", err=True)
+        return
+    if not as_json:
+        where = f"on {name}" if role is Role.AGENT else _WHERE[role]
+        kept = "written to" if new else "that of the file which was there already,"
+        click.echo(f"Redis has the user {user}; its password is {kept} {path}")
+        click.echo(f'{where}, bring that file there and set redis.username = "{user}" and redis.password_file')
+        _tell(made, line)
+    for sentence in security.redis_notes(settings):
+        click.echo(f"note: {sentence}", err=True)
+
+
+def _made(settings: Settings, user: str, rules: list[str]) -> list[Made]:
+    store = Store(settings.redis, settings.cluster.name)
+    try:
+        return store.set_user(user, rules)
+    finally:
+        store.close()
+
+
+def _document(made: list[Made] | None) -> dict[str, object]:
+    if made is None:
+        return {"lasting": None, "servers": []}
+    return {"lasting": all(one.lasting for one in made), "servers": [dataclasses.asdict(one) for one in made]}
+
+
+def _tell(made: list[Made], line: str) -> None:
+    """Say on which servers the user is, and what is left to be done on the others."""
+    there = [one for one in made if not one.problem]
+    if len(there) > 1:
+        click.echo(f"it is on the master, and on the replicas {', '.join(one.server for one in there[1:])}")
+    forgetful = [one.server for one in there if not one.lasting]
+    if forgetful:
+        click.echo(
+            f"{', '.join(forgetful)}: this Redis keeps no ACL file and forgets the user when it restarts; put into its "
+            "configuration the line below"
+        )
+    for one in made:
+        if one.problem:
+            click.echo(
+                f"NOT on {one.server} ({one.problem}): Redis does not replicate users, so this part would be locked "
+                "out after a fail-over to it; run this again, or put into its configuration the line below (`--print` "
+                "shows it at any time)"
+            )
+    if forgetful or len(there) < len(made):
+        click.echo(line)
+
+
+def _password(path: Path, *, named: bool) -> tuple[str, bool]:
+    """Read the password, or write a new one that only its owner can read; says whether it is new.
+
+    A file that nobody ``named`` and that somebody else put there is refused: he would know the password.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        if not named and path.lstat().st_uid != os.geteuid():
+            raise CommandError(
+                Exit.REFUSED,
+                f"{path} is there already and belongs to somebody else, who may know that password; name it with "
+                "--password-file if it is meant, or go to another directory",
+            ) from None
+        return _known_password(path), False
+    except OSError as error:
+        raise CommandError(Exit.REFUSED, f"--password-file: {path} cannot be written ({error.strerror})") from error
+    password = secrets.token_urlsafe(32)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(password + "\n")
+    return password, True
+
+
+def _known_password(path: Path) -> str:
+    try:
+        password = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(Exit.REFUSED, f"--password-file: {path} cannot be read") from error
+    if len(password) < SHORTEST_PASSWORD or password.split() != [password]:
+        raise CommandError(
+            Exit.REFUSED,
+            f"--password-file: {path} must hold one word of {SHORTEST_PASSWORD} characters or more; "
+            "remove it to have a new one made",
+        )
+    return password

@@ -1,0 +1,381 @@
+"""The command line ``rechannel``: shows, asks the leading controller, starts the daemons. It plans nothing itself.
+
+Exit codes (also of the controller's replies):
+
+==== ==================================================================
+0    done
+1    the request is wrong, or a law refuses it
+2    wrong usage of the command line
+3    nothing to do, or the gate or the cool-down says no
+4    not ready: the figures a decision needs are not there yet; of doctor: something failed
+5    Redis cannot be reached, or refuses
+6    no controller answered
+7    the configuration is wrong
+8    a controller took the order up and lost the lead; history says how far it came
+130  interrupted
+==== ==================================================================
+
+With ``--json`` exactly one JSON document is on standard output (for ``history --follow`` and ``drain --follow``, one a
+line); on an error it is ``{"error": sentence, "code": number}``, for a configuration with its ``mistakes`` too. The
+sentence always goes to standard error too.
+
+Nothing heavy is imported here: each command imports what it needs, so that ``--help`` is quick everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rechannel import __version__
+from rechannel.daemon.cli import orders
+from rechannel.daemon.cli.explain import explain
+from rechannel.daemon.cli.options import (
+    application_option,
+    config_option,
+    guarded,
+    json_lines_option,
+    json_option,
+    log_source,
+    reread_on_hangup,
+    settings_of,
+    stop_on_signals,
+    verbose_option,
+)
+from rechannel.daemon.cli.submit import submit
+from rechannel.wire.exit_codes import EXIT_WORDS
+
+if TYPE_CHECKING:
+    from rechannel.conf.settings import Settings
+
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {words}" for code, words in EXIT_WORDS.items())
+_EPILOG += "\n  130  interrupted"
+#: what the overview says of each command; its own help says more
+OVERVIEW = {
+    "Look": {
+        "status": "Controller, executors, queries, moves",
+        "top": "The same live, with partitions",
+        "history": "Decisions, moves, and what came of them",
+        "explain": "One decision with all its numbers",
+        "plan": "What would be moved now, and why",
+    },
+    "Order": {
+        "rebalance": "Rebalance now, with --apply",
+        "apply": "Do what a saved plan says, now or later",
+        "cancel": "Let a saved plan wait no longer",
+        "rollback": "Move back what a decision moved",
+        "drain": "Empty a node",
+        "undrain": "Let a drained node hold state again",
+        "stop": "End the running migration",
+        "pause": "Begin nothing, hold what runs",
+        "resume": "End the pause",
+    },
+    "Set up": {
+        "doctor": "What keeps it from working, and the cure",
+        "config": "Check, show, prepare the configuration",
+        "acl": "A Redis user for each part",
+        "policies": "Policies and their parameters",
+        "simulate": "Compare policies; no cluster is asked",
+    },
+    "Run": {
+        "submit": "spark-submit, with Rechannel attached",
+        "controller": "The controller, until told to stop",
+        "agent": "The monitor of this node",
+    },
+}
+
+
+class _Grouped(click.Group):
+    """Its help lists the commands by what they are for."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        for title, commands in OVERVIEW.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
+
+
+@click.group(cls=_Grouped, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rechannel")
+def main() -> None:
+    """Rechannel: moves stateful partitions of running PySpark streaming queries to where they run best."""
+
+
+for _command in orders.COMMANDS:
+    main.add_command(_command)
+main.add_command(explain)
+main.add_command(submit)
+
+
+@main.command()
+@config_option
+@click.option("--node", metavar="NAME", default="", help="The host name this node's executors carry in Spark.")
+@guarded
+def agent(config: str | None, node: str) -> None:
+    """Run the monitor of this node until it is told to stop."""
+    import dataclasses
+
+    from rechannel.daemon import log
+    from rechannel.monitors.node.agent import run_agent
+
+    def settings() -> Settings:
+        found = settings_of(config)
+        return dataclasses.replace(found, agent=dataclasses.replace(found.agent, node=node)) if node else found
+
+    given = settings()
+    log.set_up()
+    log_source(config)
+    run_agent(given, stop=stop_on_signals(), reread=reread_on_hangup(settings))
+
+
+@main.command()
+@config_option
+@guarded
+def controller(config: str | None) -> None:
+    """Run the controller: lead or stand by, decide, and follow migrations, until it is told to stop."""
+    from rechannel.daemon import log
+    from rechannel.daemon.service import run_controller
+
+    settings = settings_of(config)
+    log.set_up()
+    log_source(config)
+    run_controller(settings, stop_on_signals(), reread=reread_on_hangup(lambda: settings_of(config)))
+
+
+@main.command()
+@config_option
+@application_option
+@click.option("--query", metavar="ID|NAME", default="", help="Only this query.")
+@click.option("--node", metavar="NAME", default="", help="Only the executors of this node.")
+@click.option("--partitions", is_flag=True, help="Also every partition: CPU, rows, state, snapshot lag.")
+@verbose_option
+@json_option
+@guarded
+def status(
+    config: str | None, application: str, query: str, node: str, partitions: bool, verbose: bool, as_json: bool
+) -> None:
+    """Show the controller, the executors with their load, the queries, and moves under way."""
+    from rechannel.daemon.cli import status as cli_status
+
+    cli_status.run(
+        settings_of(config),
+        application=application,
+        query=query,
+        node=node,
+        partitions=partitions,
+        verbose=verbose,
+        as_json=as_json,
+    )
+
+
+@main.command()
+@config_option
+@application_option
+@click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--once", is_flag=True, help="Show it once and end.")
+@guarded
+def top(config: str | None, application: str, every: float, once: bool) -> None:
+    """Watch executors, partitions, hot streams and moves live, until interrupted."""
+    from rechannel.daemon.cli import top as cli_top
+
+    cli_top.run(settings_of(config), stop_on_signals(), application=application, every=every, once=once)
+
+
+@main.command()
+@config_option
+@application_option
+@click.option("--query", metavar="ID|NAME", default="", help="Only moves of this query, and decisions that touch it.")
+@click.option("--trigger", metavar="NAME", default="", help="Only decisions made because of it: timeout, operator, …")
+@click.option("--outcome", metavar="NAME", default="", help="Only decisions that ended so: applied, refused, gate, …")
+@click.option("--since", metavar="TIME", default="", help="Only what is newer: 90m, 2h, 3d, 2026-03-01 or with 10:00.")
+@click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Newest entries shown.")
+@click.option("--follow", is_flag=True, help="Go on showing what happens until interrupted.")
+@json_lines_option
+@guarded
+def history(
+    config: str | None,
+    application: str,
+    query: str,
+    trigger: str,
+    outcome: str,
+    since: str,
+    limit: int,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Show decisions, who asked for them and why, and the steps of their moves, oldest first."""
+    from rechannel.daemon.cli import history as cli_history
+
+    wanted = cli_history.Wanted(trigger, outcome, cli_history.moment(since))
+    stop = stop_on_signals() if follow else None
+    cli_history.run(
+        settings_of(config),
+        application=application,
+        query=query,
+        limit=limit,
+        as_json=as_json,
+        follow_until=stop,
+        wanted=wanted,
+    )
+
+
+@main.command()
+@json_option
+@guarded
+def policies(as_json: bool) -> None:
+    """Show the policies, their parameters, and the scenarios they can be tried on."""
+    from rechannel.daemon.cli import simulate as cli_simulate
+
+    cli_simulate.policies(as_json=as_json)
+
+
+@main.command()
+@click.option("--policy", metavar="NAME[,NAME...]|all", default="all", show_default=True, help="Which to compare.")
+@click.option(
+    "--workload", metavar="FILE|GENERATOR", required=True, help="A scenario, or what makes one: random-dag:seed=3."
+)
+@click.option("--set", "settings", metavar="POLICY.PARAMETER=VALUE", multiple=True, help="May be given several times.")
+@click.option("--save", metavar="FILE", default="", help="Write the scenario there as JSON, over what is there.")
+@json_option
+@guarded
+def simulate(policy: str, workload: str, settings: tuple[str, ...], save: str, as_json: bool) -> None:
+    """Compare what policies would make of a scenario; no cluster is asked."""
+    from rechannel.daemon.cli import simulate as cli_simulate
+
+    cli_simulate.simulate(policy=policy, workload=workload, settings=settings, save=save, as_json=as_json)
+
+
+@main.command()
+@config_option
+@click.option(
+    "--conf",
+    "spark_conf",
+    type=click.Path(dir_okay=False),
+    default="",
+    help="Check this file of Spark settings (spark-defaults.conf) alone, before a start.",
+)
+@json_option
+@guarded
+def doctor(config: str | None, spark_conf: str, as_json: bool) -> int:
+    """Look for what keeps Rechannel from doing its work here, and say the cure; changes nothing.
+
+    Ends with 0 where nothing failed: warnings do not count.
+    """
+    from rechannel.daemon.cli import doctor as cli_doctor
+
+    return cli_doctor.run(config, spark_conf=spark_conf, as_json=as_json)
+
+
+@main.group()
+def config() -> None:
+    """Check, show and prepare the configuration."""
+
+
+@config.command("check")
+@config_option
+@json_option
+@guarded
+def config_check(config: str | None, as_json: bool) -> None:
+    """Say whether the configuration can be used, with every mistake, also in the files that it names."""
+    from rechannel.daemon.cli import config as cli_config
+
+    cli_config.check(config, as_json=as_json)
+
+
+@config.command("show")
+@config_option
+@json_option
+@guarded
+def config_show(config: str | None, as_json: bool) -> None:
+    """Show what is in force as a TOML file: each setting, where its value comes from, unit, bounds and reason."""
+    from rechannel.daemon.cli import config as cli_config
+
+    cli_config.show(config, as_json=as_json)
+
+
+@config.command("init")
+@click.argument("file", type=click.Path(dir_okay=False), default="rechannel.toml")
+@json_option
+@guarded
+def config_init(file: str, as_json: bool) -> None:
+    """Write a commented configuration to FILE, all of it at its defaults; never over what is there."""
+    from rechannel.daemon.cli import config as cli_config
+
+    cli_config.init(file, as_json=as_json)
+
+
+@config.command("reference")
+@guarded
+def config_reference() -> None:
+    """Print the table of all settings in Markdown, as it stands in docs/configuration.md."""
+    from rechannel.conf.reference import markdown
+
+    click.echo(markdown(), nl=False)
+
+
+@config.command("keys")
+@click.argument("directory", type=click.Path(file_okay=False))
+@click.option("--rotate", is_flag=True, help="Make the next key, and let signing.pub trust both; says what is next.")
+@click.option("--retire", is_flag=True, help="Let signing.pub trust the key in use alone; it must be the newest.")
+@click.option("--force", is_flag=True, help="With --retire: even if the key in use is not the newest.")
+@json_option
+@guarded
+def config_keys(directory: str, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
+    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for drivers and them."""
+    from rechannel.daemon.cli import config as cli_config
+
+    cli_config.keys(directory, rotate=rotate, retire=retire, force=force, as_json=as_json)
+
+
+@main.group()
+def acl() -> None:
+    """Give each part its own user in Redis, with no more rights than it needs."""
+
+
+def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    file = click.option(
+        "--password-file",
+        type=click.Path(dir_okay=False),
+        default="",
+        help="Where the user's password is, or is to be written. [default: <USER>.password here]",
+    )
+    only_print = click.option("--print", "only_print", is_flag=True, help="Only print the line for Redis' ACL file.")
+    return file(only_print(json_option(command)))
+
+
+@acl.command("add-node")
+@config_option
+@click.argument("node")
+@_acl_options
+@guarded
+def acl_add_node(config: str | None, node: str, password_file: str, only_print: bool, as_json: bool) -> None:
+    """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing else.
+
+    Asks Redis with the user of the configuration, which needs the right to use ACL SETUSER.
+    """
+    from rechannel.daemon.cli import acl as cli_acl
+
+    cli_acl.add(settings_of(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
+
+
+@acl.command("add-role")
+@config_option
+@click.argument("role", type=click.Choice(["agent", "link", "controller", "viewer", "operator"]))
+@click.argument("name", default="")
+@_acl_options
+@guarded
+def acl_add_role(config: str | None, role: str, name: str, password_file: str, only_print: bool, as_json: bool) -> None:
+    """Make a Redis user of a ROLE: it can do what that part needs and nothing else.
+
+    A NAME makes several of one role, each with a password of its own: a link's for one application, an operator's for
+    one person. An agent's is its node.
+    """
+    from rechannel.daemon.cli import acl as cli_acl
+
+    cli_acl.add(settings_of(config), role, name, password_file, only_print=only_print, as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()

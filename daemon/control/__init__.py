@@ -1,0 +1,1 @@
+"""The control loop of the leading controller, and all of its state."""

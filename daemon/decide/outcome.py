@@ -1,0 +1,185 @@
+"""What became of a migration: its batches before, meanwhile and once settled, beside what was predicted.
+
+Pure. Everything is read off the decision, the journal and the batch reports. A batch in which a partition landed is one
+of the migration; those after a query's last landing are settled, and the median of the first few of them is held
+against the batch that was predicted. Load times are those of single tasks: the first one on the target against the
+same partition's usual one there, for as many rows.
+
+A migration has *regressed* when a settled batch is longer than predicted by more than ``migration.rollback_limit`` and
+longer than before by more than ``gate.min_gain`` (smaller differences are noise); what landed only in part is held
+against the batches before alone. A query is *not judged* where its load changed meanwhile, where it was started anew,
+or where too few batches came; nothing is where the executors changed or an operator stopped it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.model.query_model import busy_seconds
+from rechannel.migration.moves import MoveState, Reason
+from rechannel.wire.display_names import count, query_name
+from rechannel.wire.messages import BatchReport, Decision, MigrationOutcome, MoveTransition, TaskRow
+
+KEPT, REGRESSED, NOT_JUDGED = "kept", "regressed", "not-judged"
+
+_PATIENCE = 600.0  # seconds after the last landing in which enough batches, and the journal's lines, have to come
+_LOAD_CHANGED = 0.2  # share by which a batch's rows may differ from those of before
+
+
+def measure(
+    decision: Decision,
+    journal: Sequence[MoveTransition],
+    batches: Sequence[BatchReport],
+    runs: Mapping[str, str],
+    executors: Collection[str],
+    settings: Settings,
+    now: float,
+) -> MigrationOutcome | None:
+    """Return the outcome of a migration that is over, None while its queries have not settled yet.
+
+    ``journal`` may hold other decisions' lines too; ``runs`` (query -> run) and ``executors`` are those of now.
+    """
+    lines = [line for line in journal if line.decision == decision.decision]
+    landings = {line.move: line for line in lines if line.after == MoveState.DRAINED}
+    given_up = {line.move: line for line in lines if line.after == MoveState.ABANDONED and line.move not in landings}
+    need = settings.migration.settle_batches
+    names = sorted({line.query for line in landings.values()})
+    queries = [_Query(name, decision, list(landings.values()), batches, runs, need) for name in names]
+    last = max((line.at for line in landings.values()), default=decision.at)
+    untold = len(landings) + len(given_up) < len(decision.moves)  # released while idle, or the line is on its way
+    if (untold or any(query.short for query in queries)) and now - last < _PATIENCE:
+        return None
+    doubts = {query.name: doubt for query in queries if (doubt := query.doubt())}
+    judged = [query for query in queries if query.name not in doubts]
+    if not landings:
+        verdict, why = NOT_JUDGED, "no partition landed"
+    elif any(line.reason == Reason.SUPERSEDED for line in given_up.values()):
+        verdict, why = NOT_JUDGED, "it was ended before all had landed"
+    elif {load.executor for load in decision.executors} != set(executors):
+        verdict, why = NOT_JUDGED, "the executors changed meanwhile"
+    elif not judged:
+        verdict, why = NOT_JUDGED, next(iter(doubts.values()))
+    else:
+        verdict, why = _judged(decision, judged, settings, whole=not given_up)
+    # Both by the driver's clock: the controller's may differ.
+    total = last - min(line.at for line in lines) if landings else 0.0
+    return MigrationOutcome(
+        decision=decision.decision,
+        at=now,
+        landed=len(landings),
+        abandoned=len(given_up),
+        total=total,
+        batch_before={query.name: query.usual for query in queries if query.usual > 0},
+        peak={query.name: query.peak for query in queries if query.peak > 0},
+        batch_after={query.name: query.after for query in queries if query.settled},
+        loads=[load for query in queries for load in query.loads()],
+        verdict=verdict,
+        sentence=_sentence(decision, verdict, why, len(landings), total, queries),
+        predicted=decision.price,
+    )
+
+
+class _Query:
+    """One query's batches, sorted out: those that partitions landed in, and the first ones after them."""
+
+    def __init__(
+        self,
+        name: str,
+        decision: Decision,
+        landings: Sequence[MoveTransition],
+        batches: Sequence[BatchReport],
+        runs: Mapping[str, str],
+        need: int,
+    ) -> None:
+        own = sorted((batch for batch in batches if batch.query == name), key=lambda batch: batch.batch)
+        self.name = name
+        self.shown = query_name(name, decision.names.get(name, ""))
+        self._need = need
+        self._same_run = runs.get(name, "") == decision.runs.get(name, "")
+        self._sizes = {move.move: move.bytes for move in decision.moves}
+        self._landings = [line for line in landings if line.query == name]
+        landed_in = {line.batch for line in self._landings}
+        self._last = max(landed_in)
+        self._moving = [batch for batch in own if batch.batch in landed_in]
+        self.settled = [batch for batch in own if batch.batch > self._last][:need] if self._same_run else []
+        price = decision.price
+        self.usual, self._rows = price.usual.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
+
+    @property
+    def short(self) -> bool:
+        """Whether batches are still to come that say more."""
+        return self._same_run and len(self.settled) < self._need
+
+    @property
+    def peak(self) -> float:
+        """Seconds of the longest batch in which a partition landed, 0 if none was seen."""
+        return max((batch.seconds for batch in self._moving), default=0.0)
+
+    @property
+    def after(self) -> float:
+        """Median seconds of the first settled batches."""
+        return float(statistics.median(batch.seconds for batch in self.settled)) if self.settled else 0.0
+
+    def doubt(self) -> str:
+        """Say why its batches cannot be compared, "" where they can."""
+        if not self._same_run:
+            return f"{self.shown} has ended or was started again meanwhile"
+        if self.short:
+            return f"{self.shown} had {count(len(self.settled), 'batch')} since, {self._need} are needed"
+        if self.usual <= 0 or self.settled[0].batch > self._last + self._need:
+            return f"the batches of {self.shown} from around the migration are not known any more"
+        rows = statistics.median(batch.input_rows for batch in self.settled)
+        if abs(rows - self._rows) > _LOAD_CHANGED * max(self._rows, 1):
+            return f"the rows of a batch of {self.shown} changed meanwhile: {self._rows:,.0f} → {rows:,.0f}"
+        return ""
+
+    def loads(self) -> list[tuple[float, float]]:
+        """Bytes and added seconds of each landing whose task was seen, and usual tasks on the target after it."""
+        found = []
+        settled = [_tasks(batch) for batch in self.settled]
+        moving = {batch.batch: _tasks(batch) for batch in self._moving}
+        for line in self._landings:
+            unit = line.stage, line.partition
+            first = moving.get(line.batch, {}).get(unit)
+            later = [task for batch in settled if (task := batch.get(unit)) and task.executor == line.target]
+            if first is None or first.executor != line.target or not later:
+                continue
+            rows = statistics.median(task.rows_in for task in later)
+            usual = statistics.median(busy_seconds(task) for task in later)
+            more = max(1.0, first.rows_in / rows) if rows > 0 else 1.0
+            found.append((self._sizes.get(line.move, 0.0), busy_seconds(first) - usual * more))
+        return found
+
+
+def _tasks(batch: BatchReport) -> dict[tuple[int, int], TaskRow]:
+    rows = ((run.stateful, task) for run in batch.stages if run.stateful >= 0 for task in run.tasks)
+    return {(stage, task.partition): task for stage, task in sorted(rows, key=lambda item: item[1].finish)}
+
+
+def _judged(decision: Decision, queries: Sequence[_Query], settings: Settings, *, whole: bool) -> tuple[str, str]:
+    predicted = decision.price.batch_after if decision.price and whole else {}
+    limit, noise = settings.migration.rollback_limit, settings.gate.min_gain
+    for query in queries:
+        wanted = predicted.get(query.name, query.usual)
+        if query.after > wanted * (1 + limit) and query.after > query.usual * (1 + noise):
+            return REGRESSED, f"batches of {query.shown} last {query.after / wanted - 1:.0%} longer than predicted"
+    return KEPT, ""
+
+
+def _sentence(decision: Decision, verdict: str, why: str, landed: int, total: float, queries: Sequence[_Query]) -> str:
+    price = decision.price
+    said = f"{landed} of {count(len(decision.moves), 'move')} landed in {total:.1f} s"
+    said += f" (predicted {price.total:.1f})" if price else ""
+    for query in queries:
+        if not query.settled:
+            continue
+        name = query.name
+        said += f"; batch of {query.shown} {query.usual:.2f} → {query.after:.2f} s"
+        said += f" (predicted {price.batch_after[name]:.2f})" if price and name in price.batch_after else ""
+        if query.peak:
+            said += f", at most {query.peak:.2f} s meanwhile"
+            said += f" (predicted {price.peak[name]:.2f})" if price and name in price.peak else ""
+    word = {KEPT: "", REGRESSED: "regressed: ", NOT_JUDGED: "not judged: "}[verdict]
+    return f"{word}{why + '; ' if why else ''}{said}"

@@ -1,0 +1,96 @@
+"""Which policy decides, with which parameters, and what is wrong with what the configuration says of policies.
+
+A parameter is, later wins: the policy's own default; what follows from the gate and the migration settings, where the
+policy has a parameter of that name; what stands under ``[policies.NAME]``; and for a drain, that nothing moves which
+does not have to leave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from rechannel.conf.parser import known_are
+from rechannel.conf.settings import Settings
+from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.registry import POLICIES
+
+DRAIN = "drain"  # the trigger of decisions that empty drained nodes
+ROLLBACK = "rollback"  # the trigger of decisions to move back
+SAVED_PLAN = "saved plan"  # stands where the policy does, of a decision that none made
+_NONE = "none"  # TOML has no word for no value
+
+
+def policy_for(trigger: str, settings: Settings) -> str:
+    """Return the name of the policy that decides where nobody asks for another one."""
+    return settings.reschedule.drain_policy if trigger == DRAIN else settings.reschedule.policy
+
+
+def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> dict[str, object]:
+    """Return what a policy is to be asked with."""
+    hints, gate = _hints(policy), settings.gate
+    derived: dict[str, object] = {
+        "max_moves": settings.migration.max_moves,
+        "min_step": gate.min_step,
+        "limit": gate.max_utilization,
+        "move_seconds": gate.move_cost,
+        "load_rate": gate.load_rate,
+        "horizon": gate.horizon,
+    }
+    chosen = {name: value for name, value in derived.items() if name in hints}
+    chosen |= {name: _read(hints.get(name), value) for name, value in settings.policies.get(policy, {}).items()}
+    return chosen | ({"max_moves": 0} if drain and "max_moves" in hints else {})
+
+
+def unknown_policy(name: str) -> str:
+    """Say that no policy has that name, and which there are."""
+    return f"no policy is called {name!r}; {known_are(name, sorted(POLICIES))}"
+
+
+def mistakes(settings: Settings) -> list[str]:
+    """Return what is wrong with the policies' names and parameters: each with its field and the cure."""
+    found = [
+        f"reschedule.{field}: {unknown_policy(name)}"
+        for field in ("policy", "drain_policy")
+        if (name := getattr(settings.reschedule, field)) not in POLICIES
+    ]
+    for policy, given in settings.policies.items():
+        if policy in POLICIES:
+            found += _wrong(policy, given, settings)
+        else:
+            found.append(f"[policies.{policy}]: {unknown_policy(policy)}")
+    return found
+
+
+def _wrong(policy: str, given: Any, settings: Settings) -> list[str]:
+    made, hints = POLICIES[policy].parameters, _hints(policy)
+    found = []
+    for name, value in given.items():
+        where = f"policies.{policy}.{name}"
+        if name not in hints:
+            found.append(f"{where}: no such parameter; {known_are(name, hints)}")
+            continue
+        try:
+            made(**{name: _read(hints[name], value)})
+        except ModelError as error:
+            found.append(f"{where}: {str(error).removeprefix(f'{name}: ')}")
+    if not found:
+        try:
+            made(**parameters_for(policy, settings))
+        except ModelError as error:  # each is well, but not all together
+            found.append(f"[policies.{policy}]: {error}")
+    return found
+
+
+def _hints(policy: str) -> dict[str, Any]:
+    """Parameter -> its type; nothing where no policy has that name."""
+    if policy not in POLICIES:
+        return {}
+    made = POLICIES[policy].parameters
+    hints = get_type_hints(made)
+    return {field.name: hints[field.name] for field in dataclasses.fields(made)}
+
+
+def _read(hint: Any, value: object) -> object:
+    return None if value == _NONE and NoneType in get_args(hint) else value

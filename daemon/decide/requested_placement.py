@@ -1,0 +1,177 @@
+"""Placements that no policy proposes: that of a saved plan, and back to where the partitions were.
+
+Pure. Both are checked against what is so now: a plan is good for the executors and the runs it was made for and no
+others, and a partition that is elsewhere by now stays there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from rechannel.daemon.model.snapshot import Snapshot
+from rechannel.policies.model.cluster import UNPLACED
+from rechannel.policies.model.placement import Placement
+from rechannel.wire.display_names import query_name
+from rechannel.wire.messages import Decision, DesiredMove, MigrationPrice, Refusal
+
+FORMAT = 1
+
+
+class PlanFileError(ValueError):
+    """A saved plan that cannot be read; says which field and why."""
+
+
+class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition to bring from ``source`` to ``target``, executor ids both."""
+
+    query: str
+    stage: int
+    partition: int
+    source: str
+    target: str
+
+
+class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan in a file. ``executors``: id -> host of all the application had; ``runs``: query -> run."""
+
+    format: int
+    cluster: str
+    application: str
+    decision: str
+    at: float
+    executors: dict[str, str]
+    runs: dict[str, str]
+    moves: list[PlannedMove]
+    sentence: str = ""
+    price: MigrationPrice | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A placement that is asked for. ``undoes``: the decision whose partitions go back where they were, if any."""
+
+    placement: Placement
+    notes: tuple[str, ...] = ()
+    undoes: str = ""
+
+
+def to_save(decision: Decision, cluster: str, application: str) -> SavedPlan:
+    """Return what `from_plan` needs to make a decision true later."""
+    return SavedPlan(
+        format=FORMAT,
+        cluster=cluster,
+        application=application,
+        decision=decision.decision,
+        at=decision.at,
+        executors={load.executor: load.node for load in decision.executors},
+        runs=decision.runs,
+        moves=[
+            PlannedMove(query=it.query, stage=it.stage, partition=it.partition, source=it.source, target=it.target)
+            for it in decision.moves
+        ],
+        sentence=decision.sentence,
+        price=decision.price,
+    )
+
+
+def read_plan(text: str | bytes, cluster: str) -> SavedPlan:
+    """Read a saved plan; PlanFileError where it is none, or another cluster's."""
+    try:
+        plan = msgspec.json.decode(text, type=SavedPlan)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanFileError(f"not a plan of `rechannel plan --save`: {error}") from error
+    if plan.format != FORMAT:
+        raise PlanFileError(f"format: {plan.format}; this release reads {FORMAT}: make the plan anew")
+    if plan.cluster != cluster:
+        raise PlanFileError(f"cluster: the plan is for {plan.cluster!r}, this is {cluster!r}")
+    if not plan.moves:
+        raise PlanFileError("moves: the plan has none")
+    return plan
+
+
+def from_plan(plan: SavedPlan, snapshot: Snapshot) -> Wish | Refusal:
+    """What a saved plan asks for now, or why it is expired."""
+    here = dict(zip(snapshot.cluster.executors, snapshot.cluster.nodes, strict=True))
+    changed = [
+        *(f"{_named(executor, plan.executors)} left" for executor in sorted(plan.executors.keys() - here.keys())),
+        *(f"{_named(executor, here)} joined" for executor in sorted(here.keys() - plan.executors.keys())),
+    ]
+    if changed:
+        return _expired(plan, f"executor {', '.join(changed)} since")
+    for query in sorted({move.query for move in plan.moves}):
+        state = snapshot.queries.get(query)
+        if state is None:
+            return _expired(plan, f"query {query_name(query)} does not run any more")
+        if state.run != plan.runs.get(query):
+            return _expired(plan, f"query {query_name(query, state.name)} was started again since")
+    return _asked(plan.moves, snapshot, (), f"saved plan {plan.decision}")
+
+
+def back(decision: Decision, snapshot: Snapshot) -> Wish | Refusal:
+    """The partitions that a decision moved, back on the executors they were on; those that can be."""
+    moves = [
+        PlannedMove(
+            query=move.query, stage=move.stage, partition=move.partition, source=move.target, target=move.source
+        )
+        for move in decision.moves
+    ]
+    usable = {
+        name
+        for name, available in zip(snapshot.cluster.executors, snapshot.cluster.available, strict=True)
+        if available
+    }
+    gone = sorted({move.target for move in moves if move.target not in usable})
+    left = [move for move in moves if move.target in usable]
+    notes = [f"{len(moves) - len(left)} of {len(moves)} stay: executor {', '.join(gone) or '?'} may hold nothing"]
+    found = _asked(left, snapshot, notes if gone else (), f"rollback of {decision.decision}", decision.decision)
+    if isinstance(found, Wish) and found.placement == snapshot.placement:
+        why = (
+            f"none of the {len(moves)} partitions that {decision.decision} moved can go back: {'; '.join(found.notes)}"
+        )
+        return Refusal(law="rollback", reach="plan", detail=why)
+    return found
+
+
+def _asked(
+    moves: Iterable[PlannedMove | DesiredMove], snapshot: Snapshot, notes: Sequence[str], what: str, undoes: str = ""
+) -> Wish | Refusal:
+    keys = {unit: key for key, unit in snapshot.stages.items()}
+    placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
+    names = snapshot.cluster.executors
+    there = elsewhere = gone = 0
+    for move in moves:
+        key = keys.get((move.query, move.stage))
+        if undoes and (key is None or not 0 <= move.partition < len(placement[key])):
+            gone += 1
+            continue
+        if key is None or not 0 <= move.partition < len(placement[key]):
+            unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
+            return Refusal(law="stores-unknown", reach="plan", detail=f"{what}: {unit} is not known now")
+        index = int(placement[key][move.partition])
+        now = names[index] if index != UNPLACED else ""
+        if now == move.target:
+            there += 1
+        elif now != move.source:
+            elsewhere += 1
+        elif (target := snapshot.cluster.index_of(move.target)) == UNPLACED:
+            detail = f"{what}: its target executor {move.target} is not known"
+            return Refusal(law="target", reach="plan", detail=detail)
+        else:
+            placement[key][move.partition] = target
+    said = [*([what] if not undoes else []), *notes]
+    said += [f"{there} are there already"] if there else []
+    said += [f"{gone} are of queries that cannot be moved now"] if gone else []
+    said += [f"{elsewhere} are elsewhere by now and stay"] if elsewhere else []
+    return Wish(Placement(placement), tuple(said), undoes)
+
+
+def _named(executor: str, hosts: dict[str, str]) -> str:
+    return f"{executor} ({hosts[executor]})"
+
+
+def _expired(plan: SavedPlan, why: str) -> Refusal:
+    detail = f"saved plan {plan.decision} is expired: {why}; make a new one with `rechannel plan --save`"
+    return Refusal(law="plan-expired", reach="plan", detail=detail)

@@ -1,0 +1,1 @@
+"""Scheduled jobs: back-off, health, watchdog, plans that take long."""

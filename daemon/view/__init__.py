@@ -1,0 +1,1 @@
+"""What the controller shows of itself: status, metrics, HTTP."""

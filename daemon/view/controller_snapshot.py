@@ -1,0 +1,53 @@
+"""What a controller knows at one moment, copied out from under its lock for those who show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rechannel.daemon.control.leadership import Lead
+from rechannel.daemon.control.migrations import Migrations
+from rechannel.daemon.model.collector import Collector, Facts
+from rechannel.daemon.view.model import MigrationView, Role
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The messages about every application that reports, who leads, and what runs. ``holder``: of the lease.
+
+    ``rejected``: unreadable or impossible messages that were passed over.
+    """
+
+    facts: tuple[Facts, ...]
+    migrations: tuple[MigrationView, ...]
+    role: Role
+    name: str
+    holder: str
+    epoch: int
+    paused: bool
+    rejected: int
+
+
+def role_of(lead: Lead) -> Role:
+    """Return what a controller does at this moment; takes no lock and asks nobody."""
+    if lead.holds():
+        return Role.LEADING
+    return Role.STANDING_BY if lead.holder not in ("", lead.name) else Role.STARTING
+
+
+def look(collector: Collector, lead: Lead, migrations: Migrations, rejected: int) -> Seen:
+    """Read what is new from Redis and copy the rest; may raise StoreError. The controller's lock has to be held."""
+    facts = [collector.gather(name) for name in collector.refresh()]
+    running = [
+        MigrationView(
+            application=migration.application,
+            decision=migration.decision,
+            begun=migration.begun,
+            moves=len(migration.desired.moves),
+            landed=migration.landed,
+            abandoned=migration.abandoned,
+            sentence=migration.sentence(),
+        )
+        for migration in migrations.running.values()
+    ]
+    found = tuple(item for item in facts if item is not None)
+    return Seen(found, tuple(running), role_of(lead), lead.name, lead.holder, lead.epoch, lead.paused, rejected)

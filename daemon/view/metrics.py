@@ -1,0 +1,310 @@
+"""The controller's figures for Prometheus: every metric in one table, made from a view and from what was counted.
+
+Gauges come from the newest `ControllerView` alone, so what is gone from it has no series any more. Labels name
+applications, nodes, executors and queries, never partitions or moves: the cluster does not bound how many those are. No
+label is called ``job`` or ``instance``: Prometheus gives those itself.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from rechannel.daemon.decide.outcome import KEPT, NOT_JUDGED, REGRESSED
+from rechannel.daemon.jobs.health import Loops
+from rechannel.daemon.view.counters import Counted, Counts
+from rechannel.daemon.view.model import ApplicationView, ControllerView, LoopView, Role
+from rechannel.migration.moves import UNSETTLED, MoveState, Reason
+from rechannel.wire.metric_table import Definition, Values
+
+_APPLICATION = ("application",)
+_EXECUTOR = ("application", "node", "executor")
+_QUERY = ("application", "query", "name")
+_LOOP = ("loop",)
+_DRAINS = ("draining", "releasing", "empty", "released")
+
+BUILD = Definition("rechannel_build_info", "1; the labels say what runs", ("version", "python"))
+LEADS = Definition("rechannel_controller_leads", "1 while this controller holds the lease and leads")
+STANDS_BY = Definition("rechannel_controller_stands_by", "1 while another controller leads")
+EPOCH = Definition("rechannel_controller_epoch", "Number of the lead; it rises with every change of leader")
+VIEW_AT = Definition(
+    "rechannel_controller_view_timestamp_seconds",
+    "When the figures below were read from Redis; 0 before the first time",
+)
+REDIS_UP = Definition("rechannel_controller_redis_up", "1 if the last view could be read from Redis")
+REDIS_TRIP = Definition("rechannel_controller_redis_round_trip_seconds", "One question to Redis; none while it is away")
+REDIS_FAILED = Definition("rechannel_controller_redis_failures_total", "Runs of a job that Redis made fail", _LOOP)
+REJECTED = Definition(
+    "rechannel_controller_rejected_messages_total", "Unreadable or impossible messages that were passed over"
+)
+REQUESTS = Definition(
+    "rechannel_controller_requests_total",
+    "Requests of operators and viewers that were answered; `outcome` is the exit code's name",
+    ("verb", "outcome"),
+)
+LOOP_RUNS = Definition("rechannel_controller_loop_runs_total", "Runs of a job that ended, well or not", _LOOP)
+LOOP_FAILED = Definition(
+    "rechannel_controller_loop_failures_total", "Runs of a job that failed by a defect, not by Redis", _LOOP
+)
+LOOP_BUSY = Definition("rechannel_controller_loop_busy_seconds_total", "Time a job has taken in all its runs", _LOOP)
+LOOP_DURATION = Definition("rechannel_controller_loop_duration_seconds", "How long the last run of a job took", _LOOP)
+LOOP_LAG = Definition(
+    "rechannel_controller_loop_lag_seconds",
+    "By how much the last run of a job began later than its interval asks",
+    _LOOP,
+)
+LOOP_INTERVAL = Definition("rechannel_controller_loop_interval_seconds", "How often a job is to run", _LOOP)
+LOOP_ENDED = Definition(
+    "rechannel_controller_loop_last_end_timestamp_seconds",
+    "When a job ended last; before it first did, when the controller began with it",
+    _LOOP,
+)
+LEFT_OUT = Definition("rechannel_controller_series_left_out", "Series that this answer has no room for")
+
+PAUSED = Definition("rechannel_paused", "1 while everything is paused")
+APPLIES = Definition("rechannel_applies", "1 if the leader acts on its decisions (mode apply), 0 if it only observes")
+NEXT_DECISION = Definition("rechannel_next_decision_timestamp_seconds", "When the leader decides next by time")
+DECISIONS = Definition(
+    "rechannel_decisions_total",
+    "Decisions of this controller; `outcome` is applied, planned, refused or not-ready",
+    ("outcome", "reason", "trigger"),
+)
+DECIDED_AT = Definition("rechannel_decision_timestamp_seconds", "When an application was decided on last", _APPLICATION)
+GAIN = Definition(
+    "rechannel_decision_gain_seconds", "Predicted gain of the last decision over `gate.horizon`", _APPLICATION
+)
+COST = Definition("rechannel_decision_cost_seconds", "Predicted cost of the last decision", _APPLICATION)
+RUNNING = Definition("rechannel_migrations_running", "Migrations under way; only the leader has any")
+MIGRATIONS = Definition(
+    "rechannel_migrations_total",
+    "Migrations whose outcome is known; `verdict` is kept, regressed or not-judged",
+    ("verdict",),
+)
+MIGRATION_BATCH = Definition(
+    "rechannel_migration_batch_seconds",
+    "A query's batch by the last migration whose outcome is known: at its `peak` while partitions moved or `settled` "
+    "afterwards, `predicted` or `measured`",
+    (*_QUERY, "moment", "source"),
+)
+IN_FLIGHT = Definition("rechannel_moves_in_flight", "Moves that are not settled, by how far they are", ("state",))
+MOVES = Definition(
+    "rechannel_moves_total",
+    "Moves that came to a state in which they need no further batch while this controller led; a move that is drained "
+    "is killed later, and counts in both",
+    ("state", "reason"),
+)
+DRAINS = Definition("rechannel_drains", "Nodes that are to hold no state, by how far that is", ("state",))
+OVERDUE = Definition("rechannel_drains_overdue", "Nodes whose drain has passed its deadline and still hold state")
+
+WINDOW_AGE = Definition(
+    "rechannel_node_window_age_seconds",
+    "Time since the newest window of a node's agent ended; none without any",
+    ("node",),
+)
+NODE_FRESH = Definition(
+    "rechannel_node_fresh", "1 if all executors of a node have fresh figures of its agent", ("node",)
+)
+
+APPLICATION = Definition(
+    "rechannel_application_info", "1; an application whose link reports", ("application", "name", "spark_version")
+)
+READY = Definition("rechannel_application_ready", "1 if a decision could be made now", _APPLICATION)
+COVERAGE = Definition(
+    "rechannel_application_coverage_ratio", "Share of its executors with fresh figures of their agents", _APPLICATION
+)
+SHUFFLES = Definition(
+    "rechannel_application_shuffles_seen_ratio",
+    "Share of the shuffle outputs of the last batches whose stream sizes agents reported",
+    _APPLICATION,
+)
+PROBLEMS = Definition("rechannel_application_problems", "Problems that its link complains of", _APPLICATION)
+FAILED_TASKS = Definition(
+    "rechannel_link_failed_tasks_total", "Failed task attempts, since the link was attached", _APPLICATION
+)
+LANDED = Definition("rechannel_link_landed_moves_total", "Moves that landed, by the link's own count", _APPLICATION)
+MISSED = Definition(
+    "rechannel_link_missed_batches_total", "Batches that missed a partition they were to move", _APPLICATION
+)
+ABANDONED = Definition("rechannel_link_abandoned_moves_total", "Moves given up, by the link's own count", _APPLICATION)
+DRIFTED = Definition(
+    "rechannel_link_drifted_partitions_total", "Times Spark ran a partition elsewhere though nobody asked", _APPLICATION
+)
+LINK_REJECTED = Definition(
+    "rechannel_link_rejected_messages_total", "Messages the link refused to obey or could not read", _APPLICATION
+)
+
+UTILIZATION = Definition(
+    "rechannel_executor_utilization_ratio", "Utilization of an executor, as a share of its cores", _EXECUTOR
+)
+PARTITIONS = Definition("rechannel_executor_partitions", "Stateful partitions that an executor holds", _EXECUTOR)
+CORES = Definition("rechannel_executor_cores", "Cores of an executor", _EXECUTOR)
+ARRIVAL = Definition("rechannel_executor_arrival_rows_per_second", "Rows that come to an executor", _EXECUTOR)
+SERVICE = Definition("rechannel_executor_service_rows_per_second", "Rows that an executor could take", _EXECUTOR)
+SPEED = Definition("rechannel_executor_speed_ratio", "Speed of an executor; 1 is usual", _EXECUTOR)
+
+BATCH = Definition("rechannel_query_batch_seconds", "Mean duration of a query's last batches", _QUERY)
+BATCH_RATE = Definition("rechannel_query_batches_per_second", "How often a query's batches start", _QUERY)
+ACTIVE = Definition("rechannel_query_active", "1 while the query runs", _QUERY)
+MOVABLE = Definition("rechannel_query_movable", "1 if its partitions can be moved, 0 if it has a problem", _QUERY)
+SNAPSHOT_LAG = Definition(
+    "rechannel_query_snapshot_lag_batches",
+    "Batches that the newest snapshot of its worst partition lies behind; none where Spark does not tell",
+    _QUERY,
+)
+
+TABLE = tuple(value for value in list(globals().values()) if isinstance(value, Definition))
+
+# Counters that alerts watch are told as 0 before the first is counted: a series that begins at 15 has increased by
+# nothing, as far as Prometheus can see.
+_VERDICTS = (KEPT, REGRESSED, NOT_JUDGED)
+_SETTLED: dict[MoveState, tuple[Reason, ...]] = {
+    MoveState.DRAINED: (Reason.LANDED,),
+    MoveState.RELEASED_IDLE: (Reason.NO_BATCH,),
+    MoveState.KILLED: (Reason.CLOSED, Reason.EXECUTOR_GONE, Reason.PRESUMED, Reason.RUN_ENDED),
+    MoveState.ABANDONED: (
+        Reason.ALREADY_THERE,
+        Reason.DEADLINE,
+        Reason.EXPIRED,
+        Reason.RUN_ENDED,
+        Reason.STORES_UNKNOWN,
+        Reason.SUPERSEDED,
+        Reason.TARGET_GONE,
+    ),
+}
+
+_LINK = (
+    (FAILED_TASKS, "failed_tasks"),
+    (LANDED, "landed"),
+    (MISSED, "missed"),
+    (ABANDONED, "abandoned"),
+    (DRIFTED, "drifted"),
+    (LINK_REJECTED, "rejected_messages"),
+)
+
+
+class ControllerMetrics(Collector):
+    """Answers Prometheus from the newest view, from the records of the jobs and from what was counted."""
+
+    def __init__(self, take: Callable[[], ControllerView], loops: Loops, counts: Counts) -> None:
+        self._take = take
+        self._loops = loops
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every figure; Prometheus' client calls this."""
+        view = self._take()
+        values = Values(TABLE, view.cluster)
+        values.set(BUILD, 1, view.version, platform.python_version())
+        _controller(values, view)
+        for loop in self._loops.read():
+            _loop(values, loop)
+        for state, reasons in _SETTLED.items():
+            for reason in reasons:
+                values.set(MOVES, 0, state, reason)
+        for verdict in _VERDICTS:
+            values.set(MIGRATIONS, 0, verdict)
+        for kind, item in (
+            (Counted.DECISIONS, DECISIONS),
+            (Counted.MOVES, MOVES),
+            (Counted.MIGRATIONS, MIGRATIONS),
+            (Counted.REQUESTS, REQUESTS),
+        ):
+            for sort, count in self._counts.read(kind).items():
+                values.set(item, count, *sort)
+        for node in view.nodes:
+            values.set(WINDOW_AGE, node.window_age, node.node)
+            values.set(NODE_FRESH, node.fresh, node.node)
+        for application in view.applications:
+            _application(values, application)
+            _decided(values, view, application)
+        values.set(LEFT_OUT, values.left_out)
+        yield from values.families()
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metrics without their values, so that registering asks for none."""
+        yield from Values(TABLE, "").families()
+
+
+def _controller(values: Values, view: ControllerView) -> None:
+    values.set(LEADS, view.role is Role.LEADING)
+    values.set(STANDS_BY, view.role is Role.STANDING_BY)
+    values.set(EPOCH, view.epoch)
+    values.set(VIEW_AT, view.read_at)
+    values.set(REDIS_UP, view.redis_up)
+    values.set(REDIS_TRIP, view.redis_round_trip)
+    values.set(REJECTED, view.rejected_messages)
+    values.set(PAUSED, view.paused)
+    values.set(APPLIES, view.mode == "apply")
+    values.set(NEXT_DECISION, view.next_decision or None)
+    values.set(RUNNING, len(view.migrations))
+    flying = [move.state for application in view.applications for move in application.moves]
+    for unsettled in sorted(UNSETTLED):
+        values.set(IN_FLIGHT, flying.count(unsettled), unsettled)
+    for state in _DRAINS:
+        values.set(DRAINS, sum(drain.state == state for drain in view.drains), state)
+    values.set(OVERDUE, sum(drain.overdue and drain.state == "draining" for drain in view.drains))
+
+
+def _loop(values: Values, loop: LoopView) -> None:
+    values.set(LOOP_RUNS, loop.runs, loop.job)
+    values.set(LOOP_FAILED, loop.failed, loop.job)
+    values.set(REDIS_FAILED, loop.redis_failed, loop.job)
+    values.set(LOOP_BUSY, loop.busy, loop.job)
+    values.set(LOOP_INTERVAL, loop.every, loop.job)
+    values.set(LOOP_ENDED, loop.ended or loop.since or None, loop.job)  # a job that never ended is stuck as well
+    if loop.ended:
+        values.set(LOOP_DURATION, loop.duration, loop.job)
+    if loop.began:
+        values.set(LOOP_LAG, loop.lag, loop.job)
+
+
+def _application(values: Values, view: ApplicationView) -> None:
+    name = view.application
+    values.set(APPLICATION, 1, name, view.name, view.spark_version)
+    values.set(READY, view.ready, name)
+    values.set(COVERAGE, view.coverage, name)
+    values.set(SHUFFLES, view.shuffles_seen, name)
+    values.set(PROBLEMS, len(view.problems), name)
+    for item, counter in _LINK:
+        values.set(item, view.counters.get(counter), name)
+    for executor in view.executors:
+        labels = name, executor.node, executor.executor
+        values.set(UTILIZATION, executor.utilization, *labels)
+        values.set(PARTITIONS, executor.partitions, *labels)
+        values.set(CORES, executor.cores, *labels)
+        values.set(ARRIVAL, executor.arrival_rate, *labels)
+        values.set(SERVICE, executor.service_rate, *labels)
+        values.set(SPEED, executor.speed, *labels)
+    for query in view.queries:
+        labels = name, query.query, query.name
+        values.set(BATCH, query.batch_seconds, *labels)
+        values.set(BATCH_RATE, query.batches_per_second, *labels)
+        values.set(ACTIVE, query.active, *labels)
+        values.set(MOVABLE, not query.problem, *labels)
+        values.set(SNAPSHOT_LAG, query.snapshot_lag, *labels)
+
+
+def _decided(values: Values, view: ControllerView, application: ApplicationView) -> None:
+    name = application.application
+    last = view.last_decision(name)
+    if last is not None:
+        values.set(DECIDED_AT, last.decision.at, name)
+        values.set(GAIN, last.decision.gain, name)
+        values.set(COST, last.decision.cost, name)
+    found = (known.outcome for known in view.decisions if known.application == name)
+    outcome = next((known for known in found if known is not None), None)
+    if outcome is None:
+        return
+    price = outcome.predicted
+    told = (
+        ("peak", "measured", outcome.peak),
+        ("settled", "measured", outcome.batch_after),
+        ("peak", "predicted", price.peak if price else {}),
+        ("settled", "predicted", price.batch_after if price else {}),
+    )
+    for query in application.queries:
+        for moment, source, seconds in told:
+            values.set(MIGRATION_BATCH, seconds.get(query.query), name, query.query, query.name, moment, source)

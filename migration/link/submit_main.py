@@ -1,0 +1,182 @@
+"""What `rechannel submit` gives to spark-submit as the main file: runs a PySpark script and attaches its sessions.
+
+``python runner.py SCRIPT [ARGUMENTS]`` runs the script as Python itself would: its own ``sys.argv``, ``__main__``,
+``sys.path[0]``, exit code and tracebacks; its threads and exit handlers find all that as the script left it. Every
+session that is created, by a late thread too, is given to `rechannel.attach` before the script has it. All sessions of
+one application share one link; it ends itself when Python does, after the script's threads.
+
+Only the standard library is imported here: where Rechannel or what it needs is missing in the driver's Python, it is
+taken from the one that runs `rechannel submit`, and where that cannot be either, it is said once and the script runs as
+without it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+LENT = "RECHANNEL_LENT"  # the cache tag of the Python that runs `rechannel submit`, and the directories of its packages
+STRICT = "RECHANNEL_STRICT"  # set: a script that cannot be attached ends
+_USAGE = 2
+
+
+class Attacher:
+    """Attaches sessions, and says once what went wrong. ``attach`` is `rechannel.attach` unless given.
+
+    ``strict``: what goes wrong ends the script.
+    """
+
+    def __init__(self, attach: Callable[[Any], Any] | None = None, *, strict: bool = False) -> None:
+        self._attach = attach
+        self._strict = strict
+        self._said = False
+        self._inside = threading.local()
+
+    def join(self, session: Any) -> None:
+        """Attach a session; whatever goes wrong, the script goes on unless it is to be strict."""
+        try:
+            if self._attach is None:
+                self._attach = _attach_of_rechannel()
+            self._attach(session)
+        except Exception as error:  # noqa: BLE001  the user's script must never notice
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Say that there is no link; ends the script if it is to be strict."""
+        what = "as --strict asks, the script ends" if self._strict else "the script runs as without it"
+        self.say(f"not attached, {what}: {error or type(error).__name__}")
+        if self._strict:
+            raise SystemExit(1)
+
+    def say(self, sentence: str) -> None:
+        """Say a sentence on standard error, the first one only."""
+        if not self._said:
+            self._said = True
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # the script may have closed it
+                print(f"rechannel: {sentence}", file=sys.stderr, flush=True)
+
+    def watch(self, session_class: Any) -> None:
+        """See every session that is made of this class or its builder from now on."""
+        builder = session_class.Builder
+        get_or_create, initialize = builder.getOrCreate, session_class.__init__
+        inside = self._inside
+
+        @functools.wraps(get_or_create)
+        def getting(*arguments: Any, **keywords: Any) -> Any:
+            before, inside.builder = getattr(inside, "builder", False), True
+            try:
+                session = get_or_create(*arguments, **keywords)
+            finally:
+                inside.builder = before
+            self.join(session)
+            return session
+
+        @functools.wraps(initialize)
+        def initializing(session: Any, *arguments: Any, **keywords: Any) -> None:
+            initialize(session, *arguments, **keywords)
+            if not getattr(inside, "builder", False):  # the builder sets its options only after this
+                self.join(session)
+
+        builder.getOrCreate, session_class.__init__ = getting, initializing
+
+
+def run(script: str, arguments: list[str]) -> None:
+    """Run a script as ``__main__``, which it stays; what it raises comes out as it is.
+
+    `runpy.run_path` would take ``__main__`` away again at the script's last line, under its threads and exit handlers.
+    """
+    sys.argv[:] = [script, *arguments]
+    directory = str(Path(script).resolve().parent)
+    if sys.flags.safe_path:
+        pass  # Python was told to leave the script's directory out
+    elif sys.path and _is_ours(sys.path[0]):
+        sys.path[0] = directory
+    else:
+        sys.path.insert(0, directory)
+    code = compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+    main_module = ModuleType("__main__")
+    vars(main_module).update(__file__=script, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = main_module
+    exec(code, vars(main_module))  # noqa: S102  # nosec B102  it is the user's script
+
+
+def main() -> None:
+    """Run what the command line names."""
+    if len(sys.argv) < 2:
+        print("rechannel: usage: runner.py SCRIPT [ARGUMENTS]", file=sys.stderr)
+        sys.exit(_USAGE)
+    attacher = Attacher(strict=bool(os.environ.get(STRICT)))
+    try:
+        from pyspark.sql import SparkSession
+
+        attacher.watch(SparkSession)
+    except ImportError as error:
+        attacher.fail(error)
+    try:
+        run(sys.argv[1], sys.argv[2:])
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001  told as Python would, and the end all the same
+        # As Python itself does at the end of a script, without the frames of this file.
+        error.__traceback__ = _from_script(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+def _attach_of_rechannel() -> Callable[[Any], Any]:
+    try:
+        return _imported()
+    except ImportError as error:
+        _borrow(error)
+        return _imported()
+
+
+def _imported() -> Callable[[Any], Any]:
+    import rechannel
+    from rechannel.migration.link import log_output
+
+    attach = rechannel.attach
+    log_output.to_standard_error()
+    return functools.partial(attach, strict=True)  # what is wrong is said here, once
+
+
+def _borrow(missing: ImportError) -> None:
+    """Let what this Python lacks come from the packages of the one that runs `rechannel submit`; raises if it cannot.
+
+    They come last: whatever the script finds today, it still finds.
+    """
+    kind, *directories = os.environ.get(LENT, "").split(os.pathsep)
+    if not directories:
+        raise missing
+    if kind != sys.implementation.cache_tag:  # compiled packages fit one version only
+        raise ImportError(
+            f"{missing} for {sys.executable} ({sys.implementation.cache_tag}), and what `rechannel submit` runs on is "
+            f"{kind}; name a Python in PYSPARK_PYTHON that has Rechannel and what the script needs"
+        ) from missing
+    sys.path += [directory for directory in directories if directory not in sys.path]
+
+
+def _is_ours(directory: str) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(directory).resolve() == Path(__file__).resolve().parent
+    return False
+
+
+def _from_script(traceback: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames before the script's own; None where none is, as in a syntax error."""
+    found = traceback
+    while found is not None and found.tb_frame.f_code.co_filename == __file__:
+        found = found.tb_next
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The agent process on each node: processes, shuffle files, executors' logs, windows."""

@@ -1,0 +1,154 @@
+"""An executor's own word that it let go of a state store, read off its standard error.
+
+Spark 4.3 writes this after the provider's close, the same for the HDFS-backed and the RocksDB provider (INFO, logger
+``StateStore``)::
+
+    Closed StateStoreProviderId[ storeId=StateStoreId[ operatorId=0, partitionId=4, storeName=default ], queryRunId=… ]
+
+Its forerunners ("Queuing provider from task thread for maintenance and close …", "Closing …") only announce it and are
+no evidence. The text is looked for anywhere in a line, so plain text of any pattern and Spark's structured JSON layout
+both do. An executor that logs WARN and above gives no evidence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from rechannel.monitors.node import files
+from rechannel.monitors.node.processes import Executor
+from rechannel.wire.messages import ClosedStore
+
+PASS_BYTES = 256 * 2**10  # read from one log in one pass
+BACKLOG_BYTES = 16 * 2**20  # a log further ahead than this is given up to its end
+
+_CLOSED = re.compile(
+    rb"Closed StateStoreProviderId[\[(] ?(?:storeId=)?"
+    rb"StateStoreId\[ operatorId=(\d{1,9}), partitionId=(\d{1,9}), storeName=([^\r\n\],]{1,200}) \], ?"
+    rb"(?:queryRunId=)?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
+)
+
+
+@dataclass
+class _Log:
+    path: Path
+    descriptor: int
+    offset: int
+
+
+class ClosedStoreReader:
+    """Follows the logs of executors and reports the state stores they closed.
+
+    A log is followed from its end when first seen. Renamed logs are read to their end before the new one is begun,
+    truncated ones from the start.
+    """
+
+    def __init__(self, *, pass_bytes: int = PASS_BYTES, backlog_bytes: int = BACKLOG_BYTES) -> None:
+        self._pass_bytes = pass_bytes
+        self._backlog_bytes = backlog_bytes
+        self._logs: dict[tuple[int, float], _Log] = {}
+        self._refused: dict[tuple[int, float], str] = {}
+        self._skipped: Counter[str] = Counter()
+
+    def take_skipped(self) -> dict[str, int]:
+        """Return what could not be read since the last call, by reason; lasting reasons are named each time."""
+        skipped = self._skipped + Counter(self._refused.values())
+        self._skipped = Counter()
+        return dict(skipped)
+
+    def forget(self, alive: set[tuple[int, float]]) -> None:
+        """Close the logs of executors other than these (pid, start time)."""
+        for identity in [identity for identity in self._logs if identity not in alive]:
+            self._close(identity)
+        self._refused = {identity: reason for identity, reason in self._refused.items() if identity in alive}
+
+    def close(self) -> None:
+        """Close every log."""
+        self.forget(set())
+
+    def read(self, executor: Executor) -> list[ClosedStore]:
+        """Return the stores an executor said it closed since the last call."""
+        if executor.log is None:
+            return []
+        identity = (executor.pid, executor.started)
+        try:
+            log = self._logs.get(identity)
+            if log is None:
+                log = self._logs[identity] = _Log(executor.log, *files.open_regular(executor.log))
+                self._refused.pop(identity, None)
+                return []
+            data = self._next(identity, log)
+        except FileNotFoundError:
+            self._refused[identity] = f"executor {executor.executor}: no stderr in its working directory"
+            return []
+        except PermissionError:
+            self._refused[identity] = f"executor {executor.executor}: rights missing to read its log"
+            return []
+        except files.NotRegularError:
+            self._refused[identity] = f"executor {executor.executor}: its log is not a regular file"
+            self._close(identity)
+            return []
+        except OSError:
+            self._skipped["executor log unreadable"] += 1
+            self._close(identity)
+            return []
+        return [_store(executor, match) for match in _CLOSED.finditer(data)]
+
+    def _next(self, identity: tuple[int, float], log: _Log) -> bytes:
+        """Return the whole lines that were added, up to the bound."""
+        size = os.fstat(log.descriptor).st_size
+        if size < log.offset:
+            self._skipped["executor log truncated"] += 1
+            log.offset = 0
+        if size - log.offset > self._backlog_bytes:
+            self._skipped["executor log too fast: part left unread"] += 1
+            log.offset = size - self._pass_bytes
+        if size == log.offset:
+            self._follow(identity, log)
+            return b""
+        data = os.pread(log.descriptor, self._pass_bytes, log.offset)
+        end = data.rfind(b"\n") + 1
+        if end == 0 and len(data) == self._pass_bytes:
+            self._skipped["executor log line too long"] += 1
+            end = len(data)
+        if end == 0:
+            # An unfinished line; in a renamed log it never will be finished.
+            self._follow(identity, log)
+        log.offset += end
+        return data[:end]
+
+    def _follow(self, identity: tuple[int, float], log: _Log) -> None:
+        """Turn to the new file once the old one, renamed or deleted, is read."""
+        try:
+            there = os.stat(log.path, follow_symlinks=False)  # noqa: PTH116
+        except FileNotFoundError:
+            return  # deleted, or renamed a moment ago
+        here = os.fstat(log.descriptor)
+        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+            return
+        descriptor, _ = files.open_regular(log.path)
+        os.close(log.descriptor)
+        self._logs[identity] = _Log(log.path, descriptor, 0)
+
+    def _close(self, identity: tuple[int, float]) -> None:
+        log = self._logs.pop(identity, None)
+        if log is not None:
+            with contextlib.suppress(OSError):
+                os.close(log.descriptor)
+
+
+def _store(executor: Executor, match: re.Match[bytes]) -> ClosedStore:
+    operator, partition, store, run = (group.decode("utf-8", "replace") for group in match.groups())
+    return ClosedStore(
+        application=executor.application,
+        executor=executor.executor,
+        run=run,
+        operator=int(operator),
+        partition=int(partition),
+        store=store,
+        evidence="the executor's log: Closed StateStoreProviderId",
+    )

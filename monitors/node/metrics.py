@@ -1,0 +1,154 @@
+"""The agent's figures for Prometheus: the same windows that go to Redis, added up since the agent began."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from rechannel import __version__
+from rechannel.wire.messages import AgentWindow
+from rechannel.wire.metric_table import Definition, Values
+
+REASONS = 100  # a reason may name an executor: what comes beyond so many is counted together
+
+_EXECUTOR = ("application", "executor")
+_KIND = (*_EXECUTOR, "kind")
+
+BUILD = Definition("rechannel_agent_build_info", "1; the label says which release runs", ("version",))
+REDIS_UP = Definition("rechannel_agent_redis_up", "1 while Redis takes what the agent pushes")
+WAITING = Definition("rechannel_agent_waiting_messages", "Messages that wait to be pushed")
+WINDOWS = Definition("rechannel_agent_windows_total", "Windows closed")
+LAST_WINDOW = Definition("rechannel_agent_last_window_timestamp_seconds", "End of the last window")
+NODE_CPU = Definition("rechannel_agent_node_cpu_seconds_total", "CPU seconds of the whole node")
+NODE_MEMORY = Definition("rechannel_agent_node_memory_bytes", "Memory of the node")
+NODE_USED = Definition("rechannel_agent_node_memory_used_bytes", "Memory of the node in use")
+CPU = Definition(
+    "rechannel_agent_executor_cpu_seconds_total",
+    "CPU seconds of an executor's JVM (`kind` is `jvm`) and of its Python workers (`python`)",
+    _KIND,
+)
+MEMORY = Definition(
+    "rechannel_agent_executor_memory_bytes", "Resident memory of an executor's JVM and of its Python workers", _KIND
+)
+WORKERS = Definition("rechannel_agent_executor_python_workers", "Python workers of an executor", _EXECUTOR)
+SHUFFLED = Definition(
+    "rechannel_agent_shuffle_bytes_total", "Bytes that map tasks of an executor left for later stages", _EXECUTOR
+)
+OUTPUTS = Definition("rechannel_agent_map_outputs_total", "Map outputs of an executor that were read", _EXECUTOR)
+SKIPPED = Definition("rechannel_agent_skipped_total", "What was not measured, by reason", ("reason",))
+
+TABLE = (
+    BUILD,
+    REDIS_UP,
+    WAITING,
+    WINDOWS,
+    LAST_WINDOW,
+    NODE_CPU,
+    NODE_MEMORY,
+    NODE_USED,
+    CPU,
+    MEMORY,
+    WORKERS,
+    SHUFFLED,
+    OUTPUTS,
+    SKIPPED,
+)
+
+
+class EndpointError(RuntimeError):
+    """The endpoint cannot be opened where the settings want it."""
+
+
+class AgentMetrics(Collector):
+    """Takes windows in one thread, is scraped in another. Executors that are gone are forgotten with their figures."""
+
+    def __init__(self, waiting: Callable[[], int], reachable: Callable[[], bool], cluster: str) -> None:
+        self._cluster = cluster
+        self._waiting = waiting
+        self._reachable = reachable
+        self._lock = threading.Lock()
+        self._last: AgentWindow | None = None
+        self._windows = 0
+        self._node_cpu = 0.0
+        self._cpu: defaultdict[tuple[str, str, str], float] = defaultdict(float)  # the last is jvm or python
+        self._bytes: Counter[tuple[str, str]] = Counter()
+        self._outputs: Counter[tuple[str, str]] = Counter()
+        self._skipped: Counter[str] = Counter()
+
+    def add(self, window: AgentWindow) -> None:
+        """Take in a closed window."""
+        here = {(usage.application, usage.executor) for usage in window.executors}
+        with self._lock:
+            self._last = window
+            self._windows += 1
+            self._node_cpu += window.node_cpu
+            for usage in window.executors:
+                self._cpu[usage.application, usage.executor, "jvm"] += usage.jvm_cpu
+                self._cpu[usage.application, usage.executor, "python"] += usage.python_cpu
+            for row in window.streams:
+                self._outputs[row.application, row.executor] += 1
+                self._bytes[row.application, row.executor] += sum(row.sizes)
+            for reason, count in window.skipped.items():
+                known = reason in self._skipped or len(self._skipped) < REASONS
+                self._skipped[reason if known else "other reasons"] += count
+            for counter in (self._bytes, self._outputs):
+                for key in [key for key in counter if key not in here]:
+                    del counter[key]
+            for gone in [key for key in self._cpu if key[:2] not in here]:
+                del self._cpu[gone]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every figure; Prometheus' client calls this."""
+        with self._lock:
+            values = self._values()
+        yield from values.families()
+
+    def _values(self) -> Values:
+        last, values = self._last, Values(TABLE, self._cluster)
+        values.set(BUILD, 1, __version__)
+        values.set(REDIS_UP, self._reachable())
+        values.set(WAITING, self._waiting())
+        values.set(WINDOWS, self._windows)
+        values.set(NODE_CPU, self._node_cpu)
+        for reason, count in sorted(self._skipped.items()):
+            values.set(SKIPPED, count, reason)
+        if last is None:
+            return values
+        values.set(LAST_WINDOW, last.end)
+        values.set(NODE_MEMORY, last.memory_total)
+        values.set(NODE_USED, last.memory_used)
+        for usage in last.executors:
+            values.set(MEMORY, usage.jvm_rss, usage.application, usage.executor, "jvm")
+            values.set(MEMORY, usage.python_rss, usage.application, usage.executor, "python")
+            values.set(WORKERS, usage.python_workers, usage.application, usage.executor)
+        for cpu_key, seconds in sorted(self._cpu.items()):
+            values.set(CPU, seconds, *cpu_key)
+        for item, counter in ((SHUFFLED, self._bytes), (OUTPUTS, self._outputs)):
+            for key, count in sorted(counter.items()):
+                values.set(item, count, *key)
+        return values
+
+
+def serve(metrics: AgentMetrics, address: str) -> Callable[[], None]:
+    """Answer Prometheus at ``address``, which is host:port; returns what ends it. Raises EndpointError."""
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    host, _, port = address.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
+    except (OSError, ValueError, OverflowError) as error:
+        raise EndpointError(
+            f"agent.metrics: {address} cannot be opened ({error}); use a free host:port, or none"
+        ) from error
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join(5.0)
+
+    return end

@@ -1,0 +1,1 @@
+"""Spark's own event log: its files, its events, the task table."""

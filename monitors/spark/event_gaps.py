@@ -1,0 +1,75 @@
+"""Events that Spark's listener bus lost, told by comparing what was folded so far with Spark's own state. Pure.
+
+A bus queue drops events when it is full, and a listener that fails loses one. What the task table holds is then wrong
+for good: a job that never ends, an executor that never leaves. `EventGaps.missing` returns the events that bring it
+back into line. A difference counts once two comparisons in a row see it: events arrive some moments late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rechannel.monitors.spark import events
+from rechannel.monitors.spark.task_table import TaskTable
+
+Kind = Literal["executor added", "executor removed", "job started", "job ended", "query terminated", "batch committed"]
+Difference = tuple[Kind, str]
+
+
+@dataclass(frozen=True)
+class SparkState:
+    """Spark's own state at one moment. ``runs``: run -> query of all active streaming queries.
+
+    ``idle``: queries whose trigger is not active, of those that `TaskTable.uncommitted` names.
+    """
+
+    executors: frozenset[str]
+    jobs: frozenset[int]
+    runs: dict[str, str]
+    idle: frozenset[str] = frozenset()
+
+
+@dataclass
+class EventGaps:
+    """Compares a task table with Spark's state again and again. ``healed``: differences that were made good."""
+
+    table: TaskTable
+    healed: int = 0
+    _suspects: set[Difference] = field(default_factory=set)
+
+    def missing(self, state: SparkState) -> list[Difference]:
+        """Return the differences seen now and in the comparison before."""
+        differences = self._differences(state)
+        confirmed = differences & self._suspects
+        self._suspects = differences - confirmed
+        self.healed += len(confirmed)
+        return sorted(confirmed)
+
+    def _differences(self, state: SparkState) -> set[Difference]:
+        table = self.table
+        executors, jobs, runs = set(table.executors), table.jobs, table.runs
+        found: set[Difference] = set()
+        found |= {("executor added", name) for name in state.executors - executors}
+        found |= {("executor removed", name) for name in executors - state.executors}
+        found |= {("job started", str(job)) for job in state.jobs - jobs}
+        found |= {("job ended", str(job)) for job in jobs - state.jobs}
+        found |= {("query terminated", run) for run in runs.keys() - state.runs.keys()}
+        found |= {("batch committed", run) for run, query in table.uncommitted().items() if query in state.idle}
+        return found
+
+
+def healing_event(difference: Difference, table: TaskTable, now: float) -> events.Event | None:
+    """Return the event that was lost, where the table alone can tell; None where Spark has to be asked for it."""
+    kind, name = difference
+    match kind:
+        case "executor removed":
+            return events.ExecutorRemoved(name, "its event was lost", now)
+        case "job ended":
+            return events.JobEnded(int(name), True, now)
+        case "query terminated":
+            return events.QueryTerminated(table.runs[name], name)
+        case "batch committed":
+            query = table.runs[name]
+            return events.QueryProgressed(query, name, table.last_batch.get(query, -1), -1, 0.0)
+    return None

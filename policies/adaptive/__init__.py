@@ -1,0 +1,1 @@
+"""The default policy, and the search behind it."""

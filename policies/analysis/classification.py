@@ -1,0 +1,129 @@
+"""Which streams are worth keeping on one executor: high, mid and low volume.
+
+Source: DSC-Heron (dynamic scheduling by stream classification), its first algorithm: a stream is compared with the
+mean over all streams and with the mean absolute deviation from it (not the standard deviation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rechannel.policies.analysis.placement_cost import unit_executors
+from rechannel.policies.model.arrays import FloatArray, ModelError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import Edges
+from rechannel.policies.model.workload import Workload
+
+__all__ = ["Classification", "HotStream", "StreamClass", "classify", "high_cut", "high_edges", "hot_streams"]
+
+_ROUNDING = 1e-9  # relative: closer than this to a cut is a tie, and so mid
+
+
+class StreamClass(IntEnum):
+    """Class of a stream by its volume."""
+
+    LOW = 0
+    MID = 1
+    HIGH = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Classification:
+    """The class of each stream, and the mean, deviation and cuts it came from, in the unit of the volumes."""
+
+    classes: NDArray[np.int8]
+    mean: float
+    deviation: float
+    high_cut: float
+    low_cut: float
+
+
+@dataclass(frozen=True)
+class HotStream:
+    """One stream of class HIGH, in bytes per second; ``local`` where both its ends are on one executor."""
+
+    upstream: str
+    upstream_index: int
+    downstream: str
+    downstream_partition: int
+    volume: float
+    local: bool
+
+
+def classify(volumes: FloatArray) -> Classification:
+    """Class of each of n volumes, shape (n,), any unit.
+
+    HIGH lies above the mean by more than the mean absolute deviation, LOW below it by more than that, all others
+    are MID, and so are exact ties, which the paper's strict inequalities leave in no class. All equal: all MID.
+    Raises ``ModelError`` for negative or non-finite volumes.
+    """
+    volumes = np.asarray(volumes, dtype=np.float64)
+    if volumes.ndim != 1:
+        raise ModelError(f"volumes: expected 1 dimension, got {volumes.ndim}")
+    if not np.isfinite(volumes).all() or (volumes < 0).any():
+        raise ModelError("volumes: must be finite and not negative")
+    return _classify(volumes)
+
+
+def high_cut(workload: Workload) -> float:
+    """Bytes per second above which a stream is HIGH among the streams of all shuffles; infinity where none is.
+
+    A pair of entries that exchanges nothing is no stream and does not lower the mean.
+    """
+    known = [stream.summary() for stream in workload.streams]
+    count = sum(pairs for pairs, _ in known)
+    if not count:
+        return float("inf")
+    mean = sum(volume for _, volume in known) / count
+    # What lies above the mean is as much as what lies below it.
+    deviation = 2 * sum(stream.beyond(mean) for stream in workload.streams) / count
+    return mean + deviation + _ROUNDING * mean
+
+
+def high_edges(workload: Workload) -> tuple[Edges, ...]:
+    """For each shuffle of ``workload.streams`` its streams of class HIGH."""
+    cut = high_cut(workload)
+    return tuple(stream.above(cut) for stream in workload.streams)
+
+
+def hot_streams(
+    workload: Workload, placement: Placement, cluster: Cluster, limit: int | None = None
+) -> tuple[HotStream, ...]:
+    """The streams of class HIGH over all blocks, largest first, at most ``limit`` of them (None: all).
+
+    Equal volumes stand in the order of blocks, upstream and downstream index.
+    """
+    if limit is not None and limit < 0:
+        raise ModelError(f"limit: must not be negative, got {limit}")
+    placement.validate(cluster, workload)
+    ranked: list[tuple[float, int, int, int]] = []
+    for block, (ups, downs, volumes) in enumerate(high_edges(workload)):
+        best = np.argsort(-volumes, kind="stable")[:limit]
+        ranked.extend((-float(volumes[i]), block, int(ups[i]), int(downs[i])) for i in best)
+    ranked.sort()
+    return tuple(_record(workload, placement, cluster, *entry) for entry in ranked[:limit])
+
+
+def _record(
+    workload: Workload, placement: Placement, cluster: Cluster, negative: float, block: int, up: int, down: int
+) -> HotStream:
+    stream = workload.streams[block]
+    source = unit_executors(cluster, workload.stage(stream.upstream), placement)[up]
+    target = unit_executors(cluster, workload.stage(stream.downstream), placement)[down]
+    return HotStream(stream.upstream, up, stream.downstream, down, -negative, bool(source == target >= 0))
+
+
+def _classify(volumes: FloatArray) -> Classification:
+    mean = float(volumes.mean()) if volumes.size else 0.0
+    distance = np.abs(volumes - mean)
+    deviation = float(distance.mean()) if volumes.size else 0.0
+    far = distance > deviation + _ROUNDING * mean
+    classes = np.full(volumes.shape, StreamClass.MID, dtype=np.int8)
+    classes[far & (volumes > mean)] = StreamClass.HIGH
+    classes[far & (volumes < mean)] = StreamClass.LOW
+    return Classification(classes, mean, deviation, mean + deviation, mean - deviation)

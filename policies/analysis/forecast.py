@@ -1,0 +1,240 @@
+"""What each partition's load will be over the time a decision is made for, where the past shows that this can be told.
+
+The past is cut into equal slots, and what is wanted is the mean load of the next few slots. Two ways to tell stand
+beside the last value:
+
+* *trend*: an exponentially smoothed level with a damped trend (Holt; damped as Gardner and McKenzie, 1985);
+* *season*: what was one period ago, where a period is evident.
+
+Both are tried on the past first: at each earlier slot they tell the slots that followed, and their mean absolute error
+is scaled to the last value's (Hyndman and Koehler's MASE, over the same horizon). A way is used for a partition only
+where it was clearly better than the last value, and than the plain mean of the last slots: smoothing beats the last
+value on mere noise, and that is no drift. Everything else keeps its last value.
+
+Nothing is remembered between two calls: the same past always gives the same answer, whoever leads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rechannel.policies.model.arrays import FloatArray, ModelError
+
+__all__ = ["Method", "Outlook", "Rules", "look_ahead", "period_of", "slots_ahead"]
+
+_SINGLE = np.float32  # loads are not known to seven digits, and it takes half the time
+_Floats: TypeAlias = NDArray[np.float32]
+
+_SAMPLE = 256  # largest entries that say whether there is a period: looking at all of them would take too long
+_CYCLES = 3  # periods that must have been seen
+_EVIDENT = 0.5  # a period is evident where values a period apart differ by this share of what neighbors differ by
+_AT_ONCE = 16_384  # entries: what is worked on stays in the cache
+_NEWEST = 12  # comparisons that count: what was told well long ago says little, and takes time
+_FLAT = 8  # slots of the plain mean
+_FEWEST = 4  # slots before the first comparison: a trend of fewer is none
+
+
+class Method(IntEnum):
+    """How a partition's load is told."""
+
+    LAST = 0
+    TREND = 1
+    SEASON = 2
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How much a way must have shown before it is used.
+
+    ``level``, ``trend``: weights of what is new; ``damping``: what is left of the trend one slot on. ``comparisons``:
+    the least number of them; ``better``: the largest scaled error that counts as better; ``wins``: the least share of
+    comparisons that it won; ``most``: a forecast is at most so many times the largest value seen.
+    """
+
+    level: float = 0.5
+    trend: float = 0.3
+    damping: float = 0.9
+    comparisons: int = 8
+    better: float = 0.8
+    wins: float = 0.75
+    most: float = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """The load to be expected, and how well that was told in the past.
+
+    ``values``: mean over the next ``ahead`` slots, shape (n,); ``method``: a `Method` for each entry, (n,);
+    ``error``: the scaled error of the better way, used or not, (n,): below 1 it was better than the last value,
+    infinity where nothing was compared or the last value was never wrong. ``pooled``: the same over all entries
+    together, weighed by their load. ``period``: in slots, 0 where none is evident.
+    """
+
+    values: FloatArray
+    method: NDArray[np.int8]
+    error: FloatArray
+    pooled: float
+    comparisons: int
+    ahead: int
+    period: int = 0
+
+    @property
+    def used(self) -> int:
+        """How many entries are told otherwise than by their last value."""
+        return int(np.count_nonzero(self.method))
+
+
+def slots_ahead(slots: int, wanted: int) -> int:
+    """How many slots to look ahead: no more than a quarter of those seen, or too little of it could be compared."""
+    return max(1, min(wanted, slots // 4))
+
+
+def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Outlook:
+    """Tell the mean load of the next ``ahead`` slots of each entry.
+
+    ``past``: load by slot and entry, oldest first, shape (slots, n), finite and not negative.
+    """
+    past = np.ascontiguousarray(past, dtype=np.float64)
+    if past.ndim != 2 or not len(past):
+        raise ModelError(f"past: expected at least one slot of entries, got shape {past.shape}")
+    if ahead < 1:
+        raise ModelError(f"ahead: expected at least one slot, got {ahead}")
+    if past.size and not (past.min() >= 0 and past.max() < np.inf):
+        raise ModelError("past: loads must be finite and not negative")
+    rules = rules or Rules()
+    slots, entries = past.shape
+    values, method, error = past[-1].copy(), np.zeros(entries, np.int8), np.full(entries, np.inf)
+    comparisons = max(0, min(slots - ahead - _FEWEST + 1, _NEWEST))
+    if not entries or comparisons < max(1, rules.comparisons):
+        return Outlook(values, method, error, np.inf, comparisons, ahead)
+    period = period_of(past)
+    wrong = np.zeros((len(Method), 2))
+    for start in range(0, entries, _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        trial = _Trial(past[:, part].astype(_SINGLE), ahead, period, rules)
+        for way in trial.run():
+            trial.choose(way, values[part], method[part], error[part])
+            wrong[way] += trial.scores[way].miss.sum(), trial.scores[way].last_miss.sum()
+    ratios = [told / last for told, last in wrong if last > 0]
+    return Outlook(values, method, error, float(min(ratios, default=np.inf)), comparisons, ahead, period)
+
+
+def period_of(past: FloatArray) -> int:
+    """Slots of the period that the largest entries show, 0 where none is evident."""
+    longest = len(past) // _CYCLES
+    if longest < 2:
+        return 0
+    size = past.sum(axis=0)
+    chosen = past[:, np.argsort(size)[-_SAMPLE:]]
+    near = np.abs(np.diff(chosen, axis=0)).mean()
+    far = np.array([np.abs(chosen[lag:] - chosen[:-lag]).mean() for lag in range(2, longest + 1)])
+    if not far.min() < _EVIDENT * near:
+        return 0
+    # Twice a period is one too: the shortest of those that fit about equally well is meant.
+    return int(np.flatnonzero(far <= 1.2 * far.min())[0]) + 2
+
+
+class _Score:
+    """How wrong one way was, how wrong the last value and the plain mean were, and how often it was the better one."""
+
+    def __init__(self, entries: int) -> None:
+        self.miss, self.last_miss, self.flat_miss = np.zeros((3, entries), _SINGLE)
+        self.wins = np.zeros(entries, np.int32)
+        self.count = 0
+
+    def add(self, miss: _Floats, last_miss: _Floats, flat_miss: _Floats) -> None:
+        self.miss += miss
+        self.last_miss += last_miss
+        self.flat_miss += flat_miss
+        self.wins += miss < last_miss
+        self.count += 1
+
+
+class _Trial:
+    """Tries the ways on the past of some entries."""
+
+    def __init__(self, past: _Floats, ahead: int, period: int, rules: Rules) -> None:
+        self.past, self.ahead, self.period, self.rules = past, ahead, period, rules
+        slots, entries = past.shape
+        self.sums = np.zeros((slots + 1, entries), _SINGLE)  # of all slots before
+        for slot in range(slots):  # np.cumsum along this axis takes sixty times as long
+            np.add(self.sums[slot], past[slot], out=self.sums[slot + 1])
+        self.ceiling = rules.most * past.max(axis=0)
+        self.reach = _reach(rules.damping, ahead)
+        self.scores = {way: _Score(entries) for way in (Method.TREND, Method.SEASON)}
+        self.answers: dict[Method, _Floats] = {}
+
+    def run(self) -> list[Method]:
+        """Compare at each slot whose future is known; returns the ways that were compared often enough."""
+        slots, entries = self.past.shape
+        first = max(_FEWEST - 1, slots - self.ahead - _NEWEST)
+        level, trend, room = self.past[0].copy(), np.zeros(entries, _SINGLE), np.empty(entries, _SINGLE)
+        for slot in range(slots):
+            if slot:
+                _smooth(level, trend, self.past[slot], self.rules, room)
+            if first <= slot < slots - self.ahead:
+                self._compare(slot, level, trend)
+        self.answers[Method.TREND] = self._bounded(level + self.reach * trend)
+        if self.period:
+            self.answers[Method.SEASON] = _season(self.sums, slots, self.period, self.ahead)
+        return [way for way in self.answers if self.scores[way].count >= self.rules.comparisons]
+
+    def choose(self, way: Method, values: FloatArray, method: NDArray[np.int8], error: FloatArray) -> None:
+        """Take the way where it has shown enough and is the best so far; the arrays are written to."""
+        score, rules = self.scores[way], self.rules
+        scaled = np.full_like(error, np.inf)
+        np.divide(score.miss, score.last_miss, out=scaled, where=score.last_miss > 0)
+        good = (scaled <= rules.better) & (score.wins >= rules.wins * score.count) & (scaled < error)
+        if way is Method.TREND:  # a season of noise would not have been evident; a trend in noise may look so
+            good &= score.miss <= rules.better * score.flat_miss
+        values[good] = self.answers[way][good]
+        method[good] = way
+        np.minimum(error, scaled, out=error)
+
+    def _compare(self, slot: int, level: _Floats, trend: _Floats) -> None:
+        known = slot + 1
+        actual = (self.sums[known + self.ahead] - self.sums[known]) / self.ahead
+        last_miss = np.abs(self.past[slot] - actual)
+        since = max(0, known - _FLAT)
+        flat_miss = np.abs((self.sums[known] - self.sums[since]) / (known - since) - actual)
+        told = self._bounded(level + self.reach * trend)
+        self.scores[Method.TREND].add(np.abs(told - actual), last_miss, flat_miss)
+        if self.period and known >= self.period:
+            told = _season(self.sums, known, self.period, self.ahead)
+            self.scores[Method.SEASON].add(np.abs(told - actual), last_miss, flat_miss)
+
+    def _bounded(self, told: _Floats) -> _Floats:
+        np.maximum(told, 0.0, out=told)
+        np.minimum(told, self.ceiling, out=told)
+        return told
+
+
+def _smooth(level: _Floats, trend: _Floats, new: _Floats, rules: Rules, room: _Floats) -> None:
+    """Take one more slot into level and trend, in place; ``room`` is overwritten."""
+    trend *= rules.damping
+    np.add(level, trend, out=room)  # what was expected
+    np.subtract(new, room, out=room)
+    level += trend
+    level += rules.level * room
+    # The new trend is trend + b * (step of the level - trend), and that difference is a share of the surprise.
+    trend += rules.trend * rules.level * room
+
+
+def _reach(damping: float, ahead: int) -> float:
+    """How many times the trend the mean of the next slots lies above the level."""
+    sums = np.cumsum(damping ** np.arange(1, ahead + 1, dtype=np.float64))
+    return float(sums.mean())
+
+
+def _season(until: _Floats, slots: int, period: int, ahead: int) -> _Floats:
+    """Mean of the next slots if they are as those of one period ago; ``until`` are running sums of what was seen."""
+    whole, rest = divmod(ahead, period)
+    start = slots - period
+    total = whole * (until[slots] - until[start]) + (until[start + rest] - until[start])
+    mean: _Floats = np.divide(total, ahead, dtype=_SINGLE)
+    return mean

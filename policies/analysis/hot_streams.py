@@ -1,0 +1,66 @@
+"""Where the hot streams (class HIGH) of a stage's partitions have their other ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from rechannel.policies.analysis.classification import high_edges
+from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.workload import Stage, Workload
+
+__all__ = ["HotStreams"]
+
+_Ends = tuple[IntArray, IntArray, str | None, FloatArray, bool]
+
+
+class HotStreams:
+    """The hot streams of a workload, by the placeable stages at their ends."""
+
+    def __init__(self, workload: Workload) -> None:
+        # Own units, other ends (executors where no stage is named), bytes per second, whether they are received.
+        self._ends: dict[str, list[_Ends]] = {}
+        placeable = {stage.key for stage in workload.placeable}
+        for stream, (ups, downs, volumes) in zip(workload.streams, high_edges(workload), strict=True):
+            if not len(volumes):
+                continue
+            for own, other, units, others in (
+                (stream.upstream, stream.downstream, ups, downs),
+                (stream.downstream, stream.upstream, downs, ups),
+            ):
+                if own in placeable:
+                    key = other if other in placeable else None
+                    self._ends.setdefault(own, []).append((units, others, key, volumes, own == stream.downstream))
+
+    def near(
+        self, stage: Stage, at: Mapping[str, IntArray], executors: int, *, received: bool = False
+    ) -> Callable[[int], FloatArray] | None:
+        """For a unit of the stage: bytes per batch of its hot streams whose other end is on each executor, (E,).
+
+        ``at``: executors of the units of every placeable stage. ``received``: only what the unit receives. None where
+        the stage has no hot stream of the kind.
+        """
+        ends = [end for end in self._ends.get(stage.key, ()) if end[4] or not received]
+        if not ends:
+            return None
+        rate = stage.batches_per_second or 1.0
+        sorted_ends = []
+        for units, others, key, volumes, _ in ends:
+            order = np.argsort(units, kind="stable")
+            where = (others if key is None else at[key][others])[order]
+            starts = np.searchsorted(units[order], np.arange(stage.n + 1))
+            sorted_ends.append((starts, where, volumes[order] / rate))
+        rows: dict[int, FloatArray] = {}
+
+        def near(unit: int) -> FloatArray:
+            if unit not in rows:
+                row = np.zeros(executors)
+                for starts, where, volumes in sorted_ends:
+                    mine = slice(int(starts[unit]), int(starts[unit + 1]))
+                    placed = where[mine] >= 0
+                    row += np.bincount(where[mine][placed], volumes[mine][placed], executors)
+                rows[unit] = row
+            return rows[unit]
+
+        return near

@@ -1,0 +1,240 @@
+"""What a placement costs: busy time, stage times, critical paths and the traffic between executors and nodes.
+
+Partitions that are on no executor count nowhere in these figures (their traffic counts as remote), so two placements
+are comparable only where both place everything. Every function raises ``ModelError`` where placement, workload and
+cluster do not fit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Stage, Workload
+
+__all__ = [
+    "SATURATED",
+    "critical_path",
+    "executor_busy",
+    "fetch_seconds",
+    "improves",
+    "inter_executor_volume",
+    "inter_node_volume",
+    "placement_cost",
+    "scheduled",
+    "spread",
+    "stage_seconds",
+    "stage_time",
+    "task_slots",
+    "unit_executors",
+]
+
+SATURATED = 0.95
+"""Utilization above which an executor counts as having no room: a queue there grows for the least reason."""
+
+_ROUNDING = 1e-9
+
+
+def unit_executors(cluster: Cluster, stage: Stage, placement: Placement) -> IntArray:
+    """Executor index of each entry of a stage; entry e of a floating stage is what executor e runs."""
+    return placement[stage.key] if stage.placeable else np.arange(cluster.size, dtype=np.int64)
+
+
+def executor_busy(cluster: Cluster, workload: Workload, placement: Placement) -> FloatArray:
+    """Busy seconds per second of each executor, floating stages included, shape (E,).
+
+    At its own speed: work of one second on a reference executor is half a second where speed is 2. Divide by the
+    cores for the utilization.
+    """
+    placement.validate(cluster, workload)
+    work = np.zeros(cluster.size)
+    for stage in workload.stages:
+        work += stage.batches_per_second * _sums(cluster, stage.busy, unit_executors(cluster, stage, placement))
+    return work / cluster.speed
+
+
+def stage_time(cluster: Cluster, stage: Stage, assignment: IntArray) -> float:
+    """Seconds per batch that the slowest executor needs for its share of a placeable stage, undisturbed.
+
+    Tasks are indivisible. An executor runs them in the order of their partitions, the next one on the core that is
+    free first, as Spark does (``TaskSetManager``).
+    """
+    if not stage.placeable:
+        raise ModelError(f"stage {stage.key!r}: floating, it has no assignment")
+    Placement({stage.key: assignment}).validate(cluster, Workload((stage,)))
+    return float((scheduled(cluster, stage.busy, assignment) / cluster.speed).max())
+
+
+def scheduled(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> FloatArray:
+    """Seconds until each executor is done with its tasks of one stage, at speed 1 and undisturbed, shape (E,).
+
+    ``busy`` (n,) are the tasks in the order of their partitions, ``assignment`` (n,) their executors.
+    """
+    slots = task_slots(cluster)
+    placed = np.flatnonzero(assignment >= 0)
+    held = np.bincount(assignment[placed], minlength=cluster.size)
+    if not (held > 1).any() or slots.max() == 1:
+        return _sums(cluster, busy, assignment)
+    free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
+    order = placed[np.argsort(assignment[placed], kind="stable")]
+    rank = np.arange(len(order)) - (np.cumsum(held) - held)[assignment[order]]
+    by_rank = order[np.argsort(rank, kind="stable")]
+    for tasks in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]):
+        executors = assignment[tasks]
+        core = free[executors].argmin(axis=1)
+        free[executors, core] += busy[tasks]
+    return np.asarray(np.where(np.isfinite(free), free, 0.0).max(axis=1))
+
+
+def task_slots(cluster: Cluster) -> IntArray:
+    """Tasks that each executor runs at a time, at least one, shape (E,)."""
+    return np.asarray(np.maximum(np.floor(cluster.cores + _ROUNDING), 1), dtype=np.int64)
+
+
+def fetch_seconds(
+    cluster: Cluster, workload: Workload, stage: Stage, assignments: Mapping[str, IntArray]
+) -> FloatArray:
+    """Seconds per batch that each executor fetches for a placeable stage, (E,); 0 where the bandwidth is not known."""
+    seconds = np.zeros(cluster.size)
+    if stage.batches_per_second == 0:
+        return seconds
+    anywhere = np.arange(cluster.size, dtype=np.int64)
+    for stream in workload.streams:
+        if stream.downstream == stage.key:
+            down = assignments[stage.key]
+            local = stream.local_received(assignments.get(stream.upstream, anywhere), down)
+            remote = np.maximum(stream.received() - local, 0.0) / stage.batches_per_second
+            seconds += _sums(cluster, remote, down) / cluster.bandwidth
+    return seconds
+
+
+def stage_seconds(
+    cluster: Cluster,
+    workload: Workload,
+    placement: Placement,
+    once: Mapping[str, FloatArray] | None = None,
+    queries: Collection[str] | None = None,
+) -> FloatArray:
+    """Seconds per batch of each stage of the workload, shape (S,): as long as its slowest executor.
+
+    An executor's time for a placeable stage is that of its tasks on its cores, longer by what other queries take of it
+    (what is left to this query is what the utilization by the others leaves, but never less than 5 %), and the time to
+    fetch what is not on the executor already, where its bandwidth is known. A floating stage is taken as it was
+    observed, evenly divisible over the cores of the executor that ran it.
+
+    ``once``: key of a placeable stage -> core seconds that its tasks take more in this one batch, shape (n,). They make
+    their own query's batch longer, and take nothing of an executor from the others, as what comes once is no load.
+
+    ``queries``: those whose stages are wanted, None for all; the stages of others take NaN seconds.
+    """
+    placement.validate(cluster, workload)
+    capacity = cluster.cores * cluster.speed
+    work = [_sums(cluster, stage.busy, unit_executors(cluster, stage, placement)) for stage in workload.stages]
+    load = np.zeros(cluster.size)
+    own = {query: np.zeros(cluster.size) for query in (workload.queries if queries is None else queries)}
+    for stage, busy in zip(workload.stages, work, strict=True):
+        load += stage.batches_per_second * busy
+        if stage.query in own:
+            own[stage.query] += stage.batches_per_second * busy
+    fetching = bool(np.isfinite(cluster.bandwidth).any())
+    seconds = np.full(len(workload.stages), np.nan)
+    for index, stage in enumerate(workload.stages):
+        if stage.query not in own:
+            continue
+        if not stage.placeable:
+            seconds[index] = (stage.busy / capacity).max()
+            continue
+        left = np.maximum(1.0 - (load - own[stage.query]) / capacity, 1.0 - SATURATED)
+        busy = stage.busy if once is None or stage.key not in once else stage.busy + once[stage.key]
+        times = scheduled(cluster, busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
+        if fetching:
+            times = times + fetch_seconds(cluster, workload, stage, placement.assignments)
+        seconds[index] = times.max()
+    return seconds
+
+
+def critical_path(
+    cluster: Cluster,
+    workload: Workload,
+    placement: Placement,
+    once: Mapping[str, FloatArray] | None = None,
+    queries: Collection[str] | None = None,
+) -> dict[str, float]:
+    """Seconds per batch of each query: its stages run one after the other, each as :func:`stage_seconds` says.
+
+    ``queries``: those that are wanted, None for all.
+    """
+    seconds = dict.fromkeys(workload.queries if queries is None else queries, 0.0)
+    for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once, queries), strict=True):
+        if stage.query in seconds:
+            seconds[stage.query] += float(time)
+    return seconds
+
+
+def placement_cost(
+    cluster: Cluster, workload: Workload, placement: Placement, limit: float = SATURATED
+) -> tuple[float, float, float]:
+    """The objective of ``adaptive``, smaller is better, compared entry by entry.
+
+    1. bytes of state that executors hold beyond their memory
+    2. cores that executors are short of: what lifts their utilization above ``limit``
+    3. stage time in seconds per second: the critical paths of all queries, weighted by their batches per second
+    """
+    rates = np.array([stage.batches_per_second for stage in workload.stages])
+    path = float(rates @ stage_seconds(cluster, workload, placement)) if len(rates) else 0.0
+    busy = executor_busy(cluster, workload, placement)
+    held = np.zeros(cluster.size)
+    for stage in workload.placeable:
+        held += _sums(cluster, stage.state_bytes, placement[stage.key])
+    over = np.maximum(held - cluster.memory_bytes, 0.0)
+    over = np.where(over > _ROUNDING * cluster.memory_bytes, over, 0.0)
+    short = np.maximum(busy - limit * cluster.cores, 0.0)
+    return float(over.sum()), float(np.where(short > _ROUNDING, short, 0.0).sum()), path
+
+
+def improves(after: tuple[float, ...], before: tuple[float, ...], least: float) -> bool:
+    """Whether a cost breaks a limit by less than another; if neither, is its stage time less by the share ``least``."""
+    for new, old in zip(after[:2], before[:2], strict=True):
+        if abs(new - old) > _ROUNDING * max(new, old):
+            return new < old
+    return after[2] < before[2] * (1 - max(least, _ROUNDING))
+
+
+def inter_executor_volume(cluster: Cluster, workload: Workload, placement: Placement) -> float:
+    """Bytes per second that leave the executor they were made on."""
+    return _crossing(cluster, workload, placement, np.arange(cluster.size))
+
+
+def inter_node_volume(cluster: Cluster, workload: Workload, placement: Placement) -> float:
+    """Bytes per second that leave the node they were made on."""
+    return _crossing(cluster, workload, placement, cluster.node_of)
+
+
+def spread(values: FloatArray) -> float:
+    """Population standard deviation over the mean, 0 where the mean is 0 or there is nothing."""
+    values = np.asarray(values, dtype=np.float64)
+    mean = values.mean() if values.size else 0.0
+    return float(values.std() / mean) if mean > 0 else 0.0
+
+
+def _sums(cluster: Cluster, values: FloatArray, executors: IntArray) -> FloatArray:
+    if executors.min(initial=0) < 0:
+        placed = executors >= 0
+        executors, values = executors[placed], values[placed]
+    return np.asarray(np.bincount(executors, weights=values, minlength=cluster.size), dtype=np.float64)
+
+
+def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group: IntArray) -> float:
+    """Volume between different groups of executors; an unplaced end is in no group, not even its own."""
+    placement.validate(cluster, workload)
+    total = 0.0
+    for stream in workload.streams:
+        up = unit_executors(cluster, workload.stage(stream.upstream), placement)
+        down = unit_executors(cluster, workload.stage(stream.downstream), placement)
+        up_group, down_group = np.where(up < 0, -1, group[up]), np.where(down < 0, -1, group[down])
+        total += float(stream.received().sum() - stream.local_received(up_group, down_group).sum())
+    return max(total, 0.0)

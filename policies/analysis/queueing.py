@@ -1,0 +1,245 @@
+"""Arrival rates, utilization and fair shares: the queue model of the cluster.
+
+Source: the pipelined migration scheduling work (Souravlas and others), which treats the nodes as an open network of
+queues (Jackson 1957): traffic equations (its eq. 11), utilization (10), state probability (9), and a three-step fair
+distribution of tasks by free capacity. Its printed formulas are lost; the forms here are the standard ones, and they
+reproduce its only worked example, 50 tasks over three nodes as 18, 9 and 23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.analysis.placement_cost import executor_busy, unit_executors
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
+
+__all__ = [
+    "QueueReport",
+    "ShareOverflowError",
+    "arrival_rates",
+    "executor_utilization",
+    "fair_shares",
+    "maximum_rate",
+    "state_probability",
+    "unit_rates",
+    "utilization",
+]
+
+_ROUNDING = 1e-9
+
+
+class ShareOverflowError(ScaleOutError):
+    """The free capacity does not hold all tasks.
+
+    ``shares`` is what fits, each executor capped at its whole free capacity; ``rest`` tasks are left over for
+    another sub-cluster.
+    """
+
+    def __init__(self, shares: IntArray, rest: int) -> None:
+        super().__init__(f"free capacity holds {int(shares.sum())} tasks, {rest} are left: add executors")
+        self.shares = shares
+        self.rest = rest
+
+
+@dataclass(frozen=True, eq=False)
+class QueueReport:
+    """The queue model's view of each executor, shape (E,) each.
+
+    ``arrival_rate`` rows per second that reach its tasks; ``service_rate`` rows per second it could serve with all
+    cores busy (nan where no row arrives, since a row's cost is then unknown); ``utilization`` the busy share of its
+    cores; ``saturated`` where that is 1 or more, and a queue would grow without bound.
+    """
+
+    arrival_rate: FloatArray
+    service_rate: FloatArray
+    utilization: FloatArray
+    saturated: BoolArray
+
+
+def arrival_rates(gamma: FloatArray, routing: FloatArray) -> FloatArray:
+    """Rate at which tasks reach each of M nodes: the solution of ``(I - P^T) lambda = gamma``.
+
+    ``gamma`` (M,) is what comes from outside, in tasks per second; ``routing[i, j]`` (M, M) the share of i's output
+    that goes to j, rows summing to 1 or less. Raises ``ModelError`` for negative entries, rows above 1, and a
+    network with a loop that nothing leaves, for which there is no answer.
+    """
+    gamma, routing = _array("gamma", gamma), np.asarray(routing, dtype=np.float64)
+    size = len(gamma)
+    if routing.shape != (size, size):
+        raise ModelError(f"routing: expected shape {(size, size)}, got {routing.shape}")
+    if not np.isfinite(routing).all() or (routing < 0).any():
+        raise ModelError("routing: must be finite and not negative")
+    if (routing.sum(axis=1) > 1 + _ROUNDING).any():
+        raise ModelError("routing: a row sums to more than 1")
+    if _has_trap(routing):
+        raise ModelError("routing: tasks can enter a loop that nothing leaves, the equations are singular")
+    try:
+        rates = np.linalg.solve(np.eye(size) - routing.T, gamma)
+    except np.linalg.LinAlgError as error:
+        raise ModelError("routing: the traffic equations are singular") from error
+    positive: FloatArray = np.maximum(rates, 0.0)
+    return positive
+
+
+def utilization(rates: FloatArray, service_seconds: FloatArray) -> FloatArray:
+    """Busy share of each node: arrivals per second times mean seconds of service, 1 is saturated."""
+    rates, service_seconds = _array("rates", rates), _array("service_seconds", service_seconds)
+    if rates.shape != service_seconds.shape:
+        raise ModelError(f"service_seconds: expected {len(rates)} entries, got {len(service_seconds)}")
+    rho: FloatArray = rates * service_seconds
+    return rho
+
+
+def maximum_rate(service_seconds: FloatArray) -> FloatArray:
+    """Arrivals per second at which each node is just saturated; infinity where service takes no time."""
+    seconds = _array("service_seconds", service_seconds)
+    rates = np.full(seconds.shape, np.inf)
+    np.divide(1.0, seconds, out=rates, where=seconds > 0)
+    return rates
+
+
+def state_probability(utilization: FloatArray, counts: IntArray) -> float:
+    """Probability that exactly ``counts`` tasks are at each node, in an open product-form network of single servers.
+
+    The product over nodes of ``(1 - rho) rho^n``. Raises ``ModelError`` unless every utilization is below 1.
+    """
+    rho, counts = _array("utilization", utilization), np.asarray(counts)
+    if counts.shape != rho.shape or not np.issubdtype(counts.dtype, np.integer) or (counts < 0).any():
+        raise ModelError(f"counts: expected {len(rho)} whole numbers, none negative")
+    if (rho >= 1).any():
+        raise ModelError("utilization: must be below 1 everywhere, a saturated node has no steady state")
+    return float(np.prod((1 - rho) * rho**counts))
+
+
+def unit_rates(workload: Workload) -> dict[str, FloatArray]:
+    """Rows per second that reach each entry of each stage.
+
+    The traffic equations with these readings: a stage that no stream enters has its own rows as arrivals from
+    outside; every other entry gets what is routed to it, and an entry's output divides over the entries downstream
+    (over all its shuffles together) as its bytes do. Stages stand in topological order, so the equations are solved
+    stage by stage, never as one dense system.
+    """
+    fed = {stream.downstream for stream in workload.streams}
+    rates = {
+        stage.key: np.zeros(stage.n) if stage.key in fed else stage.rows * stage.batches_per_second
+        for stage in workload.stages
+    }
+    sent = {stage.key: np.zeros(stage.n) for stage in workload.stages}
+    for stream in workload.streams:
+        sent[stream.upstream] += stream.sent()
+    for stage in workload.stages:
+        total = sent[stage.key]
+        per_byte = np.divide(rates[stage.key], total, out=np.zeros(stage.n), where=total > 0)
+        for stream in workload.streams:
+            if stream.upstream == stage.key:
+                rates[stream.downstream] += stream.forward(per_byte)
+    return rates
+
+
+def executor_utilization(cluster: Cluster, workload: Workload, placement: Placement) -> QueueReport:
+    """The queue model on Spark's tasks: what each executor receives, could serve, and how busy it is.
+
+    The nodes of the network are the tasks of every stage. A task's service time is its busy seconds per second over
+    its arrival rate, so the utilization of an executor, the sum of rate times service time over its cores and
+    speed, is its busy time over its cores. Where a task is busy but no row is routed to it, its busy time counts as
+    it is: it has no service time, but it does occupy a core.
+    """
+    busy = executor_busy(cluster, workload, placement)
+    arrivals = np.zeros(cluster.size)
+    rates = unit_rates(workload)
+    for stage in workload.stages:
+        executors = unit_executors(cluster, stage, placement)
+        placed = executors >= 0
+        arrivals += np.bincount(executors[placed], weights=rates[stage.key][placed], minlength=cluster.size)
+    rho = busy / cluster.cores
+    seconds = np.divide(busy, arrivals, out=np.full(cluster.size, np.nan), where=arrivals > 0)
+    service = np.full(cluster.size, np.nan)
+    np.divide(cluster.cores, seconds, out=service, where=seconds > 0)
+    service[(arrivals > 0) & (busy == 0)] = np.inf
+    return QueueReport(arrivals, service, rho, rho >= 1)
+
+
+def fair_shares(
+    count: int,
+    utilization: FloatArray,
+    *,
+    weights: FloatArray | None = None,
+    caps: IntArray | None = None,
+    distances: FloatArray | None = None,
+) -> IntArray:
+    """Whole number of ``count`` tasks for each of M nodes, in proportion to their free capacity, shape (M,).
+
+    Free capacity is ``count`` times the idle share, scaled so that the shares add up; they are rounded by largest
+    remainder (ties: the nearer by ``distances``, then the lower index), so none is off by one task or more and none is
+    lost. ``weights`` (above 0; inverse distances, say) multiply the free capacities before they are scaled, and
+    ``caps`` is the most tasks for each node; no node gets more than its free capacity, rounded up, and what is too much
+    for one is shared among the others.
+
+    Raises :class:`ShareOverflowError` where the free capacities or caps add up to less than ``count``, and
+    ``ScaleOutError`` where every node is saturated.
+    """
+    rho = _array("utilization", utilization)
+    size = len(rho)
+    if count < 0:
+        raise ModelError(f"count: must not be negative, got {count}")
+    pull = np.ones(size) if weights is None else _array("weights", weights)
+    near = np.zeros(size) if distances is None else _array("distances", distances)
+    limit = np.full(size, count) if caps is None else np.asarray(caps)
+    if not pull.shape == near.shape == limit.shape == rho.shape:
+        raise ModelError(f"weights, caps and distances: expected {size} entries")
+    if not np.issubdtype(limit.dtype, np.integer) or (limit < 0).any() or (pull <= 0).any():
+        raise ModelError("weights: must be above zero, caps: whole numbers, none negative")
+    if count == 0:
+        return np.zeros(size, dtype=np.int64)
+    free = count * np.maximum(0.0, 1.0 - rho)
+    total = float(free.sum())
+    if total <= 0:
+        raise ScaleOutError("every executor is saturated: add executors")
+    most = np.minimum(np.ceil(free - _ROUNDING).astype(np.int64), limit)
+    if count / total > 1 + _ROUNDING or most.sum() < count:
+        capped = np.minimum(np.floor(free + _ROUNDING).astype(np.int64), limit)
+        raise ShareOverflowError(capped, count - int(capped.sum()))
+    exact = _water_level(count, free * pull, most)
+    shares = np.floor(exact + _ROUNDING).astype(np.int64)
+    remainder = np.where(shares < most, np.round(exact - shares, 9), -1.0)
+    shares[np.lexsort((near, -remainder))[: count - int(shares.sum())]] += 1
+    return shares
+
+
+def _water_level(count: int, pull: FloatArray, most: IntArray) -> FloatArray:
+    """Shares of ``count`` in proportion to ``pull``, none above ``most``, which adds up to enough."""
+    exact = np.zeros(len(pull))
+    unbound = (pull > 0) & (most > 0)
+    while unbound.any():
+        left = count - float(exact[~unbound].sum())
+        exact[unbound] = left * pull[unbound] / pull[unbound].sum()
+        over = unbound & (exact > most)
+        if not over.any():
+            break
+        exact[over] = most[over]
+        unbound &= ~over
+    return exact
+
+
+def _array(name: str, values: FloatArray) -> FloatArray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1:
+        raise ModelError(f"{name}: expected 1 dimension, got {array.ndim}")
+    if not np.isfinite(array).all() or (array < 0).any():
+        raise ModelError(f"{name}: must be finite and not negative")
+    return array
+
+
+def _has_trap(routing: FloatArray) -> bool:
+    """Whether some node cannot reach one whose output partly leaves the network."""
+    leaves = routing.sum(axis=1) < 1 - _ROUNDING
+    while True:
+        grown = leaves | ((routing > 0) & leaves[None, :]).any(axis=1)
+        if (grown == leaves).all():
+            return not bool(leaves.all())
+        leaves = grown

@@ -1,0 +1,226 @@
+"""How fast each executor serves, told apart from how heavy its partitions are.
+
+What the tasks of a stage usually need is fitted first, as busy seconds = overhead + cost per row x rows. What a task
+took beyond that is its partition's own weight times its executor's slowness:
+
+    log(busy / usual) = weight[stage, partition] + slowness[executor, before or now] + noise
+
+Tasks of a floating stage (sources) run anywhere and have no weight of their own, so they compare executors directly:
+*peers*. A partition that was seen on several executors, or on one executor before and now, ties those together:
+*history*. Weights and slownesses are random effects (normal, mean 0), so one heavy partition alone on an executor is
+mostly taken for what it is, while a whole executor's tasks that take longer are taken for a slow executor. The weights
+are eliminated (Henderson's mixed model equations, Schur complement), which leaves one small system with an exact
+covariance. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, same_length
+
+WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
+SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
+DRIFT = 0.2  # a partition's weight changes as its state and its keys do: deviation of log weight between two times
+PEER_NOISE = 0.05  # what does not average out over the source's tasks of one executor
+OUTLIER = 1.5  # deviations from where a partition's change is believed less and less: Huber's constant
+LEAST_NOISE = 0.05  # of a single task
+SURE = 3.0  # standard errors an executor must differ by to be called slow or fast
+_ROUNDS = 3
+_SHORTEST = 1e-4  # seconds; what is below is a clock tick
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """One entry for each task. ``partition`` is -1 for tasks of floating stages; ``now``: of the last batches."""
+
+    stage: IntArray
+    partition: IntArray
+    executor: IntArray
+    now: BoolArray
+    busy: FloatArray  # seconds
+    rows: FloatArray
+
+    def __post_init__(self) -> None:
+        same_length(
+            "observations: ",
+            len(self.stage),
+            partition=self.partition,
+            executor=self.executor,
+            now=self.now,
+            busy=self.busy,
+            rows=self.rows,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ServiceRates:
+    """What is known of each executor's rate, one entry for each.
+
+    ``speed`` is 1 unless the executor is known to be slower or faster: then its rate against the usual executor, the
+    lower of the two in the middle.
+    ``times`` is the estimate itself, how many times what is usual its tasks take now, and ``grown`` how many times what
+    they took in its older batches; ``error`` is the standard error of log ``times``, ``tasks`` how many tasks of the
+    last batches all this rests on. ``by_peers`` and ``by_history`` say how an executor is known to be slow.
+    """
+
+    speed: FloatArray
+    times: FloatArray
+    grown: FloatArray
+    error: FloatArray
+    tasks: IntArray
+    by_peers: BoolArray
+    by_history: BoolArray
+
+    @property
+    def slow(self) -> BoolArray:
+        """Where an executor is known to be slower than the others."""
+        return self.by_peers | self.by_history
+
+
+def service_rates(observed: Observations, executors: int, ratio: float) -> ServiceRates:
+    """Estimate the rate of each executor.
+
+    ``ratio`` (above 1) is how many times what is usual its tasks must take (or the inverse) to be told from 1.
+    """
+    if executors < 1:
+        raise ModelError("executors: at least one is needed")
+    if not ratio > 1:
+        raise ModelError(f"ratio: must be greater than 1, got {ratio}")
+    kept = (observed.executor >= 0) & (observed.executor < executors) & (observed.busy > _SHORTEST)
+    stage, rows, busy = observed.stage[kept], np.maximum(observed.rows[kept], 0.0), observed.busy[kept]
+    # Each executor has two states: its older batches (0..E-1) and its last ones (E..2E-1).
+    state = observed.executor[kept] + executors * observed.now[kept]
+    seen = np.bincount(state, minlength=2 * executors)
+    if not len(busy):
+        one, no = np.ones(executors), np.zeros(executors, dtype=np.bool_)
+        return ServiceRates(one, one, one, np.full(executors, SPEED_SPREAD), seen[executors:], no, no)
+    _, stage = np.unique(stage, return_inverse=True)
+    unit = _units(stage, observed.partition[kept])
+    # Of a state without tasks nothing is known but what is assumed of all: it is left out of what is solved.
+    told, state = np.unique(state, return_inverse=True)
+    estimate, precision = np.zeros(len(told)), np.eye(len(told))
+    for _ in range(_ROUNDS):
+        usual = _usual(stage, rows, busy * np.exp(-estimate[state]))
+        estimate, precision = _effects(np.log(busy / usual), unit, state, len(told))
+    slowness, covariance = np.zeros(2 * executors), np.eye(2 * executors) * SPEED_SPREAD**2
+    slowness[told], covariance[np.ix_(told, told)] = estimate, np.linalg.inv(precision)
+    return _judged(slowness, covariance, seen, float(np.log(ratio)))
+
+
+def _judged(slowness: FloatArray, covariance: FloatArray, seen: IntArray, least: float) -> ServiceRates:
+    """Say who is slow or fast: beyond ``least`` and beyond doubt, against the usual executor."""
+    executors = len(slowness) // 2
+    then, now = slice(0, executors), slice(executors, None)
+    tasks = seen[now].astype(np.int64)
+    times, error = _against_usual(slowness[now], covariance[now, now], tasks > 0)
+    known = (tasks > 0) & (np.abs(times) > SURE * error) & (np.abs(times) >= least)
+    both = (tasks > 0) & (seen[then] > 0)
+    between = covariance[now, then] + covariance[then, now]
+    changes = covariance[now, now] + covariance[then, then] - between
+    grown, doubt = _against_usual(slowness[now] - slowness[then], changes, both)
+    by_history = both & (grown > SURE * doubt) & (grown >= least)
+    # An executor that became slow, while none can say whether its partitions were heavy before, was as the others.
+    slowed = np.where(by_history, grown, 0.0)
+    speed = np.asarray(np.exp(-np.where(known, times, slowed)))
+    return ServiceRates(speed, np.exp(times), np.exp(grown), error, tasks, known & (times > 0), by_history)
+
+
+def _against_usual(values: FloatArray, covariance: FloatArray, where: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Differences to the usual executor's, and their standard errors; 0 where nothing is known.
+
+    The usual one is the lower of the two in the middle: of two executors, or where half are slow, the quick one.
+    """
+    index = np.flatnonzero(where)
+    if not len(index):
+        return np.zeros(len(values)), np.full(len(values), SPEED_SPREAD)
+    quick = index[np.argsort(values[index], kind="stable")[: (len(index) + 1) // 2]]
+    # It stands for the quicker half, whose mean is better known than one of them.
+    variance = np.diag(covariance) + covariance[np.ix_(quick, quick)].mean() - 2 * covariance[:, quick].mean(axis=1)
+    return np.where(where, values - values[quick[-1]], 0.0), np.sqrt(np.maximum(variance, 0.0))
+
+
+def _units(stage: IntArray, partition: IntArray) -> IntArray:
+    """Number the partitions over all stages; -1 stays."""
+    placed = partition >= 0
+    key = stage * (partition.max(initial=0) + 1) + partition
+    unit = np.full(len(stage), -1, dtype=np.int64)
+    unit[placed] = np.unique(key[placed], return_inverse=True)[1]
+    return unit
+
+
+def _usual(stage: IntArray, rows: FloatArray, busy: FloatArray) -> FloatArray:
+    """What a task of this stage with so many rows usually takes: relative least squares, nothing below zero."""
+    count = int(stage.max()) + 1
+    mean = np.bincount(stage, busy, count) / np.maximum(np.bincount(stage, minlength=count), 1)
+    usual = mean[stage]
+    for _ in range(_ROUNDS):
+        weight = 1 / usual**2
+        w, wx, wy, wxx, wxy = (
+            np.bincount(stage, weight * factor, count) for factor in (1.0, rows, busy, rows * rows, rows * busy)
+        )
+        spread = w * wxx - wx * wx
+        sloped = spread > 1e-9 * np.maximum(w * wxx, 1e-300)
+        slope = np.where(sloped, (w * wxy - wx * wy) / np.where(sloped, spread, 1.0), 0.0)
+        through = wxy / np.where(wxx > 0, wxx, 1.0)  # the line through zero, where the overhead came out negative
+        slope = np.maximum(slope, 0.0)
+        overhead = (wy - slope * wx) / w
+        slope = np.where(overhead < 0, through, slope)
+        overhead = np.maximum(overhead, 0.0)
+        usual = np.maximum(overhead[stage] + slope[stage] * rows, 0.02 * mean[stage])
+    return np.asarray(np.maximum(usual, _SHORTEST))
+
+
+def _effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -> tuple[FloatArray, FloatArray]:
+    """Solve for the slowness of each state; returns it with its precision, the inverse of its covariance.
+
+    A partition that changed by itself, unlike the others on its executor, is an outlier and counts for little.
+    """
+    # Tasks of one partition (or of all floating tasks) in one state are one cell; cells are in the order of units.
+    key = (unit + 1) * states + state
+    cells, cell = np.unique(key, return_inverse=True)
+    size = np.bincount(cell)
+    mean = np.bincount(cell, excess) / size
+    free = len(excess) - len(cells)
+    noise = float(((excess - mean[cell]) ** 2).sum()) / free if free > 0 else LEAST_NOISE**2
+    unit, state = cells // states - 1, cells % states
+    placed = unit >= 0
+    deviation = np.sqrt(max(noise, LEAST_NOISE**2) / size + np.where(placed, DRIFT, PEER_NOISE) ** 2)
+    weight = deviation**-2
+    slowness, precision = _solved(mean, weight, unit, state, states)
+    for _ in range(_ROUNDS):
+        left = mean - slowness[state]
+        drawn = np.bincount(unit[placed], (weight * left)[placed]) / _total(unit[placed], weight[placed])
+        left[placed] -= drawn[unit[placed]]
+        weight = deviation**-2 * np.minimum(1.0, OUTLIER * deviation / np.maximum(np.abs(left), 1e-12))
+        slowness, precision = _solved(mean, weight, unit, state, states)
+    return slowness, precision
+
+
+def _total(unit: IntArray, weight: FloatArray) -> FloatArray:
+    return np.asarray(np.bincount(unit, weight) + WEIGHT_SPREAD**-2)
+
+
+def _solved(
+    mean: FloatArray, weight: FloatArray, unit: IntArray, state: IntArray, states: int
+) -> tuple[FloatArray, FloatArray]:
+    """Solve the mixed model equations with the partitions' weights eliminated; returns the precision too."""
+    matrix = np.diag(np.bincount(state, weight, states) + SPEED_SPREAD**-2)
+    right = np.bincount(state, weight * mean, states)
+    placed = np.flatnonzero(unit >= 0)
+    if len(placed):
+        unit, state, weight, mean = unit[placed], state[placed], weight[placed], mean[placed]
+        total = _total(unit, weight)
+        drawn = np.bincount(unit, weight * mean)
+        right -= np.bincount(state, weight * drawn[unit] / total[unit], states)
+        np.add.at(matrix, (state, state), -weight * weight / total[unit])
+        for step in range(1, int(np.bincount(unit).max())):
+            # Each pair of one unit's cells is i and i + step for some step.
+            pair = np.flatnonzero(unit[:-step] == unit[step:])
+            one, other = state[pair], state[pair + step]
+            shared = -weight[pair] * weight[pair + step] / total[unit[pair]]
+            np.add.at(matrix, (one, other), shared)
+            np.add.at(matrix, (other, one), shared)
+    return np.linalg.solve(matrix, right), matrix

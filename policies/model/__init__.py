@@ -1,0 +1,1 @@
+"""What every policy reads: cluster, workload, streams, placement."""

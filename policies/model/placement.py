@@ -1,0 +1,98 @@
+"""The executor of every stateful partition, and the moves from one placement to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from rechannel.policies.model.arrays import IntArray, ModelError, frozen, same_length
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.workload import Workload
+
+
+@dataclass(frozen=True, order=True)
+class Move:
+    """One partition changes its executor; ``source`` is :data:`UNPLACED` where it was on none that is known."""
+
+    stage: str
+    partition: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """The executor index of every partition of every placeable stage, :data:`UNPLACED` where it has none."""
+
+    assignments: Mapping[str, IntArray]
+
+    def __post_init__(self) -> None:
+        checked: dict[str, IntArray] = {}
+        for key, values in self.assignments.items():
+            array = np.asarray(values)
+            if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
+                raise ModelError(f"assignments[{key!r}]: expected a flat array of executor indices")
+            checked[key] = frozen(array.astype(np.int64))
+        object.__setattr__(self, "assignments", MappingProxyType(checked))
+
+    def __getitem__(self, key: str) -> IntArray:
+        return self.assignments[key]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        return self.assignments.keys() == other.assignments.keys() and all(
+            np.array_equal(array, other[key]) for key, array in self.assignments.items()
+        )
+
+    def __hash__(self) -> int:
+        return hash(frozenset((key, array.tobytes()) for key, array in self.assignments.items()))
+
+    def moves_from(self, old: Placement) -> tuple[Move, ...]:
+        """What has to move for ``old`` to become this placement, by stage and partition.
+
+        A stage that ``old`` does not know comes from nowhere. A changed number of partitions is a
+        :class:`ModelError`: Spark fixes it for the life of a checkpoint.
+        """
+        moves: list[Move] = []
+        for key, targets in self.assignments.items():
+            sources = old.assignments.get(key, np.full(len(targets), UNPLACED, dtype=np.int64))
+            same_length(f"assignments[{key!r}], ", len(targets), old=sources)
+            moves.extend(
+                Move(key, int(i), int(sources[i]), int(targets[i])) for i in np.flatnonzero(sources != targets)
+            )
+        return tuple(moves)
+
+    def validate(self, cluster: Cluster, workload: Workload) -> None:
+        """Raise :class:`ModelError` unless this places this workload on this cluster; unplaced partitions are allowed.
+
+        Checks the workload against the cluster too: a floating stage must have one entry for each executor.
+        """
+        for stage in workload.stages:
+            if not stage.placeable and stage.n != cluster.size:
+                raise ModelError(f"stage {stage.key!r}: floating, expected {cluster.size} entries, got {stage.n}")
+        expected = {stage.key: stage.n for stage in workload.placeable}
+        if self.assignments.keys() != expected.keys():
+            differing = sorted(self.assignments.keys() ^ expected.keys())
+            raise ModelError(f"assignments: stages differ from the placeable ones of the workload: {differing}")
+        if not expected:
+            return
+        # All at once: this is asked for again and again, and there are hundreds of stages.
+        every, size = np.concatenate(list(self.assignments.values())), cluster.size
+        outside = bool(every.size) and (every.min() < UNPLACED or every.max() >= size)
+        for key, array in self.assignments.items():
+            if len(array) != expected[key]:
+                same_length("assignments: ", expected[key], **{key: array})
+            if outside and ((array < UNPLACED) | (array >= size)).any():
+                raise ModelError(f"assignments[{key!r}]: executor index outside {UNPLACED}..{size - 1}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy answers: a placement, and sentences about how it came to it."""
+
+    placement: Placement
+    notes: tuple[str, ...] = ()

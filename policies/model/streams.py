@@ -1,0 +1,235 @@
+"""Shuffles between two stages: how many bytes per second each entry upstream sends to each entry downstream.
+
+Spark's shuffles are blocks, nearly every pair exchanging something; other engines' topologies and generated ones can be
+sparse. Both answer the same questions, so nobody but this module asks how one is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rechannel.policies.model.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    ModelError,
+    checked_floats,
+    frozen,
+    same_length,
+    summed,
+)
+
+__all__ = ["Edges", "SparseStream", "Stream", "StreamLike"]
+
+Edges = tuple[IntArray, IntArray, FloatArray]
+"""Upstream entry, downstream entry and bytes per second of each of n streams, shape (n,) each."""
+
+
+class StreamLike(Protocol):
+    """One shuffle from ``upstream`` to ``downstream``, the keys of two stages."""
+
+    @property
+    def upstream(self) -> str:
+        """Key of the stage that sends."""
+
+    @property
+    def downstream(self) -> str:
+        """Key of the stage that receives."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Entries upstream and downstream."""
+
+    def volumes(self) -> FloatArray:
+        """Bytes per second of every pair that exchanges something, shape (n,)."""
+
+    def summary(self) -> tuple[int, float]:
+        """How many pairs exchange something, and what in all."""
+
+    def beyond(self, level: float) -> float:
+        """What the pairs exchange beyond ``level`` (above 0) each, summed over those that do."""
+
+    def above(self, least: float) -> Edges:
+        """The pairs that exchange more than ``least`` (0 or more) bytes per second, by upstream, then downstream."""
+
+    def sent(self) -> FloatArray:
+        """Bytes per second that leave each entry upstream, shape (U,)."""
+
+    def received(self) -> FloatArray:
+        """Bytes per second that reach each entry downstream, shape (D,)."""
+
+    def forward(self, per_byte: FloatArray) -> FloatArray:
+        """What reaches each entry downstream, (D,), if entry u sends ``per_byte[u]`` of something with each byte."""
+
+    def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
+        """Bytes per second from group to group, shape (groups, groups), given the group of each entry.
+
+        An entry of group -1 is in none and counts nowhere.
+        """
+
+    def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
+        """Bytes per second that reach each entry downstream from entries of its own group, shape (D,).
+
+        An entry of a negative group is in no group, not even its own.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One shuffle as a block: ``volume[u, d]`` bytes per second from entry u of one stage to entry d of another."""
+
+    upstream: str
+    downstream: str
+    volume: FloatArray
+
+    def __post_init__(self) -> None:
+        name = f"stream {self.upstream!r} to {self.downstream!r}: volume"
+        object.__setattr__(self, "volume", checked_floats(name, self.volume, ndim=2))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Entries upstream and downstream."""
+        return self.volume.shape[0], self.volume.shape[1]
+
+    def volumes(self) -> FloatArray:
+        """See :class:`StreamLike`."""
+        return np.asarray(self.volume[self.volume > 0])
+
+    def summary(self) -> tuple[int, float]:
+        """See :class:`StreamLike`."""
+        return int(np.count_nonzero(self.volume)), float(self.volume.sum())
+
+    def beyond(self, level: float) -> float:
+        """See :class:`StreamLike`."""
+        return float((self.volume - level).clip(min=0.0).sum())
+
+    def above(self, least: float) -> Edges:
+        """See :class:`StreamLike`."""
+        up, down = np.divmod(np.flatnonzero(self.volume > least), max(self.shape[1], 1))
+        return up, down, self.volume[up, down]
+
+    def sent(self) -> FloatArray:
+        """See :class:`StreamLike`."""
+        return np.asarray(self.volume.sum(axis=1))
+
+    def received(self) -> FloatArray:
+        """See :class:`StreamLike`."""
+        return np.asarray(self.volume.sum(axis=0))
+
+    def forward(self, per_byte: FloatArray) -> FloatArray:
+        """See :class:`StreamLike`."""
+        return np.asarray(per_byte @ self.volume)
+
+    def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
+        """See :class:`StreamLike`."""
+        by_source = np.zeros((groups, self.shape[1]))
+        known = upstream >= 0
+        np.add.at(by_source, upstream[known], self.volume[known])
+        result = np.zeros((groups, groups))
+        known = downstream >= 0
+        np.add.at(result.T, downstream[known], by_source.T[known])
+        return result
+
+    def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
+        """See :class:`StreamLike`."""
+        same = _same_group(upstream[:, None], downstream[None, :])
+        return np.asarray(np.where(same, self.volume, 0.0).sum(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseStream:
+    """One shuffle of which few pairs exchange anything.
+
+    Entry ``sources[i]`` upstream sends ``bytes_per_second[i]`` to entry ``targets[i]`` downstream; each pair stands at
+    most once. ``shape`` is the number of entries upstream and downstream.
+    """
+
+    upstream: str
+    downstream: str
+    shape: tuple[int, int]
+    sources: IntArray
+    targets: IntArray
+    bytes_per_second: FloatArray
+
+    def __post_init__(self) -> None:
+        owner = f"stream {self.upstream!r} to {self.downstream!r}: "
+        volumes = checked_floats(owner + "bytes_per_second", self.bytes_per_second)
+        ends = {
+            name: _indices(owner + name, getattr(self, name), size)
+            for name, size in zip(("sources", "targets"), self.shape, strict=True)
+        }
+        same_length(owner, len(volumes), **ends)
+        order = np.lexsort((ends["targets"], ends["sources"]))
+        order = order[volumes[order] > 0]
+        sources, targets = ends["sources"][order], ends["targets"][order]
+        if ((sources[1:] == sources[:-1]) & (targets[1:] == targets[:-1])).any():
+            raise ModelError(f"{owner}sources and targets: a pair stands twice")
+        for name, values in (("sources", sources), ("targets", targets)):
+            object.__setattr__(self, name, frozen(values))
+        object.__setattr__(self, "bytes_per_second", frozen(volumes[order]))
+
+    def volumes(self) -> FloatArray:
+        """See :class:`StreamLike`."""
+        return self.bytes_per_second
+
+    def summary(self) -> tuple[int, float]:
+        """See :class:`StreamLike`."""
+        return len(self.bytes_per_second), float(self.bytes_per_second.sum())
+
+    def beyond(self, level: float) -> float:
+        """See :class:`StreamLike`."""
+        return float((self.bytes_per_second - level).clip(min=0.0).sum())
+
+    def above(self, least: float) -> Edges:
+        """See :class:`StreamLike`."""
+        kept = np.flatnonzero(self.bytes_per_second > least)
+        return self.sources[kept], self.targets[kept], self.bytes_per_second[kept]
+
+    def sent(self) -> FloatArray:
+        """See :class:`StreamLike`."""
+        return summed(self.sources, self.bytes_per_second, self.shape[0])
+
+    def received(self) -> FloatArray:
+        """See :class:`StreamLike`."""
+        return summed(self.targets, self.bytes_per_second, self.shape[1])
+
+    def forward(self, per_byte: FloatArray) -> FloatArray:
+        """See :class:`StreamLike`."""
+        return summed(self.targets, self.bytes_per_second * per_byte[self.sources], self.shape[1])
+
+    def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
+        """See :class:`StreamLike`."""
+        up, down = upstream[self.sources], downstream[self.targets]
+        known = (up >= 0) & (down >= 0)
+        flat = summed(up[known] * groups + down[known], self.bytes_per_second[known], groups * groups)
+        return flat.reshape(groups, groups)
+
+    def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
+        """See :class:`StreamLike`."""
+        same = _same_group(upstream[self.sources], downstream[self.targets])
+        return summed(self.targets[same], self.bytes_per_second[same], self.shape[1])
+
+    @cached_property
+    def volume(self) -> FloatArray:
+        """The same as a block, for whoever looks at single pairs of a small one."""
+        block = np.zeros(self.shape)
+        block[self.sources, self.targets] = self.bytes_per_second
+        return frozen(block)
+
+
+def _same_group(upstream: IntArray, downstream: IntArray) -> BoolArray:
+    return np.asarray((upstream == downstream) & (upstream >= 0))
+
+
+def _indices(name: str, values: ArrayLike, size: int) -> IntArray:
+    array = np.asarray(values)
+    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
+        raise ModelError(f"{name}: expected a flat array of whole numbers")
+    if array.size and (array.min() < 0 or array.max() >= size):
+        raise ModelError(f"{name}: outside 0..{size - 1}")
+    return array.astype(np.int64)

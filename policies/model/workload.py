@@ -1,0 +1,96 @@
+"""The stages of all queries, and the shuffles between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rechannel.policies.model.arrays import FloatArray, ModelError, checked_floats, same_length
+from rechannel.policies.model.streams import StreamLike
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The tasks of one stage of one query.
+
+    A placeable stage has one entry for each partition, and where it runs is ours to say. A floating stage (a source,
+    or other stateless tasks, which run anywhere each batch) has one entry for each executor of the cluster: what was
+    observed there. ``busy`` is busy seconds per batch on a reference executor, ``rows`` the input rows per batch,
+    ``state_bytes`` the size of the state, ``batches_per_second`` how often the stage runs.
+    """
+
+    key: str
+    query: str
+    placeable: bool
+    batches_per_second: float
+    busy: FloatArray
+    rows: FloatArray
+    state_bytes: FloatArray
+
+    def __post_init__(self) -> None:
+        owner = f"stage {self.key!r}: "
+        if not self.key:
+            raise ModelError("stage key: must not be empty")
+        rate = float(self.batches_per_second)
+        if not np.isfinite(rate) or rate < 0:
+            raise ModelError(f"{owner}batches_per_second: must be finite and not negative, got {rate}")
+        object.__setattr__(self, "batches_per_second", rate)
+        for name in ("busy", "rows", "state_bytes"):
+            object.__setattr__(self, name, checked_floats(owner + name, getattr(self, name)))
+        if self.n == 0:
+            raise ModelError(f"{owner}busy: at least one entry is needed")
+        same_length(owner, self.n, rows=self.rows, state_bytes=self.state_bytes)
+
+    @property
+    def n(self) -> int:
+        """Number of entries: partitions of a placeable stage, executors of a floating one."""
+        return len(self.busy)
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """The stages of all queries, those of one query in the order they run, and the shuffles between them."""
+
+    stages: tuple[Stage, ...]
+    streams: tuple[StreamLike, ...] = ()
+    _order: Mapping[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "streams", tuple(self.streams))
+        object.__setattr__(self, "_order", {stage.key: i for i, stage in enumerate(self.stages)})
+        if len(self._order) != len(self.stages):
+            raise ModelError("stages: keys must be unique")
+        if len({stage.n for stage in self.stages if not stage.placeable}) > 1:
+            raise ModelError("stages: floating stages must all have one entry for each executor")
+        for stream in self.streams:
+            self._check_stream(stream)
+
+    def _check_stream(self, stream: StreamLike) -> None:
+        owner = f"stream {stream.upstream!r} to {stream.downstream!r}: "
+        for name in ("upstream", "downstream"):
+            if getattr(stream, name) not in self._order:
+                raise ModelError(f"{owner}{name}: no such stage")
+        if self._order[stream.upstream] >= self._order[stream.downstream]:
+            raise ModelError(f"{owner}upstream must come before downstream in stages")
+        upstream, downstream = self.stage(stream.upstream), self.stage(stream.downstream)
+        if upstream.query != downstream.query:
+            raise ModelError(f"{owner}joins two queries")
+        if stream.shape != (upstream.n, downstream.n):
+            raise ModelError(f"{owner}volume: expected shape {(upstream.n, downstream.n)}, got {stream.shape}")
+
+    def stage(self, key: str) -> Stage:
+        """The stage of that key; KeyError if there is none."""
+        return self.stages[self._order[key]]
+
+    @property
+    def placeable(self) -> tuple[Stage, ...]:
+        """The stages whose partitions a policy places, in order."""
+        return tuple(stage for stage in self.stages if stage.placeable)
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The queries, by first appearance."""
+        return tuple(dict.fromkeys(stage.query for stage in self.stages))

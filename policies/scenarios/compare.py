@@ -1,0 +1,102 @@
+"""What policies would make of a scenario, side by side. Pure: the clock is given, nothing is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.analysis.placement_cost import (
+    executor_busy,
+    inter_executor_volume,
+    inter_node_volume,
+    spread,
+    stage_seconds,
+)
+from rechannel.policies.model.arrays import ModelError, ScaleOutError
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.published.closeness import cohesion, coupling
+from rechannel.policies.registry import PolicyLawError, propose
+from rechannel.policies.scenarios.scenario import Scenario
+
+__all__ = ["Figures", "Row", "compare", "figures"]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a placement costs.
+
+    ``seconds_per_batch`` is the critical paths of all queries together, one batch of each; ``seconds_per_second`` the
+    same with every stage as often as it runs. ``highest_utilization`` and ``load_spread`` (standard deviation over
+    mean) are of the busy share of the cores, over available executors. Traffic is in bytes per second; ``cohesion``
+    (larger is better) and ``coupling`` (smaller is better) are sums of closeness and have no unit.
+    """
+
+    seconds_per_batch: float
+    seconds_per_second: float
+    highest_utilization: float
+    load_spread: float
+    inter_node_bytes_per_second: float
+    inter_executor_bytes_per_second: float
+    cohesion: float
+    coupling: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one policy proposed: its figures, what has to move for it (state in bytes) and how long it thought.
+
+    Where it refused, ``error`` says why and there are no figures.
+    """
+
+    policy: str
+    figures: Figures | None
+    moves: int
+    bytes_moved: float
+    decision_seconds: float
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+
+def figures(scenario: Scenario, placement: Placement) -> Figures:
+    """What a placement of the scenario's workload costs; partitions that are on no executor count nowhere."""
+    cluster, workload = scenario.cluster, scenario.workload
+    seconds = stage_seconds(cluster, workload, placement)
+    rates = np.array([stage.batches_per_second for stage in workload.stages], dtype=np.float64)
+    share = (executor_busy(cluster, workload, placement) / cluster.cores)[cluster.available]
+    return Figures(
+        float(seconds.sum()),
+        float(seconds @ rates),
+        float(share.max(initial=0.0)),
+        spread(share),
+        inter_node_volume(cluster, workload, placement),
+        inter_executor_volume(cluster, workload, placement),
+        cohesion(cluster, workload, placement),
+        coupling(cluster, workload, placement),
+    )
+
+
+def compare(
+    scenario: Scenario,
+    policies: Sequence[str],
+    parameters: Mapping[str, Mapping[str, object]],
+    clock: Callable[[], float],
+) -> tuple[Row, ...]:
+    """Ask each policy, with its own ``parameters``, where the scenario's partitions should be.
+
+    A policy that refuses, or answers what no policy may answer, is a row with an error. ``clock`` returns seconds.
+    """
+    return tuple(_ask(scenario, name, parameters.get(name, {}), clock) for name in policies)
+
+
+def _ask(scenario: Scenario, name: str, parameters: Mapping[str, object], clock: Callable[[], float]) -> Row:
+    workload, began = scenario.workload, clock()
+    try:
+        proposal = propose(name, scenario.cluster, workload, scenario.current, parameters)
+    except (ModelError, ScaleOutError, PolicyLawError) as error:
+        return Row(name, None, 0, 0.0, clock() - began, error=str(error))
+    took = clock() - began
+    state = {stage.key: stage.state_bytes for stage in workload.placeable}
+    moved = sum(float(state[move.stage][move.partition]) for move in proposal.moves)
+    return Row(name, figures(scenario, proposal.placement), len(proposal.moves), moved, took, proposal.notes)

@@ -1,0 +1,421 @@
+"""Scenarios made by a seed: the jobs of the literature, and synthetic ones of any size.
+
+The same seed and parameters always make the same scenario. What all have in common: busy seconds are a stage's cost
+per row times its rows; they are scaled to the ``utilization`` asked for, or less where one task would need more than
+:data:`MOST_OF_A_CORE` otherwise; the state takes :data:`STATE_SHARE` of the executors' memory, or less where one
+partition would be larger than :data:`LARGEST_STATE` of the smallest executor's. Unless said, partitions
+are where Spark's first batch leaves them: with whoever was free, that is unevenly and without regard to anything else.
+
+Sources: the five operator graphs and the page views are those of Son and Moon, Locality/Fairness-Aware Job Scheduling
+in Distributed Stream Processing Engines, Electronics 9(11) 2020; the word counts those on which the stream
+classification strategy of Heron (DSC-Heron, Zhang and others) was measured. Where their engines run an operator
+anywhere, it is a placeable stage here. Their local-or-shuffle grouping depends on the placement, which volumes of a
+scenario cannot: it is taken as a shuffle to all alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, summed
+from rechannel.policies.model.cluster import Cluster, Topology
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
+from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.scenarios.scenario import Scenario
+
+__all__ = ["GENERATORS", "Generator", "GeneratorError", "Parameter", "generate"]
+
+MOST_OF_A_CORE = 0.95
+"""Busy seconds per second of the largest task at most: one that needs more cannot keep up wherever it runs."""
+
+STATE_SHARE = 0.2
+"""Share of the executors' memory that all state together takes."""
+
+LARGEST_STATE = 0.25
+"""Share of the smallest executor's memory that the state of one partition takes at most."""
+
+_ROW_BYTES = 1024.0
+_MEMORY = 4.0 * 2**30
+_GIGABIT = 125e6  # bytes per second
+_OPERATORS = {  # instances of each operator in turn
+    "linear": (1,) * 8,
+    "ascent": (1, 2, 3, 4, 5, 6, 7, 8),
+    "descent": (8, 7, 6, 5, 4, 3, 2, 1),
+    "diamond": (2, 4, 6, 8, 8, 6, 4, 2),
+    "star": (8, 6, 4, 2, 2, 4, 6, 8),
+}
+_PAGES = (0.7, 0.2, 0.1)  # share of the clicks
+_USERS = 100
+
+
+class GeneratorError(ModelError):
+    """No scenario can be made of that: the message names the generator or the parameter, its range and the cure."""
+
+
+class Parameter(NamedTuple):
+    """One parameter: whole numbers or numbers from ``least`` to ``most``, or one of ``choices``."""
+
+    name: str
+    default: int | float | str
+    meaning: str
+    least: float = 0
+    most: float = math.inf
+    choices: tuple[str, ...] = ()
+
+
+class Generator(NamedTuple):
+    """One generator: ``function`` takes all ``parameters`` by name."""
+
+    function: Callable[..., Scenario]
+    summary: str
+    parameters: tuple[Parameter, ...]
+
+
+class _Job:
+    """A workload in the making: stages with rows and relative costs, scaled when everything is known."""
+
+    def __init__(
+        self, cluster: Cluster, seed: int, utilization: float, costs: tuple[float, float] = (0.5, 2.0)
+    ) -> None:
+        """``costs``: lowest and highest relative cost of a row."""
+        self.random = np.random.default_rng(seed)
+        self.cluster, self.utilization, self.costs = cluster, utilization, costs
+        self.stages: list[Stage] = []
+        self.streams: list[StreamLike] = []
+
+    def stage(
+        self, key: str, rows: FloatArray, state: FloatArray | None = None, *, rate: float = 1.0, query: str = "q"
+    ) -> Stage:
+        """Add a stage of these rows per batch; ``state`` is relative, as many bytes as rows unless given."""
+        cost = self.random.uniform(*self.costs)
+        stage = Stage(key, query, True, rate, rows * cost, rows, rows if state is None else state)
+        self.stages.append(stage)
+        return stage
+
+    def source(self, key: str, rows: float, *, rate: float, query: str) -> Stage:
+        """Add a floating stage: each executor reads about its share of ``rows``."""
+        share = self.random.uniform(0.8, 1.2, self.cluster.size) * self.cluster.cores * self.cluster.available
+        stage = self.stage(key, rows * share / share.sum(), np.zeros(self.cluster.size), rate=rate, query=query)
+        self.stages[-1] = replace(stage, placeable=False)
+        return self.stages[-1]
+
+    def shuffle(self, up: Stage, down: Stage, out: FloatArray | None = None) -> None:
+        """Every entry sends all it has (``out`` rows per batch) by the shares of the rows downstream."""
+        share = down.rows / max(down.rows.sum(), 1e-300)
+        sent = up.rows if out is None else out
+        self.streams.append(Stream(up.key, down.key, np.outer(sent, share) * up.batches_per_second * _ROW_BYTES))
+
+    def scenario(self, start: str = "spark") -> Scenario:
+        """Scale busy seconds and state, and place everything."""
+        cluster, stages = self.cluster, self.stages
+        there = cluster.available
+        work = sum(stage.batches_per_second * stage.busy.sum() for stage in stages)
+        largest = max(stage.batches_per_second * stage.busy.max() for stage in stages)
+        capacity = (cluster.cores * cluster.speed)[there].sum()
+        busy = min(self.utilization * capacity / work, MOST_OF_A_CORE * cluster.speed[there].min() / largest)
+        state, most = sum(one.state_bytes.sum() for one in stages), max(one.state_bytes.max() for one in stages)
+        memory = cluster.memory_bytes[there]
+        size = min(STATE_SHARE * memory.sum() / state, LARGEST_STATE * memory.min() / most) if state else 0.0
+        scaled = (replace(one, busy=one.busy * busy, state_bytes=np.floor(one.state_bytes * size)) for one in stages)
+        workload = Workload(tuple(scaled), tuple(self.streams))
+        placed, current = 0, {}
+        for stage in workload.placeable:
+            in_turn = (placed + np.arange(stage.n)) % cluster.size
+            current[stage.key] = in_turn if start == "round-robin" else self._whoever_was_free(stage.n)
+            placed += stage.n
+        return Scenario("generated", cluster, workload, Placement(current))
+
+    def _whoever_was_free(self, count: int) -> IntArray:
+        chance = self.random.gamma(4.0, size=self.cluster.size) * self.cluster.cores
+        return self.random.choice(self.cluster.size, count, p=chance / chance.sum())
+
+
+def generate(spec: str) -> Scenario:
+    """The scenario of a name and parameters, ``random-dag:seed=3,stages=12``; those left out have their default.
+
+    Raises :class:`GeneratorError` for an unknown name, an unknown parameter or one outside its range.
+    """
+    name, _, rest = spec.partition(":")
+    generator = GENERATORS.get(name)
+    if generator is None:
+        raise GeneratorError(f"no generator is called {name!r}, there are: {', '.join(GENERATORS)}")
+    known = {parameter.name: parameter for parameter in generator.parameters}
+    values: dict[str, Any] = {parameter.name: parameter.default for parameter in generator.parameters}
+    for item in rest.split(",") if rest else ():
+        key, equals, text = item.partition("=")
+        if key not in known or not equals:
+            raise GeneratorError(f"{name}: {item!r} sets no parameter, write one of: {', '.join(known)} as NAME=VALUE")
+        values[key] = _parsed(name, known[key], text)
+    return replace(generator.function(**values), name=spec)
+
+
+def _parsed(owner: str, parameter: Parameter, text: str) -> int | float | str:
+    if parameter.choices:
+        if text in parameter.choices:
+            return text
+        wanted = f"one of {', '.join(parameter.choices)}"
+    else:
+        kind = int if isinstance(parameter.default, int) else float
+        wanted = f"{'a whole number' if kind is int else 'a number'} from {parameter.least:,g} to {parameter.most:,.0f}"
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if parameter.least <= value <= parameter.most:
+            return value
+    example = f"{parameter.name}={parameter.default}"
+    raise GeneratorError(
+        f"{owner}: {parameter.name}={text}: expected {wanted} ({parameter.meaning}); for example {example}"
+    )
+
+
+def _equal(executors: int, per_node: int, cores: float = 1.0) -> Cluster:
+    ones = np.ones(executors)
+    names = tuple(f"e{i}" for i in range(executors)), tuple(f"n{i // per_node}" for i in range(executors))
+    return Cluster(*names, ones * cores, ones * _MEMORY, ones, ones > 0)
+
+
+def _zipf(count: int, exponent: float = 1.0) -> FloatArray:
+    weights = np.arange(1, count + 1, dtype=np.float64) ** -exponent
+    shares: FloatArray = weights / weights.sum()
+    return shares
+
+
+def _hashed(random: np.random.Generator, weights: Sequence[float] | FloatArray, parts: int) -> FloatArray:
+    """Share of each partition if every key goes to one by its hash."""
+    return summed(random.integers(parts, size=len(weights)), np.asarray(weights), parts)
+
+
+def _operator_graph(counts: Sequence[int]) -> Callable[..., Scenario]:
+    def make(*, seed: int, scale: str, utilization: float) -> Scenario:
+        times = int(scale)
+        job = _Job(_equal(8 * times, times), seed, utilization)
+        rows = 1000.0 * counts[0] * times  # a row of 1 KiB each millisecond from each instance of the first operator
+        stages = [job.stage(f"op{i}", np.full(n * times, rows / (n * times))) for i, n in enumerate(counts, 1)]
+        for up, down in pairwise(stages):
+            job.shuffle(up, down)
+        return job.scenario()
+
+    return make
+
+
+def _page_view(*, seed: int, utilization: float, unique: bool = False) -> Scenario:
+    job = _Job(_equal(8, 1), seed, utilization, (0.9, 1.1))
+    pages = job.random.integers(4, size=len(_PAGES))  # by hash
+    keyed, here = summed(pages, np.array(_PAGES), 4), summed(pages, np.ones(len(_PAGES)), 4)
+    source, view = (job.stage(key, np.full(4, 1000.0), np.zeros(4)) for key in ("source", "view"))
+    count = job.stage("unique" if unique else "count", 4000.0 * keyed, here * (_USERS if unique else 1))
+    out = here / 3 if unique else count.rows  # a unique count is told every three seconds
+    sink = job.stage("sink", np.full(4, out.sum() / 4), np.zeros(4))
+    job.shuffle(source, view)
+    job.shuffle(view, count)
+    job.shuffle(count, sink, out)
+    return job.scenario()
+
+
+def _unique_page_view(*, seed: int, utilization: float) -> Scenario:
+    return _page_view(seed=seed, utilization=utilization, unique=True)
+
+
+def _words(spouts: int, splitters: int, counters: int, words: int, vocabulary: int) -> Callable[..., Scenario]:
+    """Counting words: each spout sends a thousand lines a second, whose bytes divide over so many words."""
+
+    def make(*, seed: int, zipf: float, start: str, utilization: float) -> Scenario:
+        job = _Job(_equal(6, 1, cores=2.0), seed, utilization)
+        stages = [job.stage("spout", np.full(spouts, 1000.0), np.zeros(spouts))]
+        total = 1000.0 * spouts
+        if splitters:
+            stages.append(job.stage("split", np.full(splitters, total / splitters), np.zeros(splitters)))
+        shares = _hashed(job.random, _zipf(vocabulary, zipf), counters)
+        stages.append(job.stage("count", total * words * shares))
+        for up, down in pairwise(stages):
+            job.shuffle(up, down)
+        return job.scenario(start)
+
+    return make
+
+
+def _dag(
+    cluster: Cluster, seed: int, stages: int, partitions: int, edges: int, streams: str, utilization: float
+) -> Scenario:
+    """About four stages a query, in layers, behind one floating source; a stage reads from earlier layers."""
+    job = _Job(cluster, seed, utilization)
+    random = job.random
+    for number, members in enumerate(np.array_split(np.arange(stages), max(1, stages // 4))):
+        query, rate = f"q{number}", float(random.choice([0.1, 0.2, 0.5, 1.0]))
+        layers = np.arange(len(members)) * max(1, len(members) - 1) // len(members)
+        source = job.source(f"{query}/source", random.uniform(2e3, 2e4) / rate, rate=rate, query=query)
+        made: list[Stage] = []
+        for i, layer in enumerate(layers.tolist()):
+            earlier = [stage for stage, one in zip(made, layers.tolist(), strict=False) if one < layer]
+            picked = random.permutation(len(earlier))[:edges].tolist()
+            inputs = [earlier[one] for one in picked] or [source]
+            key, share = f"{query}/{i}", random.permutation(_zipf(partitions, 0.0 if streams == "uniform" else 1.0))
+            rows = np.zeros(partitions)
+            for up in inputs:
+                sent = np.outer(up.rows * random.uniform(0.3, 1.0), share)
+                if streams == "correlated" and up is not source:  # the keys upstream say where most rows go
+                    sent *= 0.2
+                    sent[np.arange(partitions), random.permutation(partitions)] += 4 * sent.sum(axis=1)
+                rows += sent.sum(axis=0)
+                job.streams.append(Stream(up.key, key, sent * rate * _ROW_BYTES))
+            made.append(job.stage(key, rows, rate=rate, query=query))
+    return job.scenario()
+
+
+def _random_dag(*, executors: int, **rest: Any) -> Scenario:
+    return _dag(_equal(executors, 2, cores=2.0), **rest)
+
+
+def _heterogeneous(*, seed: int, executors: int, **rest: Any) -> Scenario:
+    random, cluster = np.random.default_rng(seed), _equal(executors, 2)
+    cores, speed = random.choice([1.0, 2.0, 4.0], executors), random.choice([0.5, 1.0, 2.0], executors)
+    memory = random.choice([0.5, 1.0, 2.0], executors) * _MEMORY
+    unequal = replace(cluster, cores=cores, speed=speed, memory_bytes=memory)
+    return _dag(unequal, seed, edges=2, streams="zipf", **rest)
+
+
+def _drained(*, executors: int, **rest: Any) -> Scenario:
+    cluster = _equal(executors, 2, cores=2.0)
+    leaving = replace(cluster, available=np.array([node != "n0" for node in cluster.nodes]))
+    return _dag(leaving, edges=2, streams="zipf", **rest)
+
+
+def _chains(*, seed: int, executors: int, chains: int, length: int, partitions: int, utilization: float) -> Scenario:
+    cluster = _equal(executors, 2, cores=2.0)
+    topology = Topology(cluster.node_of % 2, np.full(executors, _GIGABIT), np.array([[1.0, 2.0], [2.0, 1.0]]))
+    job = _Job(replace(cluster, topology=topology), seed, utilization)
+    random, width = job.random, min(3, partitions)
+    total = 0.4 * executors * _GIGABIT / _ROW_BYTES / chains / max(1, length - 1)  # rows per second of a chain
+    for number in range(chains):
+        query, rate = f"q{number}", 0.5
+        rows = random.lognormal(0.0, 0.5, partitions)
+        rows *= total / rate / rows.sum()
+        up = job.stage(f"{query}/0", rows, rate=rate, query=query)
+        for i in range(1, length):
+            # Nine rows of ten go to the one partition that has the same keys, the others to two more.
+            offsets = np.concatenate([[0], 1 + random.choice(max(1, partitions - 1), width - 1, replace=False)])
+            targets = (random.permutation(partitions)[:, None] + offsets) % partitions
+            parts = np.array([0.9, 0.07, 0.03])[:width]
+            sent = up.rows[:, None] * parts / parts.sum()
+            down = job.stage(f"{query}/{i}", summed(targets.ravel(), sent.ravel(), partitions), rate=rate, query=query)
+            ends = np.repeat(np.arange(partitions), width), targets.ravel()
+            volumes = (sent * rate * _ROW_BYTES).ravel()
+            job.streams.append(SparseStream(up.key, down.key, (partitions, partitions), *ends, volumes))
+            up = down
+    return job.scenario()
+
+
+def _spark_blocks(
+    *, seed: int, executors: int, queries: int, stages: int, partitions: int, utilization: float
+) -> Scenario:
+    job = _Job(_equal(executors, 2, cores=4.0), seed, utilization)
+    for number in range(queries):
+        query, rate = f"q{number}", float(job.random.choice([0.1, 0.2, 0.5]))
+        rows = job.random.uniform(3e4, 1e5) / rate
+        up = job.source(f"{query}/source", rows, rate=rate, query=query)
+        for i in range(stages):
+            share = job.random.permutation(_zipf(partitions))
+            down = job.stage(f"{query}/{i}", rows * share, rate=rate, query=query)
+            job.shuffle(up, down)
+            up = down
+    return job.scenario()
+
+
+def _sparse(*, seed: int, executors: int, tasks: int, edges: int, utilization: float) -> Scenario:
+    """Four queries of five stages; entry u sends to a run of entries of the next stage, scattered over its numbers."""
+    job = _Job(_equal(executors, 4, cores=4.0), seed, utilization)
+    random, queries, length = job.random, 4, 5
+    sizes = [len(part) for part in np.array_split(np.arange(tasks), queries * length)]
+    pairs = [(i, i + 1) for i in range(queries * length) if (i + 1) % length]
+    shares = [len(part) for part in np.array_split(np.arange(edges), len(pairs))]
+    most = len(pairs) * min(sizes[up] * sizes[down] for up, down in pairs)
+    if edges > most:
+        raise GeneratorError(f"sparse: edges={edges}: {tasks} tasks get at most {most}; lower it or raise tasks")
+    rows = [np.zeros(size) for size in sizes]
+    rate, keys = 0.5, [f"q{i // length}/{i % length}" for i in range(queries * length)]
+    for (up, down), count in zip(pairs, shares, strict=True):
+        run = -(-count // sizes[up])
+        chosen = random.permutation(sizes[up] * run)[:count]
+        sources, offset = np.divmod(chosen, run)
+        targets = random.permutation(sizes[down])[(sources * sizes[down] // sizes[up] + offset) % sizes[down]]
+        sent = 10.0 * (1.0 + random.pareto(2.0, count))
+        rows[down] += summed(targets, sent, sizes[down])
+        if up % length == 0:
+            rows[up] += summed(sources, sent, sizes[up])
+        shape, volumes = (sizes[up], sizes[down]), sent * rate * _ROW_BYTES
+        job.streams.append(SparseStream(keys[up], keys[down], shape, sources, targets, volumes))
+    for key, counted in zip(keys, rows, strict=True):
+        job.stage(key, counted, rate=rate, query=key.partition("/")[0])
+    return job.scenario()
+
+
+_COMMON = (
+    Parameter("seed", 0, "every number makes another scenario", 0, 2**32 - 1),
+    Parameter("utilization", 0.5, "busy share of all cores together", 0.01, 1.0),
+)
+_EXECUTORS = Parameter("executors", 8, "executors of the cluster", 1, 10_000)
+_AT_LEAST_FOUR = _EXECUTORS._replace(least=4)
+_STAGES = Parameter("stages", 8, "placeable stages of all queries together", 1, 1000)
+_PARTITIONS = Parameter("partitions", 16, "partitions of each stage", 1, 2000)
+_SCALE = Parameter("scale", "1", "1: 8 executors, 10: 80 executors and ten times the instances", choices=("1", "10"))
+_WORDS = (
+    Parameter("zipf", 1.0, "exponent of the words' frequencies, 0 is all alike", 0.0, 3.0),
+    Parameter("start", "spark", "current placement: as Spark leaves it, or in turn", choices=("spark", "round-robin")),
+)
+
+
+def _table() -> Mapping[str, Generator]:
+    dag = (_STAGES, _PARTITIONS)
+    edges = Parameter("edges", 2, "stages that one reads from at most", 1, 100)
+    kinds = Parameter("streams", "zipf", "how rows divide downstream", choices=("zipf", "correlated", "uniform"))
+    queries = Parameter("queries", 2, "queries", 1, 200)
+    each = Parameter("stages", 2, "stateful stages of each query", 1, 50)
+    rows: dict[str, tuple[Callable[..., Scenario], str, tuple[Parameter, ...]]] = {
+        name: (_operator_graph(counts), f"eight operators of {', '.join(map(str, counts))} instances", (_SCALE,))
+        for name, counts in _OPERATORS.items()
+    }
+    rows |= {
+        "page-view": (_page_view, "clicks counted by page, four instances of each operator", ()),
+        "unique-page-view": (_unique_page_view, "unique visitors by page, told every three seconds", ()),
+        "word-count": (_words(8, 0, 16, 1, 10_000), "8 spouts, 16 counters", _WORDS),
+        "sentence-word-count": (_words(4, 10, 10, 10, 131_072), "4 spouts, 10 splitters, 10 counters", _WORDS),
+        "file-word-count": (_words(4, 10, 10, 12, 10_000), "the same on the lines of a book", _WORDS),
+        "random-dag": (_random_dag, "queries of stages in layers", (*dag, _EXECUTORS, edges, kinds)),
+        "chains": (
+            _chains,
+            "chained stages whose keys agree, over links of finite bandwidth",
+            (
+                _EXECUTORS,
+                Parameter("chains", 4, "queries", 1, 200),
+                Parameter("length", 4, "stages of each query", 1, 50),
+                _PARTITIONS,
+            ),
+        ),
+        "spark-blocks": (_spark_blocks, "dense shuffles as Spark has them", (_EXECUTORS, queries, each, _PARTITIONS)),
+        "sparse": (
+            _sparse,
+            "few streams between many tasks",
+            (
+                _EXECUTORS._replace(default=100),
+                Parameter("tasks", 2000, "placeable tasks", 20, 100_000),
+                Parameter("edges", 20_000, "streams between tasks", 16, 1_000_000),
+            ),
+        ),
+        "heterogeneous": (_heterogeneous, "unequal cores, speeds and memory", (*dag, _EXECUTORS)),
+        "drained": (_drained, "one node is to be emptied", (*dag, _AT_LEAST_FOUR)),
+    }
+    return {
+        name: Generator(make, summary, (_COMMON[0], *own, _COMMON[1])) for name, (make, summary, own) in rows.items()
+    }
+
+
+GENERATORS: Mapping[str, Generator] = _table()
+"""Every generator by name."""

@@ -1,0 +1,5 @@
+"""``python -m rechannel`` is the command ``rechannel``."""
+
+from rechannel.daemon.cli.main import main
+
+main()

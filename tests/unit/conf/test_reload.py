@@ -1,0 +1,135 @@
+"""What a running daemon takes over, what takes a restart, and that a mistake changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from rechannel.conf import reload
+from rechannel.conf.reload import Reloader, Reread
+from rechannel.conf.settings import Settings, SettingsError, load
+
+LIVE_SECTIONS = ("reschedule", "gate", "migration")
+NEVER = ("cluster", "redis", "signing", "link")
+
+
+def given(**variables):
+    return load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
+
+
+def test_whole_sections_are_live_or_not():
+    for section in dataclasses.fields(Settings):
+        if section.name in LIVE_SECTIONS + NEVER:
+            for item in dataclasses.fields(getattr(Settings(), section.name)):
+                assert item.metadata["live"] == (section.name in LIVE_SECTIONS), f"{section.name}.{item.name}"
+
+
+def test_single_fields_that_are_live():
+    live = {
+        f"{section}.{item.name}"
+        for section in ("agent", "controller")
+        for item in dataclasses.fields(getattr(Settings(), section))
+        if item.metadata["live"]
+    }
+    assert live == {
+        "agent.stream_rows",
+        "agent.buffered_windows",
+        "controller.require_reason",
+        "controller.placement_ttl",
+    }
+
+
+@pytest.fixture
+def daemon():
+    return Daemon()
+
+
+class Daemon:
+    """Something that reloads."""
+
+    def __init__(self) -> None:
+        self.file = Settings()
+        self.mistakes: list[str] = []
+        self.examined: list[str] = []
+        self.reread = Reread(threading.Event(), self._again)
+        log = structlog.get_logger("test")
+        self.reloader = Reloader(Settings(), self.reread, reload.CONTROLLER, log, lambda _: self.examined)
+
+    def _again(self):
+        if self.mistakes:
+            raise SettingsError(self.mistakes)
+        return self.file
+
+    def hang_up(self):
+        """Returns what is taken and the log lines."""
+        self.reread.asked.set()
+        with capture_logs() as lines:
+            return self.reloader.turn(), lines
+
+
+def test_nothing_happens_unless_asked(daemon):
+    daemon.file = given(GATE__COOLDOWN="5")
+    assert daemon.reloader.turn() is None
+    assert Reloader(Settings(), None, reload.AGENT, structlog.get_logger()).turn() is None
+    taken, _ = daemon.hang_up()
+    assert taken.gate.cooldown == 5
+    assert daemon.reloader.turn() is None
+
+
+def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):
+    daemon.file = given(GATE__COOLDOWN="5", RESCHEDULE__MODE="apply", POLICIES__ADAPTIVE__MODE="light")
+    taken, lines = daemon.hang_up()
+    assert taken == daemon.file
+    assert [(line["field"], line["before"], line["after"]) for line in lines if line["event"] == "setting-taken"] == [
+        ("reschedule.mode", "observe", "apply"),
+        ("policies.adaptive.mode", None, "light"),
+        ("gate.cooldown", 300.0, 5.0),
+    ]
+    assert lines[-1] == {
+        "event": "configuration-read-again",
+        "log_level": "info",
+        "taken": 3,
+        "restart_needed": 0,
+    }
+
+
+def test_what_takes_a_restart_stays_and_is_said_each_time(daemon):
+    daemon.file = given(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__POLL="1")
+    for first in (True, False):
+        taken, lines = daemon.hang_up()
+        assert (taken is not None) is first
+        if taken is not None:
+            assert (taken.redis, taken.cluster, taken.gate.cooldown) == (Settings().redis, Settings().cluster, 5)
+        said = [line["sentence"] for line in lines if line["event"] == "setting-not-taken"]
+        assert said == ["cluster.name: restart needed", "redis.url: restart needed"]
+
+
+def test_a_setting_goes_back_as_it_came(daemon):
+    daemon.file = given(POLICIES__ADAPTIVE__MODE="light")
+    daemon.hang_up()
+    daemon.file = Settings()
+    taken, lines = daemon.hang_up()
+    assert taken == Settings()
+    assert (lines[0]["before"], lines[0]["after"]) == ("light", None)
+
+
+@pytest.mark.parametrize("where", ["mistakes", "examined"])
+def test_a_configuration_with_mistakes_changes_nothing_and_says_them_all(daemon, where):
+    daemon.file = given(GATE__COOLDOWN="5")
+    setattr(daemon, where, ["a.b: wrong", "c.d: wrong too"])
+    taken, lines = daemon.hang_up()
+    assert taken is None
+    assert [line.get("sentence") for line in lines] == ["a.b: wrong", "c.d: wrong too", "nothing was changed"]
+    setattr(daemon, where, [])
+    assert daemon.hang_up()[0].gate.cooldown == 5
+
+
+def test_a_daemon_minds_its_own_settings():
+    new = given(AGENT__WINDOW="6", AGENT__STREAM_ROWS="7", GATE__COOLDOWN="5")
+    controller = [change.field for change in reload.changes(Settings(), new, reload.CONTROLLER)]
+    agent = [change.field for change in reload.changes(Settings(), new, reload.AGENT)]
+    assert (controller, agent) == (["agent.window", "gate.cooldown"], ["agent.window", "agent.stream_rows"])

@@ -1,0 +1,162 @@
+"""The words of `drain` and `undrain`, and what status says of a drain."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.cli import client, status
+from rechannel.daemon.cli import main as cli
+from rechannel.daemon.cli.status import _drain
+from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.messages import Drain, MoveView, Reply
+from unit.daemon.fakes import query, report
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    found = []
+
+    def order(settings, verb, arguments, *, reason, wait, as_json, more=None):
+        found.append((verb, arguments, reason))
+        return 0
+
+    monkeypatch.setattr(client, "order", order)
+    monkeypatch.setattr(client, "plan_drain", lambda settings, nodes, **more: found.append(("plan", nodes)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["drain", "n1"], {"node": "n1", "remove": "", "deadline": ""}),
+        (["drain", "n1", "--remove", "--deadline", "90"], {"node": "n1", "remove": "yes", "deadline": "90"}),
+        (["drain", "n1", "--remove", "--deadline", "10m"], {"node": "n1", "remove": "yes", "deadline": "600"}),
+        (["drain", "n1", "n2"], {"node": "n1,n2", "remove": "", "deadline": ""}),
+        (["undrain", "n1"], {"node": "n1"}),
+        (["undrain", "n1", "n2"], {"node": "n1,n2"}),
+    ],
+)
+def test_words_become_a_request(asked, words, arguments):
+    done = CliRunner().invoke(cli.main, [*words, "--reason", "why"])
+    assert done.exit_code == 0, done.output
+    first = [("plan", arguments["node"])] if words[0] == "drain" else []
+    assert asked == [*first, (words[0], arguments, "why")], "what it means is said first"
+
+
+def test_a_dry_run_orders_nothing(asked):
+    done = CliRunner().invoke(cli.main, ["drain", "n1", "n2", "--dry-run"])
+    assert (done.exit_code, asked) == (0, [("plan", "n1,n2")])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["drain"], "Missing argument"),
+        (["drain", "n1", "--deadline", "10m"], "needs --remove"),
+        (["drain", "n1", "--dry-run", "--follow"], "drains nothing"),
+        (["drain", "n1", "--remove", "--deadline", "soon"], "is no time"),
+        (["drain", "n1", "--remove", "--deadline", "-5s"], "is no time"),
+        (["drain", "n1", "--remove", "--deadline", "nan"], "is no time"),
+    ],
+)
+def test_mistakes_are_wrong_usage(asked, words, said):
+    done = CliRunner().invoke(cli.main, words)
+    assert (done.exit_code, asked) == (2, [])
+    assert said in done.output
+
+
+GONE = MoveView(move="m", query="q1", stage=0, partition=3, source="3", target="0", step=0, state="released_idle")
+
+
+def test_a_drain_says_what_cannot_be_moved():
+    row = _drain(Drain(node="127.0.0.5", since=0), [report([query("0123", problem="real-time mode")])], 10.0)
+    assert row["sentence"].endswith("name-of-q1 cannot be moved: real-time mode")
+
+
+@pytest.mark.parametrize(
+    ("drain", "where", "moves", "state", "words"),
+    [
+        (Drain(node="127.0.0.5", since=0), "0123", [], "draining", "1 partition is left on 1 executor"),
+        (Drain(node="127.0.0.5", since=0, deadline=5), "0123", [], "draining", "the deadline has passed"),
+        (Drain(node="127.0.0.5", since=0), "0123", [GONE], "empty", "1 executor still runs source and stateless tasks"),
+        (Drain(node="127.0.0.5", since=0, remove=True), "0120", [], "releasing", "to be released at a batch boundary"),
+        (Drain(node="127.0.0.9", since=0, remove=True), "0123", [], "released", "no executor runs there"),
+    ],
+)
+def test_how_far_a_drain_is(drain, where, moves, state, words):
+    row = _drain(drain, [report([query(where)], moves=moves)], 10.0)
+    assert (row["state"], words in row["sentence"]) == (state, True)
+
+
+@pytest.fixture
+def answered(monkeypatch):
+    """Answer every request with what stands here; a code of 6 is no answer."""
+    found = {"code": 0, "sentence": "n1: state of 1 application would leave", "data": {}, "asked": []}
+
+    def ask(settings, verb, arguments, *, reason="", wait=None):
+        found["asked"].append((verb, dict(arguments)))
+        if found["code"] == 6:
+            raise CommandError(Exit.NO_ANSWER, "no controller answered")
+        return Reply(request="r", code=found["code"], sentence=found["sentence"], data=found["data"])
+
+    monkeypatch.setattr(client, "ask", ask)
+    return found
+
+
+PLAN = {"application": "app-1", "decision": {"sentence": "executor 1 would be 156% busy: add executors", "notes": []}}
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_an_overload_is_the_first_line_of_a_drain(answered, more):
+    answered["data"] = {"nodes": ["n1"], "plans": [PLAN]}
+    done = CliRunner().invoke(cli.main, ["drain", "n1", *more])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[0] == "app-1: executor 1 would be 156% busy: add executors"
+    assert [verb for verb, _ in answered["asked"]] == (["plan"] if more else ["plan", "drain"])
+    assert ("a dry run: nothing is drained" in done.output) == bool(more)
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_drain_is_one_json_document_with_its_plans(answered, more):
+    answered["data"] = {"nodes": ["n1"], "plans": [PLAN]}
+    done = CliRunner().invoke(cli.main, ["drain", "n1", "--json", *more])
+    assert json.loads(done.stdout)["plans"] == [PLAN]
+
+
+def test_a_drain_that_is_refused_is_not_ordered(answered):
+    answered |= {"code": 1, "sentence": "unknown node n1"}
+    done = CliRunner().invoke(cli.main, ["drain", "n1"])
+    assert (done.exit_code, [verb for verb, _ in answered["asked"]]) == (1, ["plan"])
+    assert "unknown node n1" in done.stderr
+
+
+def test_a_drain_waits_for_no_plan(answered):
+    answered["code"] = 6
+    CliRunner().invoke(cli.main, ["drain", "n1"])
+    assert [verb for verb, _ in answered["asked"]] == ["plan", "drain"]
+    dry = CliRunner().invoke(cli.main, ["drain", "n1", "--dry-run"])
+    assert dry.exit_code == 6
+
+
+def test_several_drains_are_followed_until_the_last_is_empty(monkeypatch, capsys):
+    rows = {name: {"node": name, "state": "draining", "sentence": f"{name} leaves"} for name in ("n1", "n2")}
+    looks = []
+
+    def collect(*_):
+        looks.append(1)
+        rows["n1"] = {**rows["n1"], "state": "empty"}
+        if len(looks) > 2:
+            rows["n2"] = {**rows["n2"], "state": "empty", "sentence": "empty"}
+        return {"drains": list(rows.values())}
+
+    monkeypatch.setattr(status, "Store", lambda *_: None)
+    monkeypatch.setattr(status, "collect", collect)
+    stop = SimpleNamespace(wait=lambda _: False)
+    status.follow_drain(Settings(), ("n1", "n2"), stop, as_json=False)
+    assert len(looks) == 3
+    assert capsys.readouterr().out.splitlines() == ["n1: n1 leaves", "n2: n2 leaves", "n2: empty"]

@@ -1,0 +1,288 @@
+"""What `explain` and the filters of `history` show, and the words that make plans wait."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from rechannel.daemon.cli import client, tables
+from rechannel.daemon.cli import history as cli_history
+from rechannel.daemon.cli import main as cli
+from rechannel.daemon.cli.explain import lines
+from rechannel.daemon.cli.history import Reader, Wanted, moment
+from rechannel.daemon.cli.options import shown_time
+from rechannel.daemon.cli.tables import history_line, size
+from rechannel.daemon.control.controller import Controller
+from rechannel.wire import keys
+from rechannel.wire.messages import Decision, MoveTransition, Refusal
+from rechannel.wire.redis.store import Author
+from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, go_on
+
+
+def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> None:
+    made = leader.decide("operator", application=APP, user="ann", reason="skewed", apply=True)
+    first = made.moves[0]
+    text = "\n".join(lines(APP, made, None, {first.move: "drained"}))
+    for words in (
+        f"decision {made.decision} on {APP}",
+        "why then:  operator ann asked: skewed",
+        "result:    applied (ok): its moves were begun",
+        "0 on 127.0.0.2: 6 -> ",
+        "critical path of name-of-q1: ",
+        ", its batch 5.00 → ",
+        f"gain {made.gain:.1f} s",
+        "expected cost: ",
+        f"step {first.step}: name-of-q1/0 #{first.partition}, executor 0 -> {first.target}",
+        "by the journal 1 drained",
+        "frees executor 0, the critical one of name-of-q1: ",
+    ):
+        assert words in text, words
+
+
+def test_a_plan_that_was_only_looked_at_says_so(leader: Controller) -> None:
+    made = leader.decide("operator", application=APP, user="ann", apply=False)
+    assert "result:    planned (ok): nothing was begun: a plan was asked for" in lines(APP, made, None, {})[2]
+    timed = msgspec.structs.replace(made, trigger="timeout", user="")
+    assert "nothing was begun: mode observe, or all was paused" in lines(APP, timed, None, {})[2]
+    nothing = msgspec.structs.replace(made, moves=[], reason="nothing-to-do")
+    assert "nothing was begun: nothing was to be moved" in lines(APP, nothing, None, {})[2]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 bytes"), (999, "999 bytes"), (3_000, "3.0 kB"), (2.5e6, "2.5 MB"), (4e9, "4.0 GB")]
+)
+def test_bytes_are_told_in_the_unit_that_shows_them(number: float, text: str) -> None:
+    assert size(number) == text
+
+
+def test_a_refusal_says_how_far_it_was() -> None:
+    refusal = Refusal(law="gate", reach="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
+    used = Refusal(law="budget", reach="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
+    made = Decision(
+        decision="d",
+        at=NOW,
+        trigger="timeout",
+        user="",
+        policy="adaptive",
+        outcome="refused",
+        reason="gate",
+        sentence="too little",
+        refusals=[refusal, used],
+    )
+    text = "\n".join(lines(APP, made, None, {}))
+    assert "gate, which reaches the plan: too little" in text
+    assert "measured 0.04, limit 0.1 share: 0.06 below" in text
+    assert "until 20" in text
+    assert "measured 10, limit 10 moves: just at it" in text
+
+
+def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, store: FakeStore, world: World) -> None:
+    planned = leader.decide("operator", application=APP, user="ann", reason="a look")
+    go_on(world, 60)
+    leader.observe()
+    (applied,) = leader.decide_all()
+    line = MoveTransition(
+        move=applied.moves[0].move,
+        decision=applied.decision,
+        query="q1",
+        stage=0,
+        partition=0,
+        source="0",
+        target="1",
+        step=0,
+        before="planned",
+        after="prepared",
+        reason="",
+        evidence="",
+        batch=9,
+        at=world.clock(),
+    )
+    store.append(keys.JOURNAL, APP, Author("default", "link", world.clock).envelope(line, ttl=60, application=APP))
+
+    def shown(wanted: Wanted, limit: int = 50) -> list[tuple[str, str]]:
+        reader = Reader(store, world.clock)  # type: ignore[arg-type]
+        reader.wanted = wanted
+        return [(entry["type"], entry["decision"]) for entry in reader.first(limit)]
+
+    by_time = [("decision", applied.decision), ("move", applied.decision)]
+    assert shown(Wanted()) == [("decision", planned.decision), *by_time]
+    assert shown(Wanted(trigger="timeout")) == by_time
+    assert shown(Wanted(trigger="operator"), 1) == [("decision", planned.decision)]
+    assert shown(Wanted(outcome="applied")) == by_time
+    assert shown(Wanted(outcome="gate")) == []
+    assert shown(Wanted(since=NOW + 30)) == by_time
+    (entry,) = [entry for entry in Reader(store, world.clock).first(50) if entry["decision"] == planned.decision]  # type: ignore[arg-type]
+    assert "(operator by ann: a look, adaptive)" in history_line(entry)
+
+
+@pytest.fixture
+def kept(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    """The fakes' store, which `history` reads."""
+    monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
+    monkeypatch.setattr(cli_history, "Store", lambda *_: store)
+    return store
+
+
+def history(*words: str) -> Result:
+    return CliRunner().invoke(cli.main, ["history", *words])
+
+
+def test_history_knows_no_other_names(leader: Controller, kept: FakeStore) -> None:
+    assert history().stdout == "nothing has been decided yet\n"
+    made = leader.decide("operator", application=APP, user="ann", apply=False)
+    for words, said in (
+        (("--trigger", "operater"), "unknown trigger operater; did you mean operator? known are timeout, executors, "),
+        (("--outcome", "aplied"), "unknown outcome aplied; did you mean applied? known are applied, planned, "),
+        (("--outcome", "foo"), "unknown outcome foo; known are applied, "),
+    ):
+        done = history(*words)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert said in done.stderr
+        assert history(*words, "--json").exit_code == 1
+    assert history("--outcome", "gate").stdout == "the one decision does not match\n"
+    leader.decide("operator", application=APP, user="bob", apply=False)
+    done = history("--trigger", "timeout")
+    assert (done.exit_code, done.stdout) == (0, "none of 2 decisions matches\n")
+    assert json.loads(history("--trigger", "timeout", "--json").stdout) == {"entries": []}
+    assert made.decision in history("--trigger", "operator").stdout
+
+
+def test_a_name_of_a_later_release_is_known_once_it_was_met(leader: Controller, kept: FakeStore) -> None:
+    leader.refuse("moon", APP, Refusal(law="tide", reach="plan", detail="too high"))
+    assert "too high" in history("--trigger", "moon", "--outcome", "tide").stdout
+
+
+def test_times_are_told_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert shown_time(NOW) == "2023-11-15 07:13:20 JST"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(("text", "ago"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("3d", 259_200)])
+def test_a_time_ago(text: str, ago: float) -> None:
+    assert moment(text, lambda: 1e6) == 1e6 - ago
+
+
+def test_a_date_and_what_is_none() -> None:
+    assert moment("2026-03-01T10:00") - moment("2026-03-01") == 36_000
+    assert moment("") == 0
+    done = CliRunner().invoke(cli.main, ["history", "--since", "lately"])
+    assert done.exit_code == 2
+    assert "'lately' is no time; write 90m" in done.output
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]]:
+    found: list[tuple[str, dict[str, str]]] = []
+
+    def order(settings: object, verb: str, arguments: dict[str, str], **rest: object) -> int:
+        found.append((verb, arguments))
+        return 0
+
+    monkeypatch.setattr(client, "order", order)
+    monkeypatch.setattr("rechannel.daemon.decide.requested_placement.read_plan", lambda *_: None)
+    return found
+
+
+def test_words_that_make_a_plan_wait(asked: list[tuple[str, dict[str, str]]], tmp_path: Path) -> None:
+    file = str(tmp_path / "plan.json")
+    Path(file).write_text("{}")
+    for words in (["apply", file, "--at", "02:00-05:00"], ["apply", file, "--when", "off-peak"], ["cancel", "wait-1"]):
+        done = CliRunner().invoke(cli.main, words)
+        assert done.exit_code == 0, done.output
+    empty = {"at": "", "when": "", "plan": "{}", "force": ""}
+    assert asked == [
+        ("apply", {**empty, "at": "02:00-05:00"}),
+        ("apply", {**empty, "when": "off-peak"}),
+        ("cancel", {"pending": "wait-1"}),
+    ]
+    both = CliRunner().invoke(cli.main, ["apply", file, "--at", "02:00-05:00", "--when", "off-peak"])
+    assert both.exit_code == 2
+    assert "give one of them" in both.output
+
+
+def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    made = leader.decide("operator", application=APP, user="ann", apply=False)
+    made = msgspec.structs.replace(made, streams={"high": 3}, hot_streams=["a → b: 0.3 kB/s, local"])
+    for load in made.executors:  # by what --json has of an executor, utilization is arrival over service at any time
+        assert load.utilization_before == pytest.approx(load.arrival_before / load.service)
+        assert load.utilization_after == pytest.approx(load.arrival_after / load.service_after)
+    tables.decision(APP, made)
+    shown = capsys.readouterr().out
+    assert not any(words in shown for words in ("λ", "μ", "kB/s", "streams:"))
+    assert "partitions  utilization" in shown
+    tables.decision(APP, made, verbose=True)
+    shown = capsys.readouterr().out
+    assert "streams: 3 high" in shown
+    assert "0.3 kB/s" in shown
+
+
+def test_the_longest_batch_of_a_migration_is_not_below_that_of_now(leader: Controller) -> None:
+    price = leader.decide("operator", application=APP, user="ann", apply=False).price
+    assert price is not None
+    less = msgspec.structs.replace(price, batch_before={"q1": 3.0}, peak={"q1": 2.78}, batch_after={"q1": 2.0}, moves=1)
+    first, line = tables.price_lines(less, {"q1": "join"})
+    assert line == "batch of join: 3.00 s now, no longer meanwhile, 2.00 s afterwards"
+    assert "learned from 1 move)" in first
+    more = msgspec.structs.replace(less, peak={"q1": 3.5})
+    assert "3.50 s at most meanwhile" in tables.price_lines(more, {"q1": "join"})[1]
+
+
+def test_without_an_id_the_last_that_moved_or_proposed_something_is_explained(
+    leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rechannel.wire.redis.store.Store", lambda *_: store)
+    made = leader.decide("operator", application=APP, user="ann", apply=True)
+    busy = leader.decide("operator", application=APP, user="ann", apply=False)
+    assert busy.outcome == "not-ready"
+    done = CliRunner().invoke(cli.main, ["explain", "--json"])
+    assert json.loads(done.stdout)["decision"]["decision"] == made.decision
+
+
+def test_the_newest_decision_is_explained_where_none_moved_anything(
+    leader: Controller, store: FakeStore, world: World, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rechannel.wire.redis.store.Store", lambda *_: store)
+    for _ in range(2):
+        clock.sleep(1)
+        newest = leader.refuse("timeout", APP, Refusal(law="excluded", reach="plan", detail="not now"))
+    done = CliRunner().invoke(cli.main, ["explain", "--json"])
+    assert json.loads(done.stdout)["decision"]["decision"] == newest.decision
+
+
+def test_moves_in_the_history_have_the_names_of_their_queries(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    unknown = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"
+    for query in ("q1", unknown):
+        line = MoveTransition(
+            move=f"m-{query}",
+            decision="link",
+            query=query,
+            stage=1,
+            partition=2,
+            source="0",
+            target="1",
+            step=0,
+            before="",
+            after="prepared",
+            reason="ready",
+            evidence="",
+            batch=1,
+            at=NOW,
+        )
+        world._send(keys.JOURNAL, APP, line)
+    entries = [entry for entry in Reader(store, lambda: NOW, "").first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
+    assert [entry["name"] for entry in entries] == ["name-of-q1", ""]
+    shown = "\n".join(history_line(entry) for entry in entries)
+    assert "name-of-q1/1 #2" in shown
+    assert "query-895c1599/1 #2" in shown

@@ -1,0 +1,248 @@
+"""The commands that try policies on a scenario."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from rechannel.daemon.cli.main import main
+from rechannel.policies.analysis.placement_cost import (
+    critical_path,
+    executor_busy,
+    inter_executor_volume,
+    inter_node_volume,
+    placement_cost,
+)
+from rechannel.policies.model.arrays import ModelError, ScaleOutError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.registry import POLICIES, PolicyEntry
+from rechannel.policies.scenarios.compare import compare, figures
+from rechannel.policies.scenarios.generators import GENERATORS, generate
+from rechannel.policies.scenarios.scenario import Scenario, from_document, to_document
+from unit.policies.random_clusters import cluster_of, placement_of, workload_of
+
+
+def scenario() -> Scenario:
+    """Two partitions on one of four executors, and two that are well placed."""
+    stream = Stream("a", "b", np.array([[100.0, 0.0], [0.0, 10.0]]))
+    workload = workload_of({"a": [1.0, 1.0], "b": [2.0, 2.0]}, [stream], rate=0.2)
+    return Scenario("four", cluster_of(4), workload, placement_of(a=[0, 0], b=[0, 2]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    max_moves: int | None = None
+    min_step: float = 0.005
+
+    def __post_init__(self) -> None:
+        if self.min_step > 1:
+            raise ModelError(f"min_step: expected at most 1, got {self.min_step}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """Parameters of every kind that a policy may have."""
+
+    nodes: tuple[str, ...] | None = None
+    word: str = "x"
+    flag: bool = False
+    bound: float = float("inf")
+
+
+SEEN: list[object] = []
+
+
+def turns(cluster: Cluster, workload: Workload, current: Placement, parameters: Turns) -> Outcome:
+    """Partition i of stage a goes to executor i; b stays."""
+    there = dict(current.assignments)
+    first = workload.placeable[0]
+    there[first.key] = np.flatnonzero(cluster.available)[np.arange(first.n) % cluster.available.sum()]
+    return Outcome(Placement(there), ("in turn",))
+
+
+def refuse(cluster: Cluster, workload: Workload, current: Placement, parameters: object) -> Outcome:
+    SEEN.append(parameters)
+    raise ScaleOutError("no room: add [executors]")
+
+
+@pytest.fixture(autouse=True)
+def _two_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that works and one that refuses, whatever there is otherwise."""
+    for name in list(POLICIES):
+        monkeypatch.delitem(POLICIES, name)
+    for entry in (
+        PolicyEntry("turns", turns, placement_cost, Turns, "In turn."),
+        PolicyEntry("refuser", refuse, placement_cost, Words, "Refuses.", "A paper"),
+    ):
+        monkeypatch.setitem(POLICIES, entry.name, entry)
+    SEEN.clear()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "four.json"
+    path.write_text(json.dumps(to_document(scenario())))
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def test_the_figures_are_those_of_the_metrics() -> None:
+    made = scenario()
+    cluster, workload, current = made.cluster, made.workload, made.current
+    now = figures(made, current)
+    assert now.seconds_per_batch == pytest.approx(sum(critical_path(cluster, workload, current).values())) == 4.0
+    assert now.seconds_per_second == pytest.approx(0.2 * 4.0)
+    share = executor_busy(cluster, workload, current)
+    assert now.highest_utilization == pytest.approx(share.max()) == pytest.approx(0.8)
+    assert now.load_spread == pytest.approx(share.std() / share.mean())
+    assert now.inter_node_bytes_per_second == inter_node_volume(cluster, workload, current) == 10
+    assert now.inter_executor_bytes_per_second == inter_executor_volume(cluster, workload, current) == 10
+    assert now.cohesion == pytest.approx(2.0)
+    assert now.coupling == pytest.approx(2.0 + 2 / 40)
+
+
+def test_what_leaves_counts_in_no_figure_of_load() -> None:
+    made = scenario()
+    leaving = dataclasses.replace(made.cluster, available=np.array([True, True, False, True]))
+    now = figures(dataclasses.replace(made, cluster=leaving), made.current)
+    assert now.highest_utilization == pytest.approx(0.8)
+    assert now.load_spread == pytest.approx(np.array([0.8, 0, 0]).std() / (0.8 / 3))
+
+
+def test_policies_are_compared_with_a_clock_that_is_given() -> None:
+    made = scenario()
+    ticks = itertools.count(0.0, 0.5)
+    done, refused = compare(made, ["turns", "refuser"], {}, lambda: next(ticks))
+    assert (done.decision_seconds, refused.decision_seconds) == (0.5, 0.5)
+    assert done.figures == figures(made, placement_of(a=[0, 1], b=[0, 2]))
+    assert done.figures is not None and done.figures.seconds_per_batch == 3.0
+    assert (done.moves, done.bytes_moved, done.notes, done.error) == (1, 1.0, ("in turn",), "")
+    assert (refused.figures, refused.moves, refused.error) == (None, 0, "no room: add [executors]")
+
+
+def test_a_wrong_parameter_is_a_refusal_of_that_policy_alone() -> None:
+    wrong, other = compare(scenario(), ["turns", "refuser"], {"turns": {"min_step": 7}}, lambda: 0.0)
+    assert (wrong.figures, wrong.error) == (None, "min_step: expected at most 1, got 7")
+    assert other.error == "no room: add [executors]"
+
+
+def test_policies_shows_names_sources_and_parameters() -> None:
+    done = run("policies", "--json")
+    answer = json.loads(done.stdout)
+    known = {one["name"]: one for one in answer["policies"]}
+    assert known["turns"]["parameters"] == {"max_moves": None, "min_step": 0.005}
+    assert (known["refuser"]["summary"], known["refuser"]["source"]) == ("Refuses.", "A paper")
+    assert known["refuser"]["parameters"]["bound"] == "inf", "infinity is no JSON"
+    assert [one["name"] for one in answer["generators"]] == list(GENERATORS)
+    assert answer["generators"][0]["parameters"]["seed"]["default"] == 0
+    table = run("policies")
+    assert (done.exit_code, table.exit_code) == (0, 0)
+    assert all(word in table.stdout for word in ("turns", "max_moves=None", "A paper", "random-dag", "stages=8 (1 to"))
+
+
+def test_simulate_as_a_table(file: Path) -> None:
+    done = run("simulate", "--workload", file)
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert done.stdout.startswith("four: 4 executors, 2 stages with 4 partitions, 2 streams")
+    assert ["as", "it", "is", "4.000", "0.800", "80%"] in [line[:6] for line in lines]
+    assert "refuser refused: no room: add [executors]" in done.stdout
+    assert done.stdout.count("note of turns") == 1
+
+
+def test_simulate_as_json(file: Path) -> None:
+    done = run("simulate", "--workload", file, "--policy", "turns", "--json")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert (answer["scenario"], answer["executors"], answer["partitions"]) == ("four", 4, 4)
+    assert answer["current"] == dataclasses.asdict(figures(scenario(), scenario().current))
+    assert [row["policy"] for row in answer["policies"]] == ["turns"]
+    assert answer["policies"][0]["figures"]["seconds_per_batch"] < 4.0
+    assert answer["policies"][0]["decision_seconds"] >= 0
+
+
+def test_the_policies_asked_for_each_once_in_their_order(file: Path) -> None:
+    done = run("simulate", "--workload", file, "--policy", "refuser,turns,refuser", "--json")
+    assert [row["policy"] for row in json.loads(done.stdout)["policies"]] == ["refuser", "turns"]
+
+
+def test_a_generated_scenario_can_be_saved_and_is_then_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    first = run("simulate", "--workload", "drained:executors=4,stages=2", "--policy", "turns", "--save", path, "--json")
+    assert first.exit_code == 0, first.output
+    assert to_document(from_document(json.loads(path.read_text()))) == to_document(
+        generate("drained:executors=4,stages=2")
+    )
+    again = json.loads(run("simulate", "--workload", path, "--policy", "turns", "--json").stdout)
+    assert {**again["policies"][0], "decision_seconds": 0} == {
+        **json.loads(first.stdout)["policies"][0],
+        "decision_seconds": 0,
+    }
+
+
+def test_parameters_are_read_as_their_types_have_them(file: Path) -> None:
+    settings = ('refuser.nodes=["n0","n1"]', "refuser.word=y=z", "refuser.flag=true", "refuser.bound=2")
+    done = run("simulate", "--workload", file, *itertools.chain(*(("--set", one) for one in settings)))
+    assert (done.exit_code, SEEN) == (0, [Words(("n0", "n1"), "y=z", True, 2.0)])
+    done = run("simulate", "--workload", file, "--set", "refuser.nodes=None", "--set", "refuser.bound=inf")
+    assert (done.exit_code, SEEN[-1]) == (0, Words())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "Missing option '--workload'"),
+        (
+            ("--workload", "linear", "--policy", "magic"),
+            "no policy is called 'magic', there are: refuser, turns, or all",
+        ),
+        (("--workload", "linear:scale=3"), "linear: scale=3: expected one of 1, 10"),
+        (("--workload", "linear", "--set", "turns"), "write POLICY.PARAMETER=VALUE"),
+        (("--workload", "linear", "--policy", "refuser", "--set", "turns.max_moves=1"), "POLICY one of: refuser"),
+        (("--workload", "linear", "--set", "turns.depth=1"), "'depth', it has: max_moves, min_step"),
+        (("--workload", "linear", "--set", "turns.max_moves=few"), "turns.max_moves=few: Expected `int | null`"),
+        (("--workload", "linear", "--set", "turns.min_step=7"), "min_step: expected at most 1, got 7.0"),
+    ],
+)
+def test_wrong_usage_is_two_and_says_what_there_is(arguments: tuple[str, ...], sentence: str) -> None:
+    done = run("simulate", *arguments)
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+
+
+def test_a_file_that_is_no_scenario_is_one(tmp_path: Path) -> None:
+    absent = run("simulate", "--workload", tmp_path / "absent.json", "--json")
+    assert (absent.exit_code, json.loads(absent.stdout)["code"]) == (1, 1)
+    assert "cannot be read (No such file or directory), and no generator is called so: linear" in absent.stderr
+
+    path = tmp_path / "broken.json"
+    path.write_text("{")
+    assert "is no JSON" in run("simulate", "--workload", path).stderr
+    path.write_bytes(b'"\xff"')
+    assert "is no JSON" in run("simulate", "--workload", path).stderr
+
+    wrong = to_document(scenario())
+    wrong["stages"][1]["busy"][1] = -1
+    wrong["current"]["a"][0] = "e9"
+    path.write_text(json.dumps(wrong))
+    done = run("simulate", "--workload", path)
+    assert done.exit_code == 1
+    assert "stages[1].busy[1]: must not be negative; current.a[0]: no executor is called 'e9'" in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_file_that_cannot_be_written_is_one(file: Path, tmp_path: Path) -> None:
+    done = run("simulate", "--workload", file, "--policy", "turns", "--save", tmp_path / "no" / "file")
+    assert (done.exit_code, "cannot be written" in done.stderr) == (1, True)

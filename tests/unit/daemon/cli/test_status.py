@@ -1,0 +1,168 @@
+"""What `status` says, in words and as JSON, and the web view beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from rechannel.conf.settings import LinkSettings, Settings
+from rechannel.daemon.cli import status as cli_status
+from rechannel.daemon.cli import tables
+from rechannel.daemon.model.silence import silence
+from rechannel.daemon.web import rendering
+from rechannel.daemon.web.view_model import document
+from rechannel.wire import keys
+from rechannel.wire.exit_codes import OBSERVE_MODE
+from rechannel.wire.messages import ControllerState, MoveView
+from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, query, settings
+from unit.daemon.test_publisher import Shown
+
+UUID = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"
+
+
+def status(world: World, **more: Any) -> dict[str, Any]:
+    found = cli_status.collect(world.store, settings(), world.clock(), **more)  # type: ignore[arg-type]
+    return json.loads(json.dumps(found))
+
+
+def text(world: World, capsys: pytest.CaptureFixture[str], *, verbose: bool = False, **more: Any) -> str:
+    tables.status(status(world, **more), world.clock(), verbose=verbose)
+    return capsys.readouterr().out
+
+
+def lead(world: World, words: str = "ready: 12 partitions on 4 executors") -> None:
+    state = ControllerState(
+        leader="c/1",
+        since=NOW,
+        epoch=1,
+        paused=False,
+        mode="observe",
+        next_decision=world.clock() + 60,
+        last_sentence="",
+        applications={APP: words},
+    )
+    world._send(keys.STATE, "", state)
+
+
+@pytest.mark.parametrize("agents", ["report", "have none of its executors any more"])
+def test_a_silent_driver_is_named_and_no_agent_blamed(
+    world: World, capsys: pytest.CaptureFixture[str], agents: str
+) -> None:
+    world.ready()
+    before = [row["utilization"] for row in status(world)["applications"][0]["executors"]]
+    world.clock.sleep(34)
+    lead(world)  # what the controller makes of it is no better known
+    if agents == "report":
+        world.measure()
+    (row,) = status(world)["applications"]
+    assert (row["silent"], row["last_heard"], row["readiness"]["ready"]) == (True, 34.0, False)
+    assert (row["readiness"]["code"], row["readiness"]["controller"]) == ("driver-silent", "")
+    assert row["readiness"]["sentence"].startswith("driver last heard 34 s ago: ")
+    assert [item["utilization"] for item in row["executors"]] == before, "figures are of then, and change no more"
+    shown = text(world, capsys)
+    assert "driver last heard 34 s ago" in shown
+    assert "5.00 s, 34 s ago" in shown, "a batch's time is of then"
+    assert "ready: " not in shown
+    assert "agent" not in shown
+
+
+def test_the_web_view_says_of_a_silent_driver_what_status_says(
+    leader: Any, store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    shown = Shown(leader, store, clock)
+    clock.sleep(34)
+    view = shown.view()
+    (application,) = view.applications
+    (row,) = cli_status.collect(store, leader.settings, clock())["applications"]  # type: ignore[arg-type]
+    assert (application.code, application.sentence) == ("driver-silent", row["readiness"]["sentence"])
+    (made,) = document(view, clock())["applications"]
+    assert (made["silent"], made["last_heard"], made["readiness"]) == (True, 34.0, row["readiness"]["sentence"])
+    assert {executor["remarks"] for node in made["nodes"] for executor in node["executors"]} == {""}
+
+
+def test_a_driver_that_reports_rarely_is_not_silent() -> None:
+    rarely = dataclasses.replace(Settings(), link=LinkSettings(report=20.0))
+    assert silence(NOW, rarely, NOW + 60) is None
+    assert silence(NOW, rarely, NOW + 101) is not None
+    assert silence(NOW + 5, Settings(), NOW) is None, "its clock is ahead of ours"
+
+
+def test_agents_that_are_silent_are_still_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.clock.sleep(40)
+    world.report()
+    assert text(world, capsys).count("no fresh agent figures") == 4
+
+
+def test_shares_of_figures_that_no_agent_reports_are_not_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.ready()
+    found = status(world)
+    found["applications"][0]["shuffles_seen"] = 1.0
+    tables.status(found, NOW)
+    assert "agents reported 100%" in capsys.readouterr().out
+    for row in found["applications"][0]["executors"]:
+        row["fresh"] = False
+    tables.status(found, NOW)
+    assert "agents reported" not in capsys.readouterr().out
+
+
+def test_how_busy_a_node_is_stands_beside_its_executors(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.ready()
+    (row,) = status(world)["applications"]
+    assert {item["node_cpu"] for item in row["executors"]} == {0.6}  # 3 s of one core in a window of 5 s
+    shown = text(world, capsys)
+    assert "node CPU" in shown
+    assert shown.count(" 60%") == 4
+
+
+def test_queries_stages_and_moves_have_one_name(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    unnamed = msgspec.structs.replace(query("0123", UUID), name="")
+    world.queries = [query(world.placement), unnamed]
+    view = MoveView(move="m1", query="q1", stage=0, partition=3, source="0", target="1", step=1, state="steered")
+    world.moves = [view, msgspec.structs.replace(view, move="m2", query=UUID)]
+    world.ready()
+    (row,) = status(world)["applications"]
+    assert [move["name"] for move in row["moves"]] == ["name-of-q1", ""]
+    shown = text(world, capsys, details=True)
+    for words in ("name-of-q1/0 #3", "query-895c1599/0 #3", "name-of-q1/0 aggregate", "query-895c1599/0 aggregate"):
+        assert words in shown
+    assert UUID not in shown
+
+
+def test_forecasts_are_for_those_who_ask(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.ready()
+    assert status(world)["applications"][0]["forecasts"]
+    assert "forecast" not in text(world, capsys)
+    assert "forecast of name-of-q1/0" in text(world, capsys, verbose=True)
+
+
+def test_observe_mode_is_one_plain_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    lead(world)
+    lines = [line.rstrip() for line in text(world, capsys).splitlines()]
+    assert lines[1] == OBSERVE_MODE
+    assert len(OBSERVE_MODE) < 120
+    assert 'reschedule.mode = "apply"' in OBSERVE_MODE
+
+
+def test_a_leader_that_is_silent_is_told_before_its_lease_runs_out(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lead(world)
+    assert "last heard" not in text(world, capsys)
+    world.clock.sleep(8)
+    assert "controller c/1 leads in epoch 1, last heard 8 s ago, mode observe" in text(world, capsys)
+
+
+def test_the_web_view_names_stages_and_node_cpu_as_status_does(
+    leader: Any, store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    unnamed = msgspec.structs.replace(query("0123", UUID), name="")
+    world.queries = [query(world.placement), unnamed]
+    world.ready()
+    page = rendering.fragment(document(Shown(leader, store, clock).view(), clock()))
+    for words in ("name-of-q1/0</span>", "query-895c1599/0</span>", "node CPU 60%"):
+        assert words in page
+    assert UUID not in page

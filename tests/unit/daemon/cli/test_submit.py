@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+import rechannel
+from rechannel.daemon.cli import submit
+from rechannel.daemon.cli.main import main
+from rechannel.daemon.cli.submit import parse, plan, spark_home
+from rechannel.migration.link import submit_main
+from rechannel.wire.exit_codes import CommandError, Exit
+
+# Bytes of a class file: of a constant by its tag, and of the operands of the instructions that fill an array.
+_SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
+_OPERANDS = {0x10: 1, 0x11: 2, 0x12: 1, 0x13: 2, 0xBD: 2}
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Path:
+    home = tmp_path / "spark"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "spark-submit").touch()
+    (home / "jars").mkdir()
+    (home / "conf").mkdir()
+    return home
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "count words.py"
+    path.write_text("print('never run here')\n")
+    return str(path)
+
+
+@pytest.fixture
+def python3(tmp_path: Path) -> str:
+    """A directory for PATH, with a python3 in it."""
+    path = tmp_path / "bin" / "python3"
+    path.parent.mkdir()
+    path.touch(0o755)
+    return str(path.parent)
+
+
+def environ(spark: Path, **more: str) -> dict[str, str]:
+    return {"SPARK_HOME": str(spark), "PATH": "", **more}
+
+
+def test_what_stands_before_the_script_is_spark_submits_and_what_follows_is_the_scripts():
+    words = parse(
+        [
+            "--conf",
+            "a=b",
+            "-v",
+            "--master=spark://x:7077",
+            "--dry-run",
+            "--strict",
+            "--config",
+            "r.toml",
+            "s.py",
+            "--conf",
+            "c",
+            "-x",
+        ]
+    )
+    assert words.options == ("--conf", "a=b", "-v", "--master=spark://x:7077")
+    assert (words.script, words.arguments) == ("s.py", ("--conf", "c", "-x"))
+    assert (words.dry_run, words.strict, words.config) == (True, True, "r.toml")
+    assert parse(["s.py", "--strict"]).strict is False
+    assert words.conf == {"a": "b", "spark.master": "spark://x:7077"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "no script is named"),
+        (["--master"], "--master has no value"),
+        (["--version"], "--version submits no Python script"),
+    ],
+)
+def test_wrong_usage_is_told(given, said):
+    with pytest.raises(CommandError, match=said) as caught:
+        parse(given)
+    assert caught.value.code == Exit.USAGE
+
+
+def test_the_runner_is_the_main_file_and_the_script_keeps_its_name(spark, script):
+    made = plan(parse(["--master", "spark://x:7077", script, "one", "two words"]), environ(spark))
+    runner = Path(made.command[-4])
+    assert made.command[0] == str(spark / "bin" / "spark-submit")
+    assert made.command[1:5] == ("--master", "spark://x:7077", "--name", "count words.py")
+    assert (runner.name, runner.is_file()) == ("runner.py", True)
+    assert made.command[-3:] == (script, "one", "two words")
+    assert made.warnings == ()
+
+
+def test_a_script_is_named_as_spark_submit_names_it(spark, script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.py").symlink_to(script)
+    for given in (Path(script).name, "link.py"):
+        made = plan(parse([given, "link.py"]), environ(spark))
+        assert made.command[-2:] == (script, "link.py")
+        assert made.command[1:3] == ("--name", "count words.py")
+
+
+def test_the_script_keeps_its_python_and_the_link_has_ours(spark, script, python3):
+    made = plan(parse([script]), environ(spark, PATH=python3))
+    assert not {"PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYTHONPATH"}.intersection(made.environment)
+    kind, *directories = made.environment[submit.LENT].split(os.pathsep)
+    assert kind == sys.implementation.cache_tag
+    for package in (rechannel, msgspec):
+        assert str(Path(package.__file__).parents[1]) in directories
+    assert not any(Path(item, "json").is_dir() for item in directories), "not the standard library"
+    alone = plan(parse([script]), environ(spark))
+    assert alone.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable, "there is no other"
+
+
+def test_spark_submit_is_told_the_spark_that_was_found(spark, script, tmp_path):
+    assert "SPARK_HOME" not in plan(parse([script]), environ(spark)).environment
+    assert plan(parse([script]), {"PATH": ""}).environment["SPARK_HOME"] == str(spark_home({"PATH": ""}))
+
+
+def test_a_name_and_a_python_that_were_chosen_stay(spark, script):
+    made = plan(parse(["--name", "mine", script]), environ(spark, PYSPARK_PYTHON="/usr/bin/python3"))
+    assert made.command.count("--name") == 1
+    assert "PYSPARK_DRIVER_PYTHON" not in made.environment
+    (spark / "conf" / "spark-defaults.conf").write_text("spark.app.name  from-file\nspark.pyspark.python=python3\n")
+    made = plan(parse([script]), environ(spark))
+    assert "--name" not in made.command
+    assert "PYSPARK_DRIVER_PYTHON" not in made.environment
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "said"),
+    [
+        (["--deploy-mode", "cluster"], {}, "use --deploy-mode client, or put `import rechannel"),
+        (["--deploy-mode=cluster"], {}, "cluster mode"),
+        (["--conf", "spark.submit.deployMode=cluster"], {}, "cluster mode"),
+        (["--remote", "sc://x"], {}, "Spark Connect .* use --master"),
+        ([], {"SPARK_REMOTE": "sc://x"}, "Spark Connect"),
+        (["--conf", "spark.api.mode=connect"], {}, "Spark Connect"),
+    ],
+)
+def test_what_cannot_be_attached_is_refused_with_the_cure(spark, script, options, more, said):
+    with pytest.raises(CommandError, match=said) as caught:
+        plan(parse([*options, script]), environ(spark, **more))
+    assert caught.value.code == Exit.REFUSED
+
+
+def test_cluster_mode_in_the_properties_file_is_seen(spark, script, tmp_path):
+    properties = tmp_path / "my.properties"
+    properties.write_text("# mine\n\nspark.submit.deployMode = cluster\n")
+    with pytest.raises(CommandError, match="cluster mode"):
+        plan(parse(["--properties-file", str(properties), script]), environ(spark))
+    (spark / "conf" / "spark-defaults.conf").write_text("spark.submit.deployMode cluster\n")
+    with pytest.raises(CommandError, match="cluster mode"):
+        plan(parse([script]), environ(spark))
+    assert plan(parse(["--deploy-mode", "client", script]), environ(spark)).command, "the command line goes before it"
+
+
+def test_properties_files_are_read_as_spark_submit_reads_them(spark, script, tmp_path):
+    (spark / "conf" / "spark-defaults.conf").write_text("spark.submit.deployMode\tcluster\nspark.app.name: kept\n")
+    properties, extra = tmp_path / "my.properties", tmp_path / "extra.properties"
+    properties.write_text("spark.speculation\ttrue\n")
+    extra.write_text("spark.submit.deployMode = client\nspark.app.name=mine\n")
+    options = ["--properties-file", str(properties)]
+    made = plan(parse([*options, script]), environ(spark))
+    assert "--name" in made.command, "without spark-defaults.conf"
+    assert any("spark.speculation" in sentence for sentence in made.warnings)
+    for given in ([], [*options, "--load-spark-defaults"], ["--load-spark-defaults=yes", *options]):
+        with pytest.raises(CommandError, match="cluster mode"):
+            plan(parse([*given, script]), environ(spark))
+        made = plan(parse([*given, "--extra-properties-file", str(extra), script]), environ(spark))
+        assert "--name" not in made.command, "it goes before the others"
+    client = plan(parse(["--deploy-mode", "client", script]), environ(spark))
+    assert "--name" not in client.command
+
+
+def test_options_without_a_value_are_those_of_the_spark_installed_here():
+    (jar,) = (spark_home({"PATH": ""}) / "jars").glob("spark-launcher_*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        switches = switches_of(archive.read("org/apache/spark/launcher/SparkSubmitOptionParser.class"))
+    assert "--supervise" in switches
+    assert switches <= {*submit.SWITCHES, *submit.OTHER_ERRANDS}
+
+
+def switches_of(code: bytes) -> set[str]:
+    """Return the texts that the constructor loads (ldc) between setting the fields ``opts`` and ``switches``."""
+    entries: dict[int, tuple[int, bytes]] = {}
+    at, index = 10, 1
+    while index < int.from_bytes(code[8:10]):
+        tag = code[at]
+        size = 2 + int.from_bytes(code[at + 1 : at + 3]) if tag == 1 else _SIZES[tag]
+        entries[index] = (tag, code[at + 1 : at + 1 + size])
+        at, index = at + 1 + size, index + (2 if tag in (5, 6) else 1)
+
+    def text(number: int) -> str:
+        tag, content = entries[number]
+        return content[2:].decode() if tag == 1 else text(int.from_bytes(content[:2]))
+
+    def named(number: int) -> str:
+        return text(int.from_bytes(entries[int.from_bytes(entries[number][1][2:])][1][:2]))
+
+    puts = {named(number): b"\xb5" + number.to_bytes(2) for number, (tag, _) in entries.items() if tag == 9}
+    position, end = code.index(puts["opts"], at) + 3, code.index(puts["switches"], at)
+    found = set()
+    while position < end:
+        size = _OPERANDS.get(code[position], 0)
+        if code[position] in (0x12, 0x13):  # ldc, ldc_w
+            found.add(text(int.from_bytes(code[position + 1 : position + 1 + size])))
+        position += 1 + size
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("job.jar", "no Python script"), ("gone.py", "no file"), ("s3://b/s.py", "no file")]
+)
+def test_what_is_no_script_of_this_machine_is_refused(spark, name, said):
+    with pytest.raises(CommandError, match=said):
+        plan(parse([name]), environ(spark))
+
+
+def test_settings_that_hinder_are_told(spark, script):
+    made = plan(parse(["--master", "local[2]", "--conf", "spark.speculation=true", script]), environ(spark))
+    assert any("no second executor" in sentence for sentence in made.warnings)
+    assert any("spark.speculation" in sentence for sentence in made.warnings)
+
+
+def test_a_spark_home_without_spark_is_refused_and_pyspark_is_found_without_one(tmp_path):
+    with pytest.raises(CommandError, match="set it to a Spark"):
+        spark_home({"SPARK_HOME": str(tmp_path)})
+    assert (spark_home({"PATH": ""}) / "bin" / "spark-submit").is_file()
+
+
+def test_a_dry_run_prints_a_line_for_the_shell_and_starts_nothing(spark, script, monkeypatch):
+    monkeypatch.setattr(submit.os, "execve", lambda *_: pytest.fail("started"))
+    monkeypatch.setenv("SPARK_HOME", str(spark))
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    done = CliRunner().invoke(main, ["submit", "--executor-cores", "2", "--dry-run", script, "--json", "-h"])
+    assert done.exit_code == 0, done.output
+    assert f"{spark}/bin/spark-submit --executor-cores 2 --name 'count words.py'" in done.output
+    assert done.output.rstrip().endswith("runner.py '" + script + "' --json -h")
+
+
+def test_this_process_becomes_spark_submit(spark, script, tmp_path, monkeypatch):
+    started: list[tuple[str, list[str], dict[str, str]]] = []
+    monkeypatch.setattr(submit.os, "execve", lambda *given: started.append(given))
+    monkeypatch.setenv("SPARK_HOME", str(spark))
+    config = tmp_path / "r.toml"
+    config.write_text("[cluster]\nname = 'x'\n")
+    assert CliRunner().invoke(main, ["submit", "--config", str(config), script]).exit_code == 0
+    ((path, command, environment),) = started
+    assert path == command[0] == str(spark / "bin" / "spark-submit")
+    assert environment["RECHANNEL_CONFIG"] == str(config)
+    config.write_text("[cluster]\nnaem = 'x'\n")
+    assert CliRunner().invoke(main, ["submit", "--config", str(config), script]).exit_code == Exit.CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    ("master", "untried"),
+    [("yarn", True), ("k8s://https://h:6443", True), ("mesos://h:5050", True), ("spark://x:7077", False), ("", False)],
+)
+def test_a_cluster_that_was_never_tried_is_told(spark, script, master, untried):
+    told = f"{master}: Rechannel was tried on standalone clusters only"
+    for words, more in (
+        (["--master", master] if master else [], {}),
+        (["--conf", f"spark.master={master}"] if master else [], {}),
+        ([], {"MASTER": master}),
+    ):
+        warnings = plan(parse([*words, script]), environ(spark, **more)).warnings
+        assert [sentence for sentence in warnings if sentence.startswith(told)] == list(warnings[:1] if untried else ())
+
+
+def test_it_is_one_line_on_standard_error(spark, script):
+    done = CliRunner().invoke(main, ["submit", "--dry-run", "--master", "yarn", script], env=environ(spark))
+    assert done.stderr.count("rechannel: yarn: ") == 1
+    assert "tried" not in done.stdout
+
+
+def test_strict_reaches_the_runner(spark, script):
+    assert plan(parse([script]), environ(spark)).environment.get(submit.STRICT) is None
+    assert plan(parse(["--strict", script]), environ(spark)).environment[submit.STRICT] == "1"
+    assert submit.STRICT == submit_main.STRICT
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_of_settings_is_left_to_spark_submit(spark, script, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    made = plan(parse(["--properties-file", str(pipe), script]), environ(spark))
+    assert made.command[1:3] == ("--properties-file", str(pipe))

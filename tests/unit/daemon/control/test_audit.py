@@ -1,0 +1,249 @@
+"""The audit file: on the disk before anything is done, whole lines, and nothing that must not be there."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import inspect
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.control import audit, requests
+from rechannel.daemon.control.audit import AuditError, AuditFile
+from rechannel.daemon.control.controller import Controller
+from rechannel.wire import keys
+from rechannel.wire.exit_codes import Exit
+from rechannel.wire.messages import Reply, Request
+from rechannel.wire.redis.store import Author
+from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, reply, request
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.jsonl"
+
+
+def configured(**more: object) -> Settings:
+    return dataclasses.replace(CONFIG, controller=dataclasses.replace(CONFIG.controller, **more))
+
+
+@pytest.fixture
+def audited(store: FakeStore, clock: FakeClock, world: World, path: Path) -> Controller:
+    world.ready()
+    made = controller(store, clock, configured(audit_file=str(path)))
+    made.observe()
+    return made
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+def ask(store: FakeStore, verb: str, *, name: str = "q1", **arguments: str) -> None:
+    """Put a request on the stream of questions."""
+    body = Request(request=name, verb=verb, user="eve", reason="", arguments=arguments)
+    store.append(keys.QUESTIONS, "", Author("default", "eve@host", store.clock).envelope(body, ttl=20))
+
+
+def entry(event: str = audit.ASKED, **changed: object) -> audit.Line:
+    given: dict[str, object] = {"request": "r", "verb": "stop", "user": "root", **changed}
+    return audit.line(event, Request(**given), sender="s", at=1.5, leader="c", epoch=3)  # type: ignore[arg-type]
+
+
+# -- what the desk writes --
+
+
+def test_an_order_leaves_two_lines(audited: Controller, store: FakeStore, path: Path) -> None:
+    request(store, "rebalance", force="yes")
+    audited.answer_requests()
+    asked, answered = lines(path)
+    assert (asked["event"], asked["code"], asked["sentence"]) == ("asked", None, "")
+    assert (answered["event"], answered["code"]) == ("answered", 0)
+    for line in (asked, answered):
+        assert (line["verb"], line["user"], line["reason"]) == ("rebalance", "root", "because")
+        assert (line["arguments"], line["epoch"]) == ({"force": "yes"}, audited.epoch)
+        assert line["leader"] == audited.lead.name
+        assert str(line["at"]).endswith("Z")
+    found = reply(store)
+    assert found is not None
+    assert answered["decision"] == found.data["decision"]["decision"]
+    assert answered["sentence"] == found.sentence
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_every_argument_of_a_verb_is_written_down() -> None:
+    source = inspect.getsource(requests)
+    taken = set(re.findall(r'(?:(?:arguments|given)(?:\.get\(|\[)|_end\(request, )"(\w+)"', source))
+    assert {"at", "when", "pending", "plan", "node"} <= taken
+    assert set(entry(arguments=dict.fromkeys(taken, "x")).arguments) == taken
+
+
+def test_a_plan_leaves_none(audited: Controller, store: FakeStore, path: Path) -> None:
+    request(store, "plan")
+    ask(store, "plan")
+    assert audited.answer_requests() == 2
+    assert not path.exists()
+
+
+def test_an_order_among_the_questions_is_refused_counted_and_told(
+    audited: Controller, store: FakeStore, clock: FakeClock, path: Path
+) -> None:
+    for number, verb in enumerate(("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain")):
+        clock.sleep(13)  # more in a minute are counted only
+        audited.observe()
+        ask(store, verb, name=f"q{number}", node="n", decision="x" * 5000, password="hunter2")
+        audited.answer_requests()
+        found = reply(store, f"q{number}")
+        assert found is not None
+        assert found.code == Exit.REFUSED
+        assert found.sentence.startswith(f"{verb} is an order, and came where viewers ask")
+        line = lines(path)[-1]
+        assert (line["event"], line["verb"], line["user"], line["sender"]) == ("refused", verb, "eve", "eve@host")
+        assert "hunter2" not in path.read_text()
+        assert len(json.dumps(line)) < 4000
+    assert audited._desk.refused == 8
+    assert desired(store) is None
+    assert not audited.lead.paused
+
+
+def test_many_questions_do_not_hold_the_leader_up(audited: Controller, store: FakeStore) -> None:
+    for number in range(20):
+        ask(store, "plan", name=f"q{number}")
+    request(store, "pause")
+    audited.answer_requests()
+    codes = [found.code for number in range(20) if (found := reply(store, f"q{number}")) is not None]
+    assert codes == [Exit.DONE] * 5 + [Exit.NOT_READY] * 15
+    assert audited.lead.paused
+
+
+def test_nothing_is_ordered_that_cannot_be_audited(audited: Controller, store: FakeStore, path: Path) -> None:
+    path.mkdir()
+    request(store, "rebalance")
+    audited.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.REFUSED
+    assert "controller.audit_file" in found.sentence
+    assert "nothing is ordered without a trace" in found.sentence
+    assert desired(store) is None
+    path.rmdir()
+    request(store, "rebalance", name="r2")
+    audited.answer_requests()
+    assert desired(store) is not None
+
+
+def test_a_reason_may_be_required(store: FakeStore, clock: FakeClock, world: World, path: Path) -> None:
+    world.ready()
+    leader = controller(store, clock, configured(audit_file=str(path), require_reason=True))
+    leader.observe()
+    for name, verb, reason in (("r1", "pause", " "), ("r2", "plan", ""), ("r3", "resume", "done")):
+        body = Request(request=name, verb=verb, user="root", reason=reason)
+        store.append(keys.REQUESTS, "", Author("default", "cli", clock).envelope(body, ttl=20))
+    leader.answer_requests()
+    found = [reply(store, name) for name in ("r1", "r2", "r3")]
+    assert [item.code for item in found if item is not None] == [Exit.REFUSED, Exit.DONE, Exit.DONE]
+    assert found[0] is not None
+    assert "say why with --reason" in found[0].sentence
+    assert [line["event"] for line in lines(path)] == ["refused", "asked", "answered"]
+
+
+# -- the file --
+
+
+def test_lines_are_appended_whole_even_after_half_a_line(path: Path) -> None:
+    file = AuditFile(str(path))
+    file.append(entry())
+    with path.open("a") as half:
+        half.write('{"at": "20')
+    file.append(entry(audit.ANSWERED))
+    texts = path.read_text().splitlines()
+    assert [json.loads(text)["event"] for text in (texts[0], texts[2])] == ["asked", "answered"]
+
+
+def test_a_full_disk_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) < 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:10])
+
+    monkeypatch.setattr("rechannel.daemon.control.audit.os.write", full)
+    with pytest.raises(AuditError, match="No space left"):
+        AuditFile(str(path)).append(entry())
+
+
+def test_files_that_cannot_be_trusted_are_refused(path: Path, tmp_path: Path) -> None:
+    path.touch()
+    path.chmod(0o622)
+    with pytest.raises(AuditError, match="others can open it"):
+        AuditFile(str(path)).check()
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(AuditError, match=r"controller\.audit_file"):
+        AuditFile(str(tmp_path / "link")).check()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(AuditError, match="no ordinary file"):
+        AuditFile(str(tmp_path / "pipe")).check()
+    with pytest.raises(AuditError, match="No such file"):
+        AuditFile(str(tmp_path / "none" / "audit")).check()
+    AuditFile("").check()
+    AuditFile("").append(entry())
+
+
+@pytest.mark.parametrize(
+    ("mode", "well"), [(0o600, True), (0o640, True), (0o644, False), (0o660, False), (0o604, False)]
+)
+def test_who_may_read_it_may_lock_it_so_few_may(path: Path, mode: int, well: bool) -> None:
+    path.touch()
+    path.chmod(mode)
+    file = AuditFile(str(path))
+    if well:
+        file.check()
+        file.append(entry())
+        return
+    for act in (file.check, lambda: file.append(entry())):
+        with pytest.raises(AuditError, match=f"mode {mode:o}.; `chmod 640"):
+            act()
+
+
+def test_looking_makes_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    AuditFile(str(path)).check()
+    assert not path.exists()
+    monkeypatch.setattr("rechannel.daemon.control.audit.os.access", lambda _path, _mode: False)
+    with pytest.raises(AuditError, match=f"{path.parent} cannot be written to"):
+        AuditFile(str(path)).check()
+
+
+def test_a_lock_that_another_keeps_is_waited_for_a_second_and_no_longer(path: Path) -> None:
+    slept: list[float] = []
+    path.touch(0o600)
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(AuditError, match="keeps it locked"):
+            AuditFile(str(path), slept.append).append(entry())
+        assert sum(slept) == pytest.approx(1.0, abs=0.1)
+        assert path.read_text() == ""
+        AuditFile(str(path), lambda _seconds: fcntl.flock(other, fcntl.LOCK_UN)).append(entry())
+    assert len(lines(path)) == 1
+
+
+def test_what_others_wrote_cannot_end_a_line_or_fill_the_disk(path: Path) -> None:
+    file = AuditFile(str(path))
+    file.append(entry(user='x\n{"event": "answered"}', reason="y" * 10**6, arguments={"plan": "z" * 10**6}))
+    (line,) = lines(path)
+    assert line["user"] == 'x\n{"event": "answered"}'
+    assert path.stat().st_size < 3000
+    assert str(line["arguments"]["plan"]).startswith("sha256:")  # type: ignore[index]
+
+
+def test_a_reply_without_a_decision_is_told_too() -> None:
+    answer = Reply(request="r", code=3, sentence="nothing runs", data={"decision": "odd"})
+    asked = Request(request="r", verb="stop", user="root")
+    line = audit.line(audit.ANSWERED, asked, sender="s", at=0.0, leader="c", epoch=1, reply=answer)
+    assert (line.code, line.sentence, line.decision) == (3, "nothing runs", "")

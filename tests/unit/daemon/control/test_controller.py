@@ -1,0 +1,575 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from structlog.testing import capture_logs
+
+from rechannel.conf.settings import GateSettings
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.decide import pipeline
+from rechannel.wire import keys
+from rechannel.wire.messages import (
+    Decision,
+    DesiredPlacement,
+    MessageError,
+    MoveView,
+)
+from rechannel.wire.redis.store import Author, StoreUnavailableError
+from rechannel.wire.signing import SignatureError, Signer
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    NOW,
+    SIGNER,
+    VERIFIER,
+    FakeClock,
+    FakeStore,
+    World,
+    controller,
+    decisions,
+    desired,
+    go_on,
+    query,
+    request,
+    settings,
+    state,
+    wanted,
+)
+
+
+def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore) -> None:
+    (decision,) = leader.decide_all()
+    assert (decision.outcome, decision.reason, decision.trigger, decision.policy) == (
+        "applied",
+        "ok",
+        "timeout",
+        "adaptive",
+    )
+    assert decision.sentence.startswith("moving ")
+    assert [load.partitions_before for load in decision.executors] == [6, 2, 2, 2]
+    assert max(load.partitions_after for load in decision.executors) < 6
+    assert decision.batch_time_after["q1"] < decision.batch_time_before["q1"]
+    assert decision.gain > decision.cost
+    placed = wanted(store)
+    assert (placed.decision, placed.runs, placed.moves) == (decision.decision, {"q1": "run-1"}, decision.moves)
+    found = desired(store)
+    assert found is not None
+    assert (found.application, found.epoch, found.expires) == (APP, 1, NOW + 120)
+    assert decisions(store) == [decision]
+
+
+def test_observe_mode_says_it_and_moves_nothing(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    made = controller(store, clock, dataclasses.replace(CONFIG, reschedule=settings("observe").reschedule))
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("planned", "ok")
+    assert decision.sentence.startswith("would move ")
+    assert decision.moves
+    assert desired(store) is None
+
+
+def test_an_even_application_is_left_alone(store: FakeStore, clock: FakeClock) -> None:
+    World(store, clock, where="000111222333").ready()
+    made = controller(store, clock)
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason, decision.moves) == ("planned", "nothing-to-do", [])
+    assert desired(store) is None
+
+
+def test_a_gate_that_says_no_keeps_the_numbers(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    made = controller(store, clock, dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)))
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("refused", "gate")
+    assert "gate.min_gain asks for 90.0%" in decision.sentence
+    assert decision.executors
+    assert decision.batch_time_before
+    assert desired(store) is None
+    forced = made.decide("operator", application=APP, user="root", reason="now", apply=True, force=True)
+    assert forced.outcome == "applied"
+    assert forced.notes[0] == "asked by root: now"
+
+
+def test_not_ready_is_a_decision_too(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.report()
+    world.measure(batches=2)
+    made = controller(store, clock)
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("not-ready", "too-few-batches")
+    assert decision.sentence == (
+        "not ready: query name-of-q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
+    )
+    assert decisions(store) == [decision]
+
+
+def test_an_unknown_policy_is_a_refusal_with_the_names(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    made = controller(
+        store, clock, dataclasses.replace(CONFIG, reschedule=settings("apply", policy="magic").reschedule)
+    )
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("refused", "policy")
+    assert "adaptive" in decision.sentence
+
+
+def test_nothing_is_decided_while_redis_is_away(leader: Controller, store: FakeStore) -> None:
+    store.away = True
+    for cycle in (leader.observe, leader.decide_all, leader.answer_requests):
+        with pytest.raises(StoreUnavailableError):
+            cycle()
+    store.away = False
+    assert decisions(store) == []
+    leader.observe()
+    assert leader.decide_all()[0].outcome == "applied"
+
+
+def test_an_application_whose_report_ran_out_is_not_decided_on(
+    leader: Controller, clock: FakeClock, store: FakeStore
+) -> None:
+    clock.sleep(61)
+    leader.observe()
+    assert leader.decide_all() == []
+    assert leader.decide("operator", application=APP).reason == "no-report"
+
+
+def test_one_failing_application_does_not_stop_the_others(
+    leader: Controller, store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    World(store, clock, "app-0").ready()
+    real = leader.decide
+
+    def broken(trigger: str, *, application: str, **rest: Any) -> Decision:
+        if application == "app-0":
+            raise ZeroDivisionError
+        return real(trigger, application=application, **rest)
+
+    monkeypatch.setattr(leader, "decide", broken)
+    with capture_logs() as logs:
+        assert [decision.outcome for decision in leader.decide_all()] == ["applied"]
+        leader.decide_all()
+    assert [(line["event"], line["application"]) for line in logs if line["log_level"] == "error"] == [
+        ("application-failed", "app-0")
+    ], "said once, not at every turn"
+
+
+# -- following --
+
+
+def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, store: FakeStore, world: World) -> None:
+    (decision,) = leader.decide_all()
+    world.obey("steered")
+    for _ in range(10):
+        go_on(world, 30)
+        leader.observe()
+        assert "running" in leader.follow()
+        found = desired(store)
+        assert found is not None
+        assert found.expires > world.clock() + 60
+        assert wanted(store).decision == decision.decision
+    world.obey("drained")
+    assert leader.follow() == "no migration runs"
+    last = desired(store)
+    assert wanted(store).moves == [], "a link that is attached anew finds nothing to be done again"
+    go_on(world, 60)
+    leader.observe()
+    leader.follow()
+    assert desired(store) == last, "nothing is renewed any more"
+
+
+def test_abandoned_and_idle_moves_are_settled_too(leader: Controller, world: World) -> None:
+    leader.decide_all()
+    world.obey("abandoned")
+    world.moves[0] = msgspec.structs.replace(world.moves[0], state="released_idle")
+    world.report()
+    assert leader.follow() == "no migration runs"
+
+
+def test_one_migration_at_a_time_then_the_cool_down(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    first = wanted(store).decision
+    world.obey("drained", only=1)
+    go_on(world, 20)
+    leader.observe()
+    (second,) = leader.decide_all()
+    assert (second.outcome, second.reason) == ("not-ready", "migration-running")
+    assert "1 of" in second.sentence
+    assert wanted(store).decision == first
+    world.obey("drained")
+    leader.follow()
+    go_on(world, 10)
+    leader.observe()
+    (third,) = leader.decide_all()
+    assert (third.outcome, third.reason) == ("refused", "cooldown")
+    assert "290 s to go" in third.sentence
+    go_on(world, 290)
+    leader.observe()
+    assert leader.decide_all()[0].reason == "outcome-awaited", "the journal tells of no landing yet"
+    go_on(world, 311)
+    leader.observe()
+    leader.follow()
+    assert leader.decide_all()[0].outcome == "applied", "it is not waited for for ever"
+
+
+def test_a_migration_that_ended_unseen_is_noticed_by_the_next_decision(leader: Controller, world: World) -> None:
+    leader.decide_all()
+    world.obey("drained")
+    assert leader.decide_all()[0].reason == "cooldown"
+
+
+def test_a_link_that_never_takes_it_up_is_given_up_on(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    for _ in range(5):
+        go_on(world, 25)
+        leader.observe()
+        leader.follow()
+    assert "did not take it up within 120 s" in state_sentence(leader, store)
+    assert leader.migrations.running == {}
+    assert leader.migrations.ended == {}, "nothing moved, so nothing has to rest"
+
+
+def state_sentence(leader: Controller, store: FakeStore) -> str:
+    leader.observe()
+    return state(store).last_sentence
+
+
+def test_a_link_that_vanishes_is_given_up_on(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    world.obey("steered")
+    leader.follow()
+    for _ in range(95):  # its last report counts for a minute
+        world.clock.sleep(2)
+        leader.observe()
+        leader.follow()
+    assert leader.migrations.running == {}
+    assert "no word from the link for 120 s" in state(store).last_sentence
+
+
+def test_a_long_outage_of_redis_is_not_the_links_silence(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    world.obey("steered")
+    leader.follow()
+    store.away = True
+    world.clock.sleep(600)
+    with pytest.raises(StoreUnavailableError):
+        leader.observe()
+    store.away = False
+    leader.observe()
+    assert "running" in leader.follow()
+    world.ready()
+    assert "running" in leader.follow()
+
+
+def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(leader: Controller, store: FakeStore) -> None:
+    store.unsendable = keys.DESIRED
+    (decision,) = leader.decide_all()
+    assert decision.outcome == "applied"
+    assert desired(store) is None
+    store.unsendable = None
+    leader.follow()
+    assert wanted(store).decision == decision.decision
+
+
+def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.moves = [
+        MoveView(move="x.0", query="q1", stage=0, partition=0, source="0", target="1", step=0, state="steered")
+    ]
+    world.decision = "x"
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    (decision,) = made.decide_all()
+    assert (decision.reason, decision.sentence) == (
+        "migration-running",
+        "not ready: the link still works on 1 move of decision x",
+    )
+
+
+# -- leading --
+
+
+def test_a_stand_by_does_nothing_but_try(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    other = controller(store, clock, name="b")
+    said = other.observe()
+    assert said.startswith("standing by: a/")
+    store.writes.clear()
+    assert other.decide_all() == []
+    assert other.answer_requests() == 0
+    assert other.follow() == "not leading"
+    assert other.decide("operator", application=APP, apply=True).reason == "not-leading"
+    assert store.writes == []
+
+
+def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    other = controller(store, world.clock, name="b")
+    other.observe()
+    (decision,) = leader.decide_all()
+    world.obey("drained", only=1)
+    go_on(world, 16)
+    assert other.observe() == "leading in epoch 2"
+    assert "running" in other.follow()
+    found = desired(store)
+    assert found is not None
+    assert (found.epoch, wanted(store).decision) == (2, decision.decision)
+    assert other.decide_all()[0].reason == "migration-running"
+    # The old one wakes up: its lease is over, and it keeps its hands off.
+    store.writes.clear()
+    assert leader.decide_all() == []
+    assert leader.follow() == "not leading"
+    assert leader.observe().startswith("standing by")
+    assert store.writes == []
+    assert leader.migrations.running == {}
+    world.obey("drained")
+    other.follow()
+    go_on(world, 10)
+    other.observe()
+    assert other.decide_all()[0].reason == "cooldown"
+
+
+def test_a_new_leader_learns_of_the_cool_down(leader: Controller, store: FakeStore, world: World) -> None:
+    leader.decide_all()
+    world.obey("drained")
+    leader.follow()
+    leader.close()
+    other = controller(store, world.clock, name="b")
+    assert other.observe() == "leading in epoch 2"
+    assert other.decide_all()[0].reason == "cooldown"
+
+
+@pytest.mark.parametrize("wrong", ["unsigned", "foreign key", "another application's"])
+def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
+    wrong: str, store: FakeStore, world: World
+) -> None:
+    author = Author("default", "somebody", world.clock)
+    body = DesiredPlacement(decision="evil", runs={}, moves=[])
+    envelope = author.envelope(body, ttl=100, application=APP if wrong != "another application's" else "app-2")
+    if wrong == "foreign key":
+        envelope = Signer(Ed25519PrivateKey.generate()).sign(envelope)
+    elif wrong == "another application's":
+        envelope = SIGNER.sign(envelope)
+    store.put(keys.DESIRED, APP, envelope)
+    world.ready()
+    made = controller(store, world.clock)
+    made.observe()
+    assert made.migrations.rejected == 1
+    assert made.migrations.running == {}
+    assert made.decide_all()[0].outcome == "applied"
+    assert wanted(store).decision != "evil"
+
+
+def test_an_emptied_redis_brings_no_old_epoch_back(leader: Controller, store: FakeStore, world: World) -> None:
+    world.accepted_epoch = 41
+    world.report()
+    assert leader.observe() == "leading in epoch 42"
+    (decision,) = leader.decide_all()
+    world.obey("steered")
+    store.empty()
+    assert leader.observe() == "leading in epoch 43"
+    world.report()
+    leader.follow()
+    found = desired(store)
+    assert found is not None
+    assert (found.epoch, wanted(store).decision) == (43, decision.decision), "published again, the same one"
+
+
+def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_decision(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    leader.decide_all()
+    world.clock.sleep(20)
+    other = controller(store, world.clock, name="b")
+    world.ready()
+    other.observe()
+    other.migrations.running.clear()
+    newer = other.decide("operator", application=APP, apply=True, force=True)
+    assert newer.outcome == "applied"
+    other.close()
+    world.clock.sleep(1)
+    assert leader.observe() == "leading in epoch 3"
+    leader.follow()
+    assert wanted(store).decision == newer.decision
+
+
+def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_others_are_known(
+    leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pipeline.plan
+
+    def slow(*arguments: Any, **more: Any) -> Decision:
+        decision = real(*arguments, **more)
+        world.clock.sleep(2 * leader.settings.controller.lease)
+        return decision
+
+    monkeypatch.setattr(pipeline, "plan", slow)
+    assert [decision.outcome for decision in leader.decide_all()] == ["not-ready"]
+    assert leader.lead.holds(), "nobody else was there: the lead is held again, in a higher epoch"
+    monkeypatch.undo()
+    assert leader.follow() == "not leading"
+    assert leader.decide_all() == []
+    leader.observe()
+    assert leader.follow() != "not leading"
+
+
+def test_an_epoch_that_redis_gave_out_and_forgot_is_overtaken(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    (decision,) = leader.decide_all()
+    found = desired(store)
+    assert found is not None
+    store.put(keys.DESIRED, APP, SIGNER.sign(msgspec.structs.replace(found, epoch=9)))
+    leader.follow()
+    assert leader.observe() == "leading in epoch 10"
+    leader.follow()
+    found = desired(store)
+    assert found is not None
+    assert (found.epoch, wanted(store).decision) == (10, decision.decision)
+
+
+def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: FakeStore) -> None:
+    (decision,) = leader.decide_all()
+    found = desired(store)
+    assert found is not None
+    store.put(keys.DESIRED, APP, msgspec.structs.replace(found, epoch=10**9, said=msgspec.UNSET))
+    leader.follow()
+    assert wanted(store).decision == decision.decision
+
+
+# -- pausing --
+
+
+def test_pause_holds_a_running_migration_and_resume_lets_it_go_on(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    (decision,) = leader.decide_all()
+    world.obey("steered", only=1)
+    assert leader.pause(True) == "paused; 1 running migration held"
+    assert (wanted(store).hold, wanted(store).decision) == (True, decision.decision)
+    assert state(store).paused
+    assert leader.observe() == "leading in epoch 1, paused"
+    go_on(world, 90)
+    leader.observe()
+    leader.follow()
+    assert wanted(store).hold, "renewed, still on hold"
+    assert leader.pause(False) == "resumed; 1 running migration go on"
+    assert not wanted(store).hold
+
+
+def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    (decision,) = leader.decide_all()
+    world.obey("steered", only=1)
+    sentence = leader.stop("", user="ann", reason="enough")
+    assert sentence == f"migration {decision.decision} is running: 0 of 3 moves landed, and ends"
+    assert (wanted(store).decision, wanted(store).moves) == (f"{decision.decision}-stop", [])
+    assert leader.follow() == (
+        f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
+    )
+    assert APP in leader.migrations.running, "the link has not said yet that it knows"
+    again = leader.stop("", user="ann", reason="nervous")
+    assert again == f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
+    assert wanted(store).decision == f"{decision.decision}-stop"
+    assert leader.seen().migrations[0].decision == decision.decision
+    world.obey()
+    leader.follow()
+    assert APP not in leader.migrations.running
+    with pytest.raises(ValueError, match="no migration"):
+        leader.stop("", user="ann", reason="again")
+
+
+def test_nothing_is_applied_while_paused(leader: Controller, store: FakeStore) -> None:
+    leader.pause(True)
+    assert leader.decide_all()[0].outcome == "planned"
+    asked = leader.decide("operator", application=APP, apply=True, force=True)
+    assert (asked.outcome, asked.reason) == ("refused", "paused")
+    assert desired(store) is None
+
+
+def test_a_pause_outlives_its_leader(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    leader.pause(True)
+    leader.close()
+    other = controller(store, clock, name="b")
+    assert other.observe() == "leading in epoch 2, paused"
+
+
+def test_a_pause_outlives_an_emptied_redis(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    leader.pause(True)
+    store.empty()
+    assert leader.observe() == "leading in epoch 2, paused"
+    assert store.paused()
+
+
+def test_a_stand_by_that_takes_over_an_emptied_redis_stays_paused(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    other = controller(store, clock, name="b")
+    leader.pause(True)
+    other.observe()
+    store.empty()
+    assert other.observe() == "leading in epoch 2, paused"
+    assert store.paused()
+
+
+def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    leader.pause(True)
+    clock.sleep(16)
+    other = controller(store, clock, name="b")
+    other.observe()
+    other.pause(False)
+    other.close()
+    assert leader.observe() == "leading in epoch 3"
+    assert not store.paused()
+
+
+# -- what it says of itself --
+
+
+def test_the_state_says_what_an_operator_wants_to_know(leader: Controller, store: FakeStore, world: World) -> None:
+    found = state(store)
+    assert (found.epoch, found.mode, found.paused, found.next_decision) == (1, "apply", False, NOW + 300)
+    assert found.leader.startswith("a/")
+    assert found.applications == {APP: "ready: 12 partitions on 4 executors"}
+    leader.decide_all()
+    leader.observe()
+    assert state(store).applications[APP].startswith("migration ")
+    envelope = store.get(keys.STATE)
+    assert envelope is not None
+    assert envelope.expires == world.clock() + CONFIG.controller.lease
+
+
+def test_malformed_messages_are_counted_and_passed_over(leader: Controller, store: FakeStore) -> None:
+    for data in (b"", b"{", b'{"schema": 99}', b"\xff\xfe"):
+        store.append_raw(keys.REQUESTS, "", data)
+        store.append_raw(keys.BATCHES, APP, data)
+    request(store, "plan")
+    assert leader.answer_requests() == 1
+    assert store.rejected == 8
+
+
+def test_signatures_are_checked_by_links_with_the_public_key(leader: Controller, store: FakeStore) -> None:
+    leader.decide_all()
+    found = desired(store)
+    assert found is not None
+    with pytest.raises(SignatureError):
+        VERIFIER.check(msgspec.structs.replace(found, epoch=99, said=msgspec.UNSET))
+    with pytest.raises(MessageError):
+        VERIFIER.check(msgspec.structs.replace(found, signature=""))
+
+
+def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.queries = [query(world.placement, problem="runs in real-time mode")]
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    assert state(store).applications == {APP: "not ready: no query can be moved: name-of-q1: runs in real-time mode"}
+    assert made.decide_all()[0].reason == "query-problem"

@@ -1,0 +1,467 @@
+"""Drains and changed executors, as the leading controller sees to them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from structlog.testing import capture_logs
+
+from rechannel.conf.settings import GateSettings, RescheduleSettings
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.standing_orders import left_on
+from rechannel.wire import keys
+from rechannel.wire.exit_codes import Exit
+from rechannel.wire.messages import Drain, Envelope, MoveView, StandingOrders, encode
+from rechannel.wire.redis.store import Author, StoreUnavailableError
+from rechannel.wire.signing import Signer
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    VERIFIER,
+    FakeStore,
+    World,
+    batch,
+    controller,
+    decisions,
+    desired,
+    executors,
+    go_on,
+    query,
+    reply,
+    report,
+    request,
+    settings,
+    wanted,
+    window,
+)
+from unit.daemon.test_aftermath import land
+
+NODE = "127.0.0.5"  # holds partitions 10 and 11
+
+
+def drain(leader: Controller, node: str = NODE, **more) -> str:
+    given = {"user": "op", "reason": "", "remove": False, "patience": 0.0} | more
+    return leader.drain(node, **given)
+
+
+def orders(store: FakeStore) -> StandingOrders:
+    found = store.get(keys.ORDERS)
+    assert found is not None
+    VERIFIER.check(found)
+    assert isinstance(found.body, StandingOrders)
+    return found.body
+
+
+def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store, world):
+    assert drain(leader) == f"draining {NODE}: 2 partitions to leave 1 executor"
+    assert [item.node for item in orders(store).drains] == [NODE]
+    leader.follow()
+    decision = decisions(store)[-1]
+    assert (decision.trigger, decision.outcome) == ("drain", "applied")
+    assert [(move.partition, move.source) for move in wanted(store).moves] == [(10, "3"), (11, "3")]
+    assert {move.target for move in wanted(store).moves} <= {"0", "1", "2"}
+
+
+def test_a_drain_acts_in_observe_mode_and_without_any_measurement(store, clock):
+    world = World(store, clock)
+    world.report()  # no batch was ever measured: the query is idle, or agents are away
+    leader = controller(store, clock, settings("observe"))
+    leader.observe()
+    drain(leader)
+    leader.follow()
+    assert decisions(store)[-1].outcome == "applied"
+    assert len(wanted(store).moves) == 2
+
+
+def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, world):
+    drain(leader)
+    leader.follow()
+    world.obey("released_idle")
+    assert left_on(leader._collector.refresh()[APP], [NODE]) == {NODE: 0}
+    assert leader.follow() == "no migration runs"
+    made = len(decisions(store))
+    for _ in range(5):
+        go_on(world, 30)
+        leader.observe()
+        leader.follow()
+    assert "drain" not in [decision.trigger for decision in decisions(store)][made:], "nothing is left to do"
+
+
+def test_what_is_abandoned_is_tried_again_but_not_at_once(leader, store, world):
+    drain(leader)
+    leader.follow()
+    world.obey("abandoned")
+    leader.follow()
+    assert len(decisions(store)) == 1
+    go_on(world, 11)
+    leader.observe()
+    leader.follow()
+    assert [decision.trigger for decision in decisions(store)] == ["drain", "drain"]
+
+
+def test_other_decisions_put_nothing_on_a_drained_node(leader, store, world):
+    world.placement = list("000000112222")
+    world.ready()
+    drain(leader)
+    leader.decide("operator", application=APP, apply=True, force=True)
+    assert wanted(store).moves
+    assert "3" not in {move.target for move in wanted(store).moves}
+
+
+def test_a_drain_waits_while_all_is_paused(leader, store):
+    leader.pause(True)
+    assert "resume" in drain(leader)
+    assert orders(store).paused
+    leader.follow()
+    assert desired(store) is None
+    leader.pause(False)
+    leader.follow()
+    assert desired(store) is not None
+
+
+@pytest.mark.parametrize("lost", ["nothing", "redis", "memory", "both"])
+def test_drains_are_remembered(leader, store, clock, world, lost):
+    drain(leader, remove=True, patience=60.0)
+    signed = store.get(keys.ORDERS)
+    if lost in ("redis", "both"):
+        store.empty()
+    follower = leader
+    if lost in ("memory", "both"):
+        leader.close()
+        clock.sleep(30)
+        follower = controller(store, clock, name="b")
+    world.ready()
+    if lost == "both":
+        # Only the link remembers: it reports the orders it obeys, with their signature.
+        known = report([query(world.placement)])
+        world._send(keys.REPORT, APP, msgspec.structs.replace(known, orders=encode(signed).decode()))
+    follower.observe()
+    (found,) = orders(store).drains
+    assert (found.node, found.remove, found.deadline) == (NODE, True, signed.body.drains[0].deadline)
+
+
+def test_forged_orders_are_not_adopted(store, clock, world):
+    forged = StandingOrders(drains=[Drain(node="127.0.0.2", since=0.0, remove=True)])
+    world._send(keys.ORDERS, "", forged)
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    assert leader.orders.drains == {}
+    assert orders(store).drains == [], "they are replaced"
+
+
+def other_keys_orders(world: World, body: StandingOrders) -> Envelope:
+    """Orders as a leader of an earlier epoch signed them, with a key that this controller does not know."""
+    signer = Signer(Ed25519PrivateKey.generate())
+    made = signer.sign(Author("default", "controller:old", world.clock).envelope(body, ttl=1e6, epoch=1))
+    world.store.put(keys.ORDERS, "", made)
+    return made
+
+
+def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orders(store, clock, world):
+    old = other_keys_orders(world, StandingOrders(drains=[Drain(node=NODE, since=1.0)]))
+    world.ready()
+    leader = controller(store, clock)
+    with capture_logs() as said:
+        for _ in range(3):
+            leader.observe()
+            clock.sleep(1)
+        leader.pause(True)
+    (line,) = [line for line in said if line["log_level"] == "error"]
+    assert "signing.public_key_file" in line["sentence"]
+    assert leader.lead.paused
+    assert encode(store.get(keys.ORDERS)) == encode(old)
+    drain(leader)
+    leader.pause(False)
+    assert [item.node for item in orders(store).drains] == [NODE]
+    assert not orders(store).paused
+
+
+def test_orders_of_an_unknown_key_stop_nobody_who_knows_better(leader, store, world):
+    drain(leader)
+    other_keys_orders(world, StandingOrders(paused=True))
+    leader.observe()
+    assert not leader.lead.paused
+    assert [item.node for item in orders(store).drains] == [NODE]
+
+
+def test_orders_of_an_unknown_key_that_say_nothing_are_replaced(store, clock, world):
+    other_keys_orders(world, StandingOrders())
+    leader = controller(store, clock)
+    leader.observe()
+    assert not leader.lead.paused
+    assert orders(store) == StandingOrders()
+
+
+def test_undrain_and_its_mistakes(leader, store):
+    with pytest.raises(ValueError, match=r"unknown node 10\.0\.0\.1; known are 127\.0\.0\.2, "):
+        drain(leader, "10.0.0.1")
+    with pytest.raises(ValueError, match="is not drained; drained are none"):
+        leader.undrain(NODE, user="op", reason="")
+    drain(leader)
+    leader.undrain(NODE, user="op", reason="")
+    assert orders(store).drains == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "paused", "words"),
+    [
+        ("observe", False, "in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it"),
+        ("apply", False, "in about 10 s it is decided whether moving partitions there pays"),
+        ("apply", True, "paused: `rechannel resume` first"),
+    ],
+)
+def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, paused, words):
+    world.ready()
+    leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
+    leader.observe()
+    drain(leader)
+    leader.lead.pause(paused)
+    request(store, "undrain", node=NODE)
+    leader.answer_requests()
+    answer = reply(store)
+    assert (answer.code, answer.sentence) == (Exit.DONE, f"{NODE} may hold state again; {words}")
+    assert answer.data["moves_by_itself"] is (mode == "apply" and not paused)
+
+
+def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader, store, world):
+    drain(leader)
+    leader.follow()
+    assert "the running migration goes on: `rechannel stop` ends it" in leader.undrain(NODE, user="op", reason="")
+
+
+def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
+    with pytest.raises(ValueError, match="unknown node"):
+        leader.drain(NODE, "10.0.0.1", user="op", reason="", remove=False, patience=0.0)
+    assert leader.orders.drains == {}
+    said = leader.drain(NODE, "127.0.0.4", user="op", reason="", remove=True, patience=0.0)
+    assert said == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
+    assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]
+    with pytest.raises(ValueError, match=r"node 127\.0\.0\.2 is not drained; drained are 127\.0\.0\.4, "):
+        leader.undrain(NODE, "127.0.0.2", user="op", reason="")
+    leader.undrain(NODE, "127.0.0.4", user="op", reason="")
+    assert orders(store).drains == []
+
+
+def test_a_node_can_be_drained_before_it_has_executors_once_its_agent_reports(leader, store, world):
+    with pytest.raises(ValueError, match=r"can be drained in advance once its agent reports: `rechannel agent --node"):
+        drain(leader, "127.0.0.9")
+    new = msgspec.structs.replace(window(0, end=world.clock()), node="127.0.0.9", executors=[])
+    world._send(keys.WINDOWS, "127.0.0.9", new)
+    assert drain(leader, "127.0.0.9") == "127.0.0.9: no executor runs there; those that start hold no state"
+    assert [item.node for item in orders(store).drains] == ["127.0.0.9"]
+    leader.undrain("127.0.0.9", user="op", reason="")
+    world.clock.sleep(61)
+    with pytest.raises(ValueError, match="unknown node"):
+        drain(leader, "127.0.0.9")
+    with pytest.raises(ValueError, match="unknown node"):
+        drain(leader, "no such/node")
+
+
+def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store):
+    request(store, "plan", stream=keys.QUESTIONS, drain=f"{NODE},127.0.0.4")
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert (found.code, found.data["nodes"]) == (0, [NODE, "127.0.0.4"])
+    (plan,) = found.data["plans"]
+    assert plan["application"] == APP
+    assert plan["decision"]["sentence"].startswith("would move 4 partitions in ")
+    assert {move["source"] for move in plan["decision"]["moves"]} == {"2", "3"}
+    assert {move["target"] for move in plan["decision"]["moves"]} <= {"0", "1"}
+    assert leader.orders.drains == {}
+    assert desired(store) is None
+    assert not any("bserve" in note for note in plan["decision"]["notes"]), "a drain is carried out in both modes"
+
+
+def test_a_dry_run_warns_of_an_overload(store, clock, world):
+    world.ready()
+    for number in range(7, 10):  # each executor is three quarters busy
+        busy = dict.fromkeys(range(12), 1.2)
+        world._send(keys.BATCHES, APP, batch(number, list("001122330123"), busy, end=clock()))
+    world.placement = list("001122330123")
+    world.report()
+    leader = controller(store, clock)
+    leader.observe()
+    request(store, "plan", drain=NODE)
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    ((plan),) = found.data["plans"]
+    said = " ".join([plan["decision"]["sentence"], *plan["decision"]["notes"]])
+    assert "add executors" in said
+    assert "% busy" in said
+
+
+def test_a_dry_run_of_what_cannot_be_drained_says_why(leader, store):
+    request(store, "plan", drain="10.0.0.1")
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert (found.code, "unknown node 10.0.0.1" in found.sentence) == (1, True)
+
+
+@pytest.mark.parametrize("stand_by", [False, True])
+def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain(store, clock, world, stand_by):
+    """What `undrain` promises comes true at once, though the drain and a migration before it have just ended."""
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    leader.decide_all()
+    land(world)
+    leader.observe()
+    leader.follow()
+    assert leader.migrations.resting(APP, clock()) > 0
+    drain(leader)
+    leader.follow()
+    assert decisions(store)[-1].trigger == "drain"
+    before = leader.migrations.ended[APP]
+    land(world, number=40)
+    if stand_by:
+        leader.close()
+        leader = controller(store, clock, name="b")
+    leader.observe()
+    leader.follow()
+    if not stand_by:
+        assert leader.migrations.ended == {APP: before}, "the drain is followed by no rest of its own"
+    assert left_on(leader._collector.reports[APP], [NODE]) == {NODE: 0}
+    leader.undrain(NODE, user="op", reason="")
+    assert leader.migrations.resting(APP, clock()) == 0
+    for _ in range(6):
+        go_on(world, 3)
+        leader.observe()
+        leader.follow()
+    last = decisions(store)[-1]
+    assert (last.trigger, last.outcome) == ("executors", "applied"), last.sentence
+    assert "3" in {move.target for move in last.moves}
+
+
+def test_the_last_node_is_not_drained(leader):
+    for node in ("127.0.0.3", "127.0.0.4", "127.0.0.5"):
+        drain(leader, node)
+    others = r"no executor to move to: add a node first, or undrain 127\.0\.0\.3, 127\.0\.0\.4, 127\.0\.0\.5$"
+    with pytest.raises(ValueError, match=rf"leaves app-\S+ {others}"):
+        drain(leader, "127.0.0.2")
+
+
+def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
+    nodes = [f"127.0.0.{number}" for number in range(2, 6)]
+    with pytest.raises(ValueError, match=r"no executor to move to: add a node first$"):
+        leader.drain(*nodes, user="op", reason="", remove=False, patience=0.0)
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "code", "text"),
+    [
+        ("drain", {"node": NODE, "remove": "yes", "deadline": "60"}, 0, "which is released then"),
+        ("drain", {"node": f"{NODE}, 127.0.0.4"}, 0, f"draining {NODE}, 127.0.0.4: 4 partitions"),
+        ("drain", {"node": NODE, "deadline": "soon"}, 1, "soon"),
+        ("drain", {"node": NODE, "deadline": "nan"}, 1, "no number of seconds"),
+        ("drain", {}, 1, "unknown node"),
+        ("undrain", {"node": NODE}, 1, "is not drained"),
+    ],
+)
+def test_requests(leader, store, verb, arguments, code, text):
+    request(store, verb, **arguments)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert (found.code, text in found.sentence) == (code, True)
+
+
+def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock, world):
+    config = dataclasses.replace(
+        CONFIG,
+        gate=GateSettings(move_cost=0.01, cooldown=0.0),
+        reschedule=RescheduleSettings(mode="apply", settle=10.0),
+    )
+    leader = controller(store, clock, config)
+
+    def report_with(count: int) -> None:
+        body = report([query(world.placement)], count=count)
+        world._send(keys.REPORT, APP, body)
+        store.seen_application(APP, clock())
+        world.measure()
+        leader.observe()
+        leader.follow()
+
+    report_with(3)
+    assert decisions(store) == [], "the executors of the beginning are no change"
+    clock.sleep(20)
+    report_with(4)
+    clock.sleep(5)
+    report_with(4)
+    assert decisions(store) == []
+    clock.sleep(6)
+    report_with(4)
+    (decision,) = decisions(store)
+    assert (decision.trigger, decision.outcome) == ("executors", "applied")
+    clock.sleep(60)
+    report_with(4)
+    assert len(decisions(store)) == 1
+
+
+def test_partitions_are_counted_on_nodes():
+    body = report([query("0011"), query("3300", "q2", active=False)])
+    assert left_on(body, ["127.0.0.2", "127.0.0.3", "elsewhere"]) == {"127.0.0.2": 2, "127.0.0.3": 2, "elsewhere": 0}
+    gone = MoveView(move="m", query="q1", stage=0, partition=0, source="0", target="2", step=0, state="released_idle")
+    assert left_on(report([query("0011")], moves=[gone]), ["127.0.0.2"]) == {"127.0.0.2": 1}
+    assert len(executors()) == 4
+
+
+def test_a_drain_that_cannot_go_on_is_told_once(store, clock):
+    world = World(store, clock)
+    world.queries = [query(list("0123"), problem="real-time mode")]
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    drain(leader)
+    for _ in range(5):
+        go_on(world, 30)
+        leader.observe()
+        leader.follow()
+    assert [decision.outcome for decision in decisions(store)] == ["planned"]
+
+
+def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
+    leader.pause(True)
+    signed = store.get(keys.ORDERS)
+    store.empty()
+    clock.sleep(30)
+    known = report([query(world.placement)])
+    world._send(keys.REPORT, APP, msgspec.structs.replace(known, orders=encode(signed).decode()))
+    store.seen_application(APP, clock())
+    follower = controller(store, clock, name="b")
+    follower.observe()
+    assert follower.lead.paused
+    assert orders(store).paused
+
+
+def test_an_undrain_that_redis_did_not_hear_is_tried_again(leader, store):
+    drain(leader)
+    request(store, "undrain", node=NODE)
+    put = store.put
+
+    def away(rule, *arguments, **more):
+        if rule is keys.ORDERS:
+            raise StoreUnavailableError("away")
+        return put(rule, *arguments, **more)
+
+    store.put = away
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    store.put = put
+    assert leader.answer_requests() == 1
+    assert reply(store).code == 0
+    assert orders(store).drains == []
+
+
+def test_an_undrain_is_said_though_redis_was_emptied_meanwhile(leader, store):
+    drain(leader)
+    leader.undrain(NODE, user="op", reason="")
+    store.empty()
+    leader.observe()
+    assert orders(store).drains == [], "a link that missed it must hear of it"

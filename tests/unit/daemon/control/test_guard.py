@@ -1,0 +1,319 @@
+"""What makes the controller decide by itself, and what holds it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rechannel.conf.settings import RescheduleSettings, Settings
+from rechannel.daemon.control.guard import (
+    AGREEMENTS,
+    BUDGET,
+    COOLING,
+    EXCLUDED,
+    HOUR,
+    Guard,
+    Measure,
+    Overload,
+    overlap,
+    room_from,
+    units_of,
+    within_hour,
+)
+from rechannel.daemon.control.memory import FORGOTTEN_AFTER, Memory
+from rechannel.wire.messages import Decision, DesiredMove, Refusal
+from unit.daemon.fakes import FakeClock
+
+APP = "app-1"
+NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
+RULES = RescheduleSettings(overload_windows=3, overload_release=0.8)
+
+
+def rules(**changes: object) -> Settings:
+    return Settings(reschedule=RescheduleSettings(**changes))  # type: ignore[arg-type]
+
+
+def moves(*partitions: int, target: str = "1", decision: str = "d") -> list[DesiredMove]:
+    return [
+        DesiredMove(move=f"{decision}.{p}", query="q", stage=0, partition=p, source="0", target=target, step=0)
+        for p in partitions
+    ]
+
+
+def decision(at: float, outcome: str = "planned", reason: str = "ok", **more: object) -> Decision:
+    made = Decision(
+        decision=f"d{at}",
+        at=at,
+        trigger="timeout",
+        user="",
+        policy="adaptive",
+        outcome=outcome,
+        reason=reason,
+        sentence="",
+    )
+    return msgspec.structs.replace(made, **more)
+
+
+# -- overload --
+
+
+def asked(values: list[float], settings: RescheduleSettings = RULES, fresh: bool = True) -> list[bool]:
+    """Whether a decision is asked for after each window, each one being taken at once."""
+    overload, found = Overload(), []
+    for number, value in enumerate(values):
+        overload.see(APP, [Measure("executor 1", value, 1.0, "busy", fresh)], settings)
+        words = overload.due(APP, float(number))
+        found.append(bool(words))
+        if words:
+            overload.decided(APP, decision(float(number)), float(number))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "at"),
+    [
+        pytest.param([1.1] * 2, [], id="too short"),
+        pytest.param([1.1] * 6, [2], id="once, as long as it lasts"),
+        pytest.param([1.1, 1.1, 0.9, 1.1, 1.1], [], id="a pause begins it anew"),
+        pytest.param([1.1] * 3 + [0.9] * 3 + [1.1] * 3, [2], id="not over between the bounds"),
+        pytest.param([1.1] * 3 + [0.7] + [1.1] * 3, [2, 6], id="over below the lower bound"),
+        pytest.param([1.0] * 5, [], id="the limit itself is no overload"),
+    ],
+)
+def test_an_overload_has_hysteresis(values: list[float], at: list[int]) -> None:
+    assert [number for number, due in enumerate(asked(values)) if due] == at
+
+
+@given(st.lists(st.floats(0, 2), max_size=60))
+def test_between_two_overloads_there_is_always_a_low(values: list[float]) -> None:
+    found = [number for number, due in enumerate(asked(values)) if due]
+    for number in found:
+        assert all(value > 1.0 for value in values[number - 2 : number + 1])
+    for one, other in itertools.pairwise(found):
+        assert min(values[one:other]) < 0.8
+
+
+def test_what_was_not_measured_anew_says_nothing_and_zero_turns_it_off() -> None:
+    assert not any(asked([2.0] * 9, fresh=False))
+    assert not any(asked([2.0] * 9, dataclasses.replace(RULES, overload_windows=0)))
+
+
+def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
+    overload = Overload()
+    for _ in range(3):
+        overload.see(APP, [Measure("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
+    assert overload.due(APP, 0.0) == "executor 1 is 200% busy, 3 windows in a row"
+    overload.decided(APP, decision(NOON, "not-ready", "too-few-batches"), 0.0)
+    assert (overload.due(APP, 9.0), bool(overload.due(APP, 10.0))) == ("", True)
+    overload.decided(APP, decision(NOON, "refused", AGREEMENTS), 10.0, 15.0)
+    assert (overload.due(APP, 24.0), bool(overload.due(APP, 25.0))) == ("", True), "other figures are to agree"
+    overload.see(APP, [], RULES)
+    assert overload.due(APP, 25.0) == "", "the executor is gone"
+
+
+# -- budget --
+
+
+MOVED = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=3), st.tuples(st.floats(0, 10_000), st.integers(0, 50)), max_size=20
+)
+
+
+@given(moved=MOVED, now=st.floats(0, 12_000), limit=st.integers(1, 100))
+def test_there_is_room_again_just_when_it_is_said(moved: dict[str, tuple[float, int]], now: float, limit: int) -> None:
+    free = room_from(moved, now, limit)
+    assert free >= now
+    if within_hour(moved, now) < limit:
+        assert free == now
+    else:
+        later = {name: it for name, it in moved.items() if it[0] <= now}
+        assert within_hour(later, max(free, now) + 1e-3) < limit or len(later) < len(moved)
+
+
+def test_the_budget_rolls_to_its_very_edge() -> None:
+    guard = Guard(rules(moves_per_hour=10))
+    guard.take(APP, decision(NOON, "applied", moves=moves(*range(6))))
+    guard.take("app-2", decision(NOON + 600, "applied", moves=moves(*range(3))))
+    assert (guard.room(NOON + 601), guard.held("timeout", APP, NOON + 601)) == (1, None)
+    guard.take(APP, decision(NOON + 700, "applied", moves=moves(9)))
+    held = guard.held("timeout", APP, NOON + 800)
+    assert held is not None
+    assert (held.law, held.measured, held.limit, held.until) == (BUDGET, 10, 10, NOON + HOUR)
+    assert guard.held("timeout", APP, NOON + HOUR - 0.01) is not None
+    assert guard.room(NOON + HOUR) == 6
+    assert guard.warning(NOON + 800, 4).endswith("14 moves within an hour, reschedule.moves_per_hour is 10")
+    assert guard.warning(NOON + HOUR, 4) == ""
+
+
+def test_what_was_moved_is_known_to_the_next_controller() -> None:
+    kept = [(APP, decision(NOON, "applied", moves=moves(1, 2, 3)))]
+    guard = Guard(rules(moves_per_hour=3))
+    guard.adopt(kept)
+    assert guard.room(NOON + 1) == 0
+    guard.adopt(kept)
+    assert guard.room(NOON + HOUR) == 3, "and is not counted twice"
+
+
+def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None:
+    kept = [(APP, decision(NOON, "applied", moves=moves(1, 2, 3)))]
+    guard = Guard(rules(moves_per_hour=3))
+    guard.adopt(kept)
+    before = NOON - 86_400
+    held = guard.held("timeout", APP, before)
+    assert held is not None
+    assert held.until == before + HOUR
+    guard.adopt(kept)
+    assert guard.held("timeout", APP, before + HOUR) is None
+
+
+def test_who_is_silent_for_long_is_forgotten_but_for_the_budget() -> None:
+    clock = FakeClock(0.0)
+    memory = Memory(clock)
+    guard, overload = Guard(rules(moves_per_hour=3), memory), Overload(memory)
+    memory.hear([APP, "app-2"])
+    guard.take("app-2", decision(NOON, "refused", "gate", trigger="overload"))
+    guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
+    guard.take("app-2", decision(NOON, "applied", moves=moves(1, 2, 3)))
+    overload.see("app-2", [Measure("executor 1", 2.0, 1.0, "busy")], dataclasses.replace(RULES, overload_windows=1))
+    clock.sleep(FORGOTTEN_AFTER)
+    memory.hear([APP])
+    assert guard.cooling("overload", APP, NOON + 1) is not None
+    assert guard.cooling("overload", "app-2", NOON + 1) is None
+    assert guard.room(NOON + 1) == 0
+    assert overload.due("app-2", NOON) == ""
+
+
+# -- excluded periods and cool-downs --
+
+
+def test_nothing_begins_in_an_excluded_period_and_that_is_told_once() -> None:
+    guard = Guard(rules(excluded=("Mon-Fri 09:00-18:00",), time_zone="Europe/Berlin"))
+    held = guard.held("timeout", APP, NOON)
+    assert held is not None
+    assert (held.law, held.until - NOON) == (EXCLUDED, 4 * HOUR)
+    assert "until Mon 18:00 CEST" in held.detail
+    assert guard.tell("timeout", APP, held)
+    guard.take(APP, decision(NOON, "refused", EXCLUDED, refusals=[held]))
+    again = guard.held("timeout", APP, NOON + 300)
+    assert again is not None
+    assert not guard.tell("timeout", APP, again)
+    assert guard.held("timeout", APP, NOON + 4 * HOUR) is None
+    tomorrow = guard.held("timeout", APP, NOON + 24 * HOUR)
+    assert tomorrow is not None
+    assert guard.tell("timeout", APP, tomorrow)
+    assert "warning: this is in the excluded period Mon-Fri 09:00-18:00" in guard.warning(NOON)
+
+
+def test_each_trigger_has_its_own_cool_down() -> None:
+    guard = Guard(rules(overload_cooldown=300.0, executors_cooldown=60.0))
+    guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
+    held = guard.held("overload", APP, NOON + 100)
+    assert held is not None
+    assert (held.law, held.measured, held.limit, held.until) == (COOLING, 100, 300, NOON + 300)
+    assert guard.held("overload", APP, NOON + 300) is None
+    assert guard.held("executors", APP, NOON + 1) is None
+    assert guard.held("overload", "app-2", NOON + 1) is None
+    guard.take(APP, decision(NOON, "not-ready", "too-few-batches", trigger="executors"))
+    assert guard.held("executors", APP, NOON + 1) is None, "what was not ready was no decision"
+
+
+# -- agreement --
+
+
+def agree(
+    guard: Guard, at: float, *partitions: int, cost: float = 99.0, total: int = 100, batch: int | None = None
+) -> Refusal | None:
+    """One decision by timeout that recommends these moves, after so many batches where that is told."""
+    batches = {} if batch is None else {"q": batch}
+    found = guard.agreement(APP, moves(*partitions), cost, total, at, batches)
+    outcome = "applied" if found is None else "refused"
+    reason = "ok" if found is None else AGREEMENTS
+    guard.take(APP, decision(at, outcome, reason, moves=moves(*partitions), batches=batches))
+    return found
+
+
+def test_a_costly_plan_has_to_be_recommended_several_times() -> None:
+    guard = Guard(rules(agreements=3))
+    first = agree(guard, NOON, 1, 2, 3)
+    assert first is not None
+    assert (first.law, first.measured, first.limit) == (AGREEMENTS, 1, 3)
+    assert "recommended 1 of 3 times in a row" in first.detail
+    assert agree(guard, NOON + 300, 1, 2, 4) is not None
+    assert "recommended 2 of 3 times" in guard.words(APP, NOON + 301)
+    assert agree(guard, NOON + 600, 1, 2, 4) is None
+    assert agree(guard, NOON + 900, 1, 2, 4) is not None, "the next one begins anew"
+
+
+@pytest.mark.parametrize(
+    ("cost", "partitions", "held"),
+    [(30.0, 2, False), (30.1, 2, True), (1.0, 75, False), (1.0, 76, True)],
+    ids=["not dear", "dear", "not many", "many"],
+)
+def test_what_is_costly(cost: float, partitions: int, held: bool) -> None:
+    assert (agree(Guard(rules()), NOON, *range(partitions), cost=cost) is not None) is held
+
+
+@pytest.mark.parametrize("between", ["another plan", "the gate", "nothing to do", "too long", "the same figures"])
+def test_what_breaks_the_row(between: str) -> None:
+    guard = Guard(rules(agreements=2))
+    agree(guard, NOON, 1, 2, 3)
+    at = NOON + 300
+    if between == "another plan":
+        agree(guard, at, 7, 8, 9)
+    elif between == "the gate":
+        guard.take(APP, decision(at, "refused", "gate"))
+    elif between == "nothing to do":
+        guard.take(APP, decision(at, "planned", "nothing-to-do"))
+    at = NOON + {"too long": 901.0, "the same figures": 14.0}.get(between, 600.0)
+    assert agree(guard, at, 1, 2, 3) is not None
+
+
+def test_what_does_not_break_the_row() -> None:
+    guard = Guard(rules(agreements=2))
+    agree(guard, NOON, 1, 2, 3)
+    guard.take(APP, decision(NOON + 100, "not-ready", "too-few-batches"))
+    guard.take(APP, decision(NOON + 200, "refused", "cooldown"))
+    assert agree(guard, NOON + 300, 1, 2, 3) is None
+
+
+def test_agreement_is_remembered_by_the_next_controller() -> None:
+    held = agree(Guard(rules()), NOON, 1, 2)
+    assert held is not None
+    other = Guard(rules())
+    other.adopt([(APP, decision(NOON, "refused", AGREEMENTS, moves=moves(1, 2), refusals=[held]))])
+    assert other.agreement(APP, moves(1, 2), 99.0, 100, NOON + 300, {}) is None
+
+
+def test_a_row_that_went_stale_can_be_completed_again() -> None:
+    guard = Guard(rules(agreements=2))
+    agree(guard, NOON, 1, 2, 3)
+    assert agree(guard, NOON + 1200, 1, 2, 3) is not None, "too long ago"
+    assert agree(guard, NOON + 1500, 1, 2, 3) is None
+
+
+def test_another_plan_is_as_young_as_it_is() -> None:
+    guard = Guard(rules(agreements=2))
+    agree(guard, NOON, 1, 2, 3)
+    agree(guard, NOON + 300, 7, 8, 9)
+    assert agree(guard, NOON + 302, 7, 8, 9) is not None, "the same figures twice"
+    assert agree(guard, NOON + 315, 7, 8, 9) is None
+
+
+def test_without_a_new_batch_the_figures_are_the_same() -> None:
+    guard = Guard(rules(agreements=2))
+    agree(guard, NOON, 1, 2, 3, batch=7)
+    assert agree(guard, NOON + 300, 1, 2, 3, batch=7) is not None
+    assert agree(guard, NOON + 600, 1, 2, 3, batch=8) is None
+
+
+@given(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)))
+def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[int]) -> None:
+    left, right = units_of(moves(*one)), units_of(moves(*other))
+    assert 0 <= overlap(left, right) == overlap(right, left) <= 1
+    assert (overlap(left, right) == 1) is (one == other)
+    assert overlap(left, units_of(moves(*one, target="2"))) == (1.0 if not one else 0.0)

@@ -1,0 +1,109 @@
+"""A controller that leads for long remembers nothing of applications that ended."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterator
+
+import pytest
+
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.memory import FORGOTTEN_AFTER, Memory
+from unit.daemon.fakes import FakeClock, FakeStore, World, controller, decisions, request
+from unit.daemon.test_aftermath import land, outcomes
+
+AT_ONCE = 20
+_SKIPPED = (type, types.ModuleType, types.CodeType, FakeStore, FakeClock)
+
+
+def reachable(root: object) -> Iterator[object]:
+    """Everything that an object holds, but for code, the store and the clock."""
+    seen, left = {id(root)}, [root]
+    while left:
+        thing = left.pop()
+        yield thing
+        held = gc.get_referents(thing)
+        if isinstance(thing, types.FunctionType):
+            held = list(thing.__closure__ or ())
+        for one in held:
+            if id(one) not in seen and not isinstance(one, _SKIPPED):
+                seen.add(id(one))
+                left.append(one)
+
+
+def mentions(root: object, text: str) -> list[str]:
+    return sorted({thing for thing in reachable(root) if isinstance(thing, str) and text in thing})
+
+
+def live(leader: Controller, store: FakeStore, clock: FakeClock, worlds: list[World]) -> None:
+    """Applications come, are moved, some have to go back, by themselves or ordered, one fails, and all go."""
+    for world in worlds:
+        world.ready()
+    leader.observe()
+    leader.decide_all()
+    for number, world in enumerate(worlds):
+        land(world, settled=9.0 if number % 2 else 4.0)
+    for world in worlds:
+        world.ready()
+    leader.observe()
+    leader.follow()
+    for _ in range(2):  # the outcomes, and what they ask for
+        clock.sleep(3)
+        for world in worlds:
+            world.report()
+        leader.observe()
+        leader.follow()
+    request(store, "rollback", name=f"r-{clock()}", application=worlds[0].application)
+    request(store, "plan", name=f"p-{clock()}", application=worlds[2].application)
+    leader.answer_requests()
+    leader.drain("127.0.0.2", user="u", reason="", remove=False, patience=0)
+    leader.follow()
+    leader.undrain("127.0.0.2", user="u", reason="")
+    leader._complained[worlds[0].application] = clock()
+    clock.sleep(120)
+    leader.observe()
+    leader.follow()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("applications", [80, pytest.param(1000, marks=pytest.mark.slow)])
+def test_nothing_is_left_of_applications_that_ended(store: FakeStore, clock: FakeClock, applications: int) -> None:
+    leader = controller(store, clock)
+    leader.observe()
+    sizes = []
+    for first in range(0, applications, AT_ONCE):
+        worlds = [World(store, clock, f"ended-{first + number}") for number in range(AT_ONCE)]
+        live(leader, store, clock, worlds)
+        if first == 0:
+            seen = {made.trigger for made in decisions(store)}
+            assert {"timeout", "rollback", "drain", "operator"} <= seen
+            assert {found.verdict for found in outcomes(store)} >= {"kept", "regressed"}
+            assert len(mentions(leader, "ended-")) >= AT_ONCE
+        if first in (applications // 2 - AT_ONCE, applications - AT_ONCE):
+            for _ in range(int(FORGOTTEN_AFTER / 10) + 20):
+                clock.sleep(10)  # the lease holds: a new lead reads what is kept of the last applications
+                leader.observe()
+            leader.follow()
+            leader.answer_requests()
+            leader._collector._forget_nodes()  # as with the next application that is looked at
+            leader.pause(False)  # whose sentence names no application
+            assert mentions(leader, "ended-") == []
+            leader._aftermath._loads = None  # loads of a day, without a name
+            sizes.append(sum(1 for _ in reachable(leader)))
+    assert abs(sizes[1] - sizes[0]) < 50, sizes
+
+
+def test_tables_forget_together() -> None:
+    clock = FakeClock(0.0)
+    memory = Memory(clock)
+    plain, pairs = memory.table(), memory.table()
+    memory.hear(["a", "b"])
+    plain |= {"a": 1, "b": 2, "nobody": 3}
+    pairs |= {("a", "timeout"): 1, ("b", "timeout", "x"): 2}
+    clock.sleep(FORGOTTEN_AFTER - 1)
+    memory.hear(["b"])
+    assert (set(plain), set(pairs)) == ({"a", "b"}, {("a", "timeout"), ("b", "timeout", "x")})
+    clock.sleep(1)
+    memory.hear([])
+    assert (set(plain), set(pairs)) == ({"b"}, {("b", "timeout", "x")})

@@ -1,0 +1,571 @@
+"""What a migration brought is measured, later prices learn from it, and what made things worse goes back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import numpy as np
+import pytest
+
+from rechannel.conf.settings import MigrationSettings, Settings
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.decide.outcome import measure
+from rechannel.daemon.decide.requested_placement import Wish
+from rechannel.daemon.model.snapshot import Snapshot
+from rechannel.policies.model.placement import Placement
+from rechannel.wire import keys
+from rechannel.wire.messages import BatchReport, Decision, DesiredMove, MigrationOutcome, MoveTransition
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    NOW,
+    FakeClock,
+    FakeStore,
+    World,
+    batch,
+    controller,
+    decisions,
+    go_on,
+    reply,
+    request,
+    settings,
+    wanted,
+)
+
+USUAL = 5.0  # seconds of a batch before
+LOAD = 0.7  # seconds a moved partition's first task lasts longer
+
+
+def outcomes(store: FakeStore) -> list[MigrationOutcome]:
+    return [envelope.body for envelope in store.last(keys.OUTCOMES, "", 1000)]  # type: ignore[misc]
+
+
+def tell(world: World, decision: str, move: DesiredMove, before: str, after: str, reason: str, number: int) -> None:
+    """A line of the link's journal."""
+    line = MoveTransition(
+        move=move.move,
+        decision=decision,
+        query=move.query,
+        stage=move.stage,
+        partition=move.partition,
+        source=move.source,
+        target=move.target,
+        step=move.step,
+        before=before,
+        after=after,
+        reason=reason,
+        evidence="",
+        batch=number,
+        at=world.clock(),
+    )
+    world._send(keys.JOURNAL, world.application, line)
+
+
+def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 400, number: int = 10) -> None:
+    """All desired moves land, a step in each batch; then come ``batches`` more that last ``settled`` seconds each."""
+    clock = world.clock
+    desired = wanted(world.store, world.application)
+    for move in desired.moves:
+        tell(world, desired.decision, move, "", "planned", "accepted", -1)
+    steps = sorted({move.step for move in desired.moves})
+    for at in range(number, number + len(steps) + batches):
+        moved = [move for move in desired.moves if steps.index(move.step) == at - number]
+        for move in moved:
+            world.placement[move.partition] = move.target
+        lasts = USUAL if moved else settled
+        clock.sleep(lasts)
+        busy = {move.partition: 0.1 + LOAD for move in moved}
+        made = batch(at, world.placement, busy, end=clock())
+        made = msgspec.structs.replace(made, start=clock() - lasts, end=clock(), input_rows=rows)
+        world._send(keys.BATCHES, world.application, made)
+        for move in moved:
+            tell(world, desired.decision, move, "steered", "drained", "landed", at)
+    world.obey("drained")
+
+
+def moved(leader: Controller, world: World, settled: float = 4.0, **how: int) -> Decision:
+    (decision,) = leader.decide_all()
+    assert decision.outcome == "applied"
+    land(world, settled, **how)
+    leader.observe()
+    leader.follow()
+    return decision
+
+
+def test_a_decision_tells_its_price_before_it_is_made(leader: Controller) -> None:
+    decision = leader.decide("operator", application=APP)
+    assert decision.price is not None
+    assert decision.price.steps == 1 + max(move.step for move in decision.moves)
+    assert decision.price.bytes == pytest.approx(1000 * len(decision.moves)), "state alone: no lag is known"
+    assert decision.price.moves == 0
+    assert decision.price.overhead == CONFIG.gate.move_cost
+    assert decision.price.batch_before["q1"] == pytest.approx(5.0)
+    assert decision.price.peak["q1"] <= 5.0
+    assert decision.price.total >= 5.0 * decision.price.steps - 5.0
+
+
+def test_the_outcome_stands_beside_the_prediction(leader: Controller, store: FakeStore, world: World) -> None:
+    decision = moved(leader, world)
+    (found,) = outcomes(store)
+    assert (found.decision, found.verdict, found.landed) == (decision.decision, "kept", len(decision.moves))
+    assert found.predicted == decision.price
+    assert found.batch_before == {"q1": pytest.approx(5.0)}
+    assert found.batch_after == {"q1": pytest.approx(4.0)}
+    assert found.peak == {"q1": pytest.approx(USUAL)}
+    assert found.total == pytest.approx(USUAL * (1 + max(move.step for move in decision.moves)))
+    assert sorted(found.loads) == [(pytest.approx(1000.0), pytest.approx(LOAD))] * len(decision.moves)
+    assert "name-of-q1 5.00 → 4.00 s" in found.sentence
+    leader.follow()
+    assert len(outcomes(store)) == 1
+
+
+def test_the_next_price_has_learned(leader: Controller, store: FakeStore, world: World, clock: FakeClock) -> None:
+    decision = moved(leader, world)
+    learned = leader.decide("operator", application=APP, force=True)
+    assert learned.price is None or learned.price.moves == len(decision.moves)
+    rates = leader._aftermath.rates()
+    assert rates.moves == len(decision.moves)
+    assert rates.overhead == pytest.approx(LOAD, abs=0.3)
+    other = controller(store, clock, name="b")
+    leader.close()
+    other.observe()
+    assert other._aftermath.rates() == rates, "a new leader reads it in Redis"
+
+
+def test_an_outcome_waits_until_the_batches_have_settled(leader: Controller, store: FakeStore, world: World) -> None:
+    moved(leader, world, batches=3)
+    assert outcomes(store) == []
+    go_on(world, 601)
+    leader.observe()
+    leader.follow()
+    (found,) = outcomes(store)
+    assert found.verdict == "not-judged"
+    assert "had 3 batches since, 5 are needed" in found.sentence
+
+
+def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore, world: World) -> None:
+    before = list(world.placement)
+    decision = moved(leader, world, settled=8.0)
+    (found,) = outcomes(store)
+    assert found.verdict == "regressed"
+    leader.follow()
+    back = decisions(store)[-1]
+    assert (back.trigger, back.outcome, back.undoes, back.policy) == (
+        "rollback",
+        "applied",
+        decision.decision,
+        "rollback",
+    )
+    assert wanted(store).decision == back.decision
+    assert {(move.partition, move.source, move.target) for move in back.moves} == {
+        (move.partition, move.target, move.source) for move in decision.moves
+    }
+    land(world, 5.0, number=40)
+    assert world.placement == before
+    leader.observe()
+    leader.follow()
+    assert [found.verdict for found in outcomes(store)][1:] in (["kept"], ["regressed"], ["not-judged"])
+    go_on(world, 600)
+    leader.observe()
+    leader.follow()
+    assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
+    rest = leader.migrations.resting(APP, world.clock())
+    assert rest > 300 - 1, "ended 900 s ago at most, and it rests four times as long: 1,200 s"
+
+
+@pytest.mark.parametrize("why", ["forced", "switched off", "load", "executors"])
+def test_what_does_not_go_back_by_itself(store: FakeStore, clock: FakeClock, world: World, why: str) -> None:
+    config: Settings = CONFIG
+    if why == "switched off":
+        config = dataclasses.replace(CONFIG, migration=MigrationSettings(rollback=False))
+    world.ready()
+    leader = controller(store, clock, config)
+    leader.observe()
+    leader.decide("operator", application=APP, apply=True, force=why == "forced")
+    land(world, 8.0, rows=600 if why == "load" else 400)
+    if why == "executors":
+        found = store.get(keys.REPORT, APP)
+        assert found is not None
+        fewer = msgspec.structs.replace(found.body, executors=found.body.executors[:3])
+        world._send(keys.REPORT, APP, fewer)
+    leader.observe()
+    leader.follow()
+    (outcome,) = outcomes(store)
+    assert outcome.verdict == ("not-judged" if why in ("load", "executors") else "regressed")
+    leader.follow()
+    assert [decision.trigger for decision in decisions(store)] == ["operator"]
+
+
+def test_a_new_leader_measures_what_the_old_one_began(
+    leader: Controller, store: FakeStore, world: World, clock: FakeClock
+) -> None:
+    (decision,) = leader.decide_all()
+    land(world)
+    leader.close()
+    other = controller(store, clock, name="b")
+    other.observe()
+    other.follow()
+    assert [found.decision for found in outcomes(store)] == [decision.decision]
+    other.close()
+    third = controller(store, clock, name="c")
+    third.observe()
+    third.follow()
+    assert len(outcomes(store)) == 1
+
+
+def test_what_was_stopped_is_not_judged(leader: Controller, store: FakeStore, world: World) -> None:
+    (decision,) = leader.decide_all()
+    first, *rest = decision.moves
+    tell(world, decision.decision, first, "", "planned", "accepted", -1)
+    tell(world, decision.decision, first, "steered", "drained", "landed", 9)
+    for move in rest:
+        tell(world, decision.decision, move, "planned", "abandoned", "superseded", -1)
+    world.obey("drained", only=1)
+    leader.stop(APP, user="ann", reason="")
+    land(world, 9.0)
+    leader.observe()
+    leader.follow()
+    (found,) = outcomes(store)
+    assert (found.verdict, found.landed, found.abandoned) == ("not-judged", 1, len(rest))
+    assert "it was ended before all had landed" in found.sentence
+
+
+def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeStore, world: World) -> None:
+    decision = leader.decide("operator", application=APP, apply=True)
+    world.obey("drained")
+    land(world, 9.0)
+    journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
+    batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
+    executors = {load.executor for load in decision.executors}
+
+    def judged(made: Decision = decision, kept: object = batches, run: str = "run-1") -> tuple[str, str]:
+        found = measure(made, journal, kept, {"q1": run}, executors, CONFIG, world.clock())  # type: ignore[arg-type]
+        assert found is not None
+        return found.verdict, found.sentence
+
+    assert judged()[0] == "regressed"
+    assert "started again meanwhile" in judged(run="run-2")[1]
+    assert "not known any more" in judged(kept=later(batches[-5:], 40))[1]
+    assert decision.price is not None
+    unknown = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, usual={}))
+    assert "not known any more" in judged(unknown)[1]
+    assert judged(msgspec.structs.replace(decision, price=None))[0] == "not-judged"
+
+
+@pytest.mark.parametrize(("settled", "verdict"), [(4.9, "kept"), (5.2, "kept"), (5.4, "kept"), (5.6, "regressed")])
+def test_what_is_longer_than_predicted_is_a_mistake_only_if_it_is_longer_than_before_beyond_noise(
+    leader: Controller, store: FakeStore, world: World, settled: float, verdict: str
+) -> None:
+    """Before they lasted 5 s, and `gate.min_gain` of that is noise; 3 s were predicted."""
+    decision = leader.decide("operator", application=APP, apply=True)
+    assert decision.price is not None
+    bold = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, batch_after={"q1": 3.0}))
+    land(world, settled)
+    journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
+    batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
+    executors = {load.executor for load in decision.executors}
+    found = measure(bold, journal, batches, {"q1": "run-1"}, executors, CONFIG, world.clock())  # type: ignore[arg-type]
+    assert found is not None
+    assert found.verdict == verdict
+
+
+def later(batches: list[BatchReport], by: int) -> list[BatchReport]:
+    return [msgspec.structs.replace(made, batch=made.batch + by) for made in batches]
+
+
+def test_a_rollback_that_a_leader_did_not_get_to_is_taken_over(
+    leader: Controller, store: FakeStore, world: World, clock: FakeClock
+) -> None:
+    moved(leader, world, settled=8.0)
+    assert outcomes(store)[0].verdict == "regressed"
+    leader.close()
+    other = controller(store, clock, name="b")
+    other.observe()
+    other.follow()
+    assert decisions(store)[-1].trigger == "rollback"
+
+
+@pytest.mark.parametrize("ends_ago", [300.0, 700.0])
+def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(
+    store: FakeStore, clock: FakeClock, world: World, ends_ago: float
+) -> None:
+    world.ready()
+    leader = controller(store, clock)
+    leader.observe()
+    hour = int(clock() // 3600) % 24
+    excluded = (f"{hour:02d}:00-{(hour + 2) % 24:02d}:00",)
+    config = dataclasses.replace(CONFIG, reschedule=dataclasses.replace(CONFIG.reschedule, excluded=excluded))
+    leader.decide("operator", application=APP, apply=True)
+    leader.take(config)
+    land(world, 8.0)
+    leader.observe()
+    leader.follow()
+    leader.follow()
+    assert [found.verdict for found in outcomes(store)] == ["regressed"]
+    assert decisions(store)[-1].reason == "excluded"
+    leader.close()
+    clock.now = (NOW // 3600 + 2) * 3600 + ends_ago
+    world.ready()
+    other = controller(store, clock, config, "b")
+    other.observe()
+    other.follow()
+    assert (decisions(store)[-1].outcome == "applied") is (ends_ago < 600)
+
+
+def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore, world: World) -> None:
+    decision = moved(leader, world)
+    leader.pause(True)
+    leader.rollback(APP, "", user="ann", reason="")
+    assert leader.undoing.waiting[APP].decision == decision
+    leader.lead.pause(False)
+    go_on(world, 1)
+    leader.observe()
+    turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
+    made = leader.decide("operator", application=APP, apply=True, force=True, asked=lambda _: Wish(Placement(turned)))
+    assert made.outcome == "applied"
+    assert not leader.undoing.waiting
+
+
+def test_in_observe_mode_a_mistake_is_told_and_not_undone(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    leader = controller(store, clock, dataclasses.replace(settings(), gate=CONFIG.gate))
+    leader.observe()
+    leader.decide("operator", application=APP, apply=True)
+    land(world, 8.0)
+    leader.observe()
+    leader.follow()
+    leader.follow()
+    assert [found.verdict for found in outcomes(store)] == ["regressed"]
+    assert len(decisions(store)) == 1
+
+
+def test_rollback_by_hand(leader: Controller, store: FakeStore, world: World) -> None:
+    before = list(world.placement)
+    decision = moved(leader, world)
+    sentence, made = leader.rollback(APP, "", user="ann", reason="it was better before")
+    assert "moving" in sentence
+    assert made == decisions(store)[-1]
+    back = decisions(store)[-1]
+    assert (back.user, back.undoes, back.outcome) == ("ann", decision.decision, "applied")
+    land(world, 5.0, number=40)
+    assert world.placement == before
+    leader.observe()
+    leader.follow()
+    with pytest.raises(ValueError, match="nothing before it is left to undo"):
+        leader.rollback(APP, "", user="ann", reason="once more")
+
+
+def test_an_operators_rollback_does_not_make_the_rest_longer(leader: Controller, world: World) -> None:
+    moved(leader, world)
+    _, made = leader.rollback(APP, "", user="ann", reason="")
+    assert made is not None
+    land(world, 5.0, number=40)
+    leader.observe()
+    leader.follow()
+    go_on(world, 10)
+    leader.observe()
+    assert leader.migrations.resting(APP, world.clock()) == 290
+    refused = leader.decide("operator", application=APP, apply=True)
+    assert refused.sentence.startswith("the last migration ended 10 s ago, gate.cooldown is 300 s: 290 s to go")
+
+
+def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader: Controller, world: World) -> None:
+    moved(leader, world, settled=8.0)
+    leader.follow()
+    land(world, 5.0, number=40)
+    leader.observe()
+    leader.follow()
+    go_on(world, 10)
+    leader.observe()
+    refused = leader.decide("operator", application=APP, apply=True)
+    assert refused.sentence.startswith(
+        "the last migration ended 10 s ago, the rest after it is 1200 s, 4 times gate.cooldown, as it went back: "
+        "1190 s to go"
+    )
+    (law,) = [refusal for refusal in refused.refusals if refusal.law == "cooldown"]
+    assert law.measured == 1190
+
+
+def test_whoever_stops_a_rollback_has_the_usual_rest(leader: Controller, world: World) -> None:
+    moved(leader, world, settled=8.0)
+    leader.follow()
+    leader.stop(APP, user="ann", reason="")
+    world.obey()
+    leader.follow()
+    assert 0 < leader.migrations.resting(APP, world.clock()) <= 300
+
+
+def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    first = moved(leader, world)
+    go_on(world, 400)
+    leader.observe()
+    second = leader.decide("operator", application=APP, apply=True, force=True, asked=swapped)
+    land(world, number=40)
+    leader.observe()
+    leader.follow()
+    assert (first.outcome, second.outcome) == ("applied", "applied")
+    leader.rollback(APP, "", user="ann", reason="")
+    back = decisions(store)[-1]
+    assert back.undoes == second.decision
+    go_on(world, 20)
+    leader.observe()
+    again = f"{second.decision} was rolled back 20 s ago, by {back.decision}; to undo {first.decision} too, name it"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=again):
+            leader.rollback(APP, "", user="ann", reason="")
+    assert decisions(store)[-1] == back
+    assert leader.migrations.running[APP].desired.decision == back.decision, "and it is not stopped either"
+    leader.rollback(APP, first.decision, user="ann", reason="")
+    assert leader.undoing.waiting[APP].decision.decision == first.decision
+
+
+def swapped(snapshot: Snapshot) -> Wish:
+    """Two partitions change places."""
+    placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
+    placement["q1/0"][[10, 11]] = [2, 2]
+    return Wish(Placement(placement))
+
+
+# -- plans that were cut to the moves of one migration --
+
+
+def cut(store: FakeStore, clock: FakeClock, world: World, **reschedule: object) -> Controller:
+    """A controller that moves one partition at a time, of three that should go."""
+    world.ready()
+    config = dataclasses.replace(
+        CONFIG,
+        migration=MigrationSettings(max_moves=1),
+        reschedule=settings("apply", **reschedule).reschedule,
+        gate=dataclasses.replace(CONFIG.gate, min_gain=0.01),
+    )
+    leader = controller(store, clock, config)
+    leader.observe()
+    return leader
+
+
+def turn(leader: Controller, world: World, number: int, settled: float = 4.9) -> None:
+    """What is wanted lands and settles, and the controller looks at it."""
+    land(world, settled, number=number)
+    leader.observe()
+    leader.follow()
+    world.clock.sleep(3)
+    world.report()
+    leader.observe()
+    leader.follow()
+
+
+def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store: FakeStore, clock: FakeClock, world: World) -> None:
+    leader = cut(store, clock, world)
+    leader.decide_all()
+    number = 10
+    while APP in leader.migrations.running and number < 400:
+        turn(leader, world, number)
+        number += 20
+    made = [decision for decision in decisions(store) if decision.outcome == "applied"]
+    assert len(made) >= 3, "all that should move has moved"
+    assert [decision.trigger for decision in made] == ["timeout"] + ["continuation"] * (len(made) - 1)
+    assert all(len(decision.moves) == 1 for decision in made)
+    assert made[-1].at - made[0].at < 300, "within less than one cool-down"
+    assert made[1].asked == "the plan before was cut to migration.max_moves, and kept: at most 11 more moves may follow"
+    assert leader.migrations.continues(APP, clock()) == 0
+    assert leader.migrations.resting(APP, clock()) > 0, "and then it rests as ever"
+
+
+@pytest.mark.parametrize("why", ["regressed", "stopped", "observe", "excluded"])
+def test_what_ends_a_plan_that_was_cut(store: FakeStore, clock: FakeClock, world: World, why: str) -> None:
+    leader = cut(store, clock, world)
+    leader.decide_all()
+    if why == "stopped":
+        leader.stop(APP, user="ann", reason="")
+    if why == "observe":
+        leader.take(dataclasses.replace(leader.settings, reschedule=settings("observe").reschedule))
+    if why == "excluded":
+        leader.take(
+            dataclasses.replace(leader.settings, reschedule=settings("apply", excluded=("00:00-23:59",)).reschedule)
+        )
+    turn(leader, world, 10, settled=9.0 if why == "regressed" else 4.9)
+    made = [(decision.trigger, decision.outcome) for decision in decisions(store)]
+    assert ("continuation", "applied") not in made
+    if why == "regressed":
+        assert made[-1] == ("rollback", "applied")
+    if why == "excluded":
+        assert made[-1] == ("continuation", "refused")
+
+
+def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions(
+    store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    leader = cut(store, clock, world)
+    migrations, begun = leader.migrations, 0
+    (decision,) = leader.decide_all()
+    migrations.kept(APP)
+    for _ in range(50):
+        migrations.begin(APP, msgspec.structs.replace(decision, trigger="continuation"))
+        begun += 1
+        migrations.running.clear()
+        migrations.ended[APP] = clock()
+        migrations.kept(APP)
+        if not migrations.continues(APP, clock()):
+            break
+    assert begun == 11, "the first one, and these, are as many as there are partitions"
+
+
+def test_rollback_ends_a_running_migration_first(leader: Controller, store: FakeStore, world: World) -> None:
+    (decision,) = leader.decide_all()
+    world.obey("drained", only=1)
+    first = decision.moves[0]
+    sentence, made = leader.rollback(APP, "", user="ann", reason="")
+    assert "ends; then what" in sentence
+    assert made is None
+    assert wanted(store).moves == []
+    leader.follow()
+    assert decisions(store)[-1] == decision, "the link has not given up the rest yet"
+    world.placement[first.partition] = first.target
+    world.obey()
+    world.measure()
+    leader.observe()
+    leader.follow()
+    leader.follow()
+    back = decisions(store)[-1]
+    assert (back.trigger, back.undoes) == ("rollback", decision.decision)
+    assert [(move.partition, move.target) for move in back.moves] == [(first.partition, first.source)]
+
+
+def test_there_is_nothing_to_roll_back(leader: Controller, store: FakeStore, world: World) -> None:
+    with pytest.raises(ValueError, match=r"no decision of the last days moved anything in app-1"):
+        leader.rollback(APP, "", user="ann", reason="")
+    decision = moved(leader, world)
+    with pytest.raises(ValueError, match="no decision 123 moved anything"):
+        leader.rollback(APP, "123", user="ann", reason="")
+    for move in decision.moves:
+        world.placement[move.partition] = "3" if move.source != "3" and move.target != "3" else "1"
+    world.ready()
+    leader.rollback(APP, decision.decision, user="ann", reason="")
+    assert decisions(store)[-1].outcome in ("refused", "applied")
+
+
+def test_a_rollback_waits_while_all_is_paused(leader: Controller, store: FakeStore, world: World) -> None:
+    moved(leader, world)
+    leader.pause(True)
+    assert "paused: `rechannel resume` first" in leader.rollback(APP, "", user="ann", reason="")[0]
+    leader.follow()
+    assert decisions(store)[-1].trigger == "timeout"
+    leader.pause(False)
+    leader.follow()
+    assert decisions(store)[-1].trigger == "rollback"
+
+
+def test_a_rollback_names_the_decision_that_is_made_and_the_one_that_is_undone(
+    leader: Controller, store: FakeStore, world: World
+) -> None:
+    decision = moved(leader, world)
+    request(store, "rollback")
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    made = found.data["decision"]
+    assert made["undoes"] == decision.decision
+    assert found.sentence.startswith(f"decision {made['decision']} (undoes {decision.decision}): ")

@@ -1,0 +1,124 @@
+"""What is said of each application every window, and how seldom a model that takes long is made for it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+
+from rechannel.daemon.control import readiness
+from rechannel.daemon.model.snapshot import take_snapshot
+from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, state
+
+
+class Laborious:
+    """A controller whose models take so many seconds of work each; ``looks``: when they were made."""
+
+    def __init__(self, store: FakeStore, clock: FakeClock, patch: pytest.MonkeyPatch, worked: float = 60.0) -> None:
+        busy = FakeClock(0.0)
+        self.controller = controller(store, clock, busy=busy)
+        self.looks: list[float] = []
+
+        def slow(*arguments: Any) -> Any:
+            self.looks.append(clock())
+            busy.sleep(worked)
+            return take_snapshot(*arguments)
+
+        patch.setattr(readiness, "take_snapshot", slow)
+
+
+@pytest.mark.parametrize(("worked", "rest"), [(0.5, 5.0), (2.0, 10.0), (2.1, 15.0), (60.0, 30.0)])
+def test_a_model_that_takes_much_work_is_made_less_often(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, worked: float, rest: float
+) -> None:
+    """None takes more than a fifth of a core over time, as long as that makes it no rarer than every half a minute."""
+    made = Laborious(store, clock, monkeypatch, worked)
+    for _ in range(200):
+        world.ready()
+        made.controller.observe()
+        clock.sleep(0.5)
+    gaps = {after - before for before, after in itertools.pairwise(made.looks)}
+    assert gaps == {rest}
+
+
+def test_what_runs_is_told_every_window_however_long_a_model_takes(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Laborious(store, clock, monkeypatch).controller
+    world.ready()
+    made.observe()
+    assert state(store).applications[APP].startswith("ready: ")
+    made.decide_all()
+    made.observe()
+    assert state(store).applications[APP].endswith("0 of 3 moves landed")
+    world.obey("steered")
+    world.moves[0] = msgspec.structs.replace(world.moves[0], state="drained")
+    world.report()
+    clock.sleep(5)
+    made.observe()
+    made.follow()
+    clock.sleep(5)
+    made.observe()
+    assert state(store).applications[APP].endswith("1 of 3 moves landed")
+
+
+def test_what_is_not_ready_is_seen_however_long_a_model_takes(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Laborious(store, clock, monkeypatch).controller
+    world.ready()
+    made.observe()
+    clock.sleep(25)
+    world.queries = []
+    world.report()
+    made.observe()
+    assert state(store).applications[APP] == "not ready: no streaming query is active"
+
+
+def test_status_names_the_nodes_whose_agents_are_silent(store: FakeStore, clock: FakeClock, world: World) -> None:
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    assert state(store).applications[APP] == "ready: 12 partitions on 4 executors"
+    clock.sleep(25)
+    world.report()
+    made.observe()
+    assert state(store).applications[APP] == (
+        "ready: 12 partitions on 4 executors; "
+        "no agent reports from any node: the sizes of streams from there are taken as unknown"
+    )
+
+
+def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.ready()
+    made = controller(store, clock)
+    made.observe()
+    assert state(store).applications[APP].startswith("ready: ")
+    looks: list[str] = []
+
+    def odd(application: str, *_: Any) -> None:
+        looks.append(application)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(readiness, "take_snapshot", odd)
+    for _ in range(8):
+        clock.sleep(1)
+        world.ready()
+        made.observe()
+    assert state(store).applications == {}
+    assert looks == [APP], "once a window"
+
+
+def test_a_silent_driver_is_named_and_not_its_agents(store: FakeStore, clock: FakeClock, world: World) -> None:
+    made = controller(store, clock)
+    world.ready()
+    made.observe()
+    clock.sleep(20)
+    made.observe()
+    assert state(store).applications[APP].startswith("not ready: driver last heard 20 s ago")
+    (decision,) = made.decide_all()
+    assert (decision.outcome, decision.reason) == ("not-ready", "driver-silent")

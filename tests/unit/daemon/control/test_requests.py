@@ -1,0 +1,353 @@
+"""What operators ask for is answered once, by whoever leads."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from rechannel.conf.settings import GateSettings, Settings
+from rechannel.daemon.control.controller import Controller
+from rechannel.wire import keys
+from rechannel.wire.exit_codes import Exit
+from rechannel.wire.messages import Decision, Envelope
+from rechannel.wire.redis.store import StoreDeposedError, StoreUnavailableError
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    SIGNER,
+    FakeClock,
+    FakeStore,
+    World,
+    controller,
+    decisions,
+    desired,
+    reply,
+    request,
+    settings,
+)
+
+VERBS = "apply, cancel, drain, pause, plan, rebalance, resume, rollback, stop, undrain"
+
+
+@pytest.mark.parametrize(("verb", "outcome", "sent"), [("plan", "planned", False), ("rebalance", "applied", True)])
+def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb: str, outcome: str, sent: bool) -> None:
+    request(store, verb)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert (found.code, found.data["application"]) == (Exit.DONE, APP)
+    decision = msgspec.convert(found.data["decision"], Decision)
+    assert (decision.outcome, decision.trigger, decision.user) == (outcome, "operator", "root")
+    assert found.sentence == decision.sentence
+    assert (desired(store) is not None) == sent
+    assert leader.answer_requests() == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "code", "words"),
+    [
+        ("fly", {}, Exit.REFUSED, f"unknown verb 'fly'; known are {VERBS}"),
+        ("plan", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
+        ("stop", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
+        ("stop", {"application": "app-1"}, Exit.NOTHING, "no migration of app-1 is running"),
+        ("stop", {}, Exit.NOTHING, "no migration of any application is running"),
+        (
+            "rollback",
+            {"decision": "x"},
+            Exit.REFUSED,
+            "no decision x moved anything in app-1; `rechannel history` lists them",
+        ),
+        ("pause", {}, Exit.DONE, "paused"),
+        ("resume", {}, Exit.DONE, "resumed"),
+    ],
+)
+def test_replies(
+    leader: Controller, store: FakeStore, verb: str, arguments: dict[str, str], code: Exit, words: str
+) -> None:
+    request(store, verb, **arguments)
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert (found.code, found.sentence) == (code, words)
+
+
+def test_several_applications_need_a_name(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    World(store, clock, "app-2").ready()
+    leader.observe()
+    request(store, "plan")
+    request(store, "plan", name="r2", application="app-2")
+    assert leader.answer_requests() == 2
+    first, second = reply(store), reply(store, "r2")
+    assert first is not None
+    assert second is not None
+    assert (first.code, first.sentence) == (
+        Exit.REFUSED,
+        "there are several applications, name one with --application: app-1, app-2",
+    )
+    assert (second.code, second.data["application"]) == (Exit.DONE, "app-2")
+
+
+def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
+    made = controller(store, clock)
+    made.observe()
+    request(store, "plan")
+    made.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        (dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)), Exit.NOTHING),
+        (dataclasses.replace(CONFIG, reschedule=settings(batches=50).reschedule), Exit.NOT_READY),
+        (dataclasses.replace(CONFIG, reschedule=settings(policy="magic").reschedule), Exit.REFUSED),
+    ],
+)
+def test_exit_codes_of_decisions(
+    store: FakeStore, clock: FakeClock, world: World, config: Settings, code: Exit
+) -> None:
+    world.ready()
+    made = controller(store, clock, config)
+    made.observe()
+    request(store, "rebalance")
+    made.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == code
+
+
+def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    request(store, "rebalance", ttl=5)
+    clock.sleep(6)
+    leader.observe()
+    assert leader.answer_requests() == 0
+    assert reply(store) is None
+    assert desired(store) is None
+
+
+def test_a_new_leader_does_not_answer_again(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+    request(store, "pause")
+    leader.answer_requests()
+    leader.pause(False)
+    leader.close()
+    other = controller(store, clock, name="b")
+    other.observe()
+    assert other.answer_requests() == 0
+    assert not store.paused()
+
+
+def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
+    leader: Controller, store: FakeStore
+) -> None:
+    store.unsendable = keys.REPLY
+    request(store, "rebalance")
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    store.unsendable = None
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+    assert len(decisions(store)) == 1
+
+
+@pytest.mark.parametrize("verb", ["rebalance", "pause"])
+def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_again(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = store.put
+
+    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
+        if rule is keys.REPLY:
+            raise StoreUnavailableError("gone")
+        real(rule, name, envelope, ttl)
+
+    monkeypatch.setattr(store, "put", failing)
+    request(store, verb, ttl=60)
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    monkeypatch.setattr(store, "put", real)
+    done = (desired(store), store.paused(), len(decisions(store)))
+    clock.sleep(16)  # and the leader is dead
+    world.ready()
+    other = controller(store, clock, name="b")
+    other.observe()
+    store.set_paused(False)
+    assert other.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.UNCLEAR
+    assert "`rechannel history`" in found.sentence
+    assert (desired(store), len(decisions(store))) == (done[0], done[2])
+    assert not store.paused()
+    assert other.answer_requests() == 0
+    # The dead one was only slow: what it still does changes nothing.
+    with pytest.raises(StoreDeposedError):
+        leader.pause(True)
+    assert not store.paused()
+
+
+def test_a_claim_whose_answer_was_lost_is_the_same_leaders(
+    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = leader.lead.store
+    real = view.claim
+
+    def lost(*arguments: Any) -> Any:
+        real(*arguments)
+        raise StoreUnavailableError("the answer was lost")
+
+    monkeypatch.setattr(view, "claim", lost)
+    request(store, "rebalance")
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    monkeypatch.setattr(view, "claim", real)
+    assert leader.answer_requests() == 1
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+
+
+def test_a_question_is_answered_by_every_leader_that_is_asked(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    store.fenced(leader.lead.lease).claim("r1", 100)
+    request(store, "plan")
+    leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+    assert store.claims.keys() == {store.keys(keys.CLAIM, "r1")}
+
+
+def test_an_order_is_heard_no_longer_than_its_claim_is_kept(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause", ttl=1e9)
+    clock.sleep(keys.REQUESTS.ttl + 1)
+    leader.observe()
+    assert leader.answer_requests() == 0
+    assert not store.paused()
+
+
+def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause", ttl=20)
+    assert leader.answer_requests() == 1
+    leader.pause(False)
+    leader.close()
+    clock.sleep(700)  # the reply is gone, the request stands in its stream
+    behind = FakeClock(clock.now - 700)
+    other = Controller(CONFIG, store, SIGNER, behind, name="b", steady=behind)  # type: ignore[arg-type]
+    other.observe()
+    assert other.answer_requests() == 0
+    assert not store.paused()
+
+
+def test_a_reply_stands_as_long_as_its_request_may_be_answered(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause", ttl=3600)
+    leader.answer_requests()
+    leader.close()
+    clock.sleep(3000)
+    other = controller(store, clock, name="b")
+    other.observe()
+    assert other.answer_requests() == 0
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.DONE
+
+
+def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(
+    store: FakeStore, clock: FakeClock, tmp_path: Path
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    config = dataclasses.replace(CONFIG, controller=dataclasses.replace(CONFIG.controller, audit_file=str(file)))
+    leader = controller(store, clock, config)
+    leader.observe()
+    for number in range(200):
+        request(store, "pause", name=f"q{number}", stream=keys.QUESTIONS)
+    assert leader.answer_requests() == 50
+    assert not store.paused()
+    for _ in range(3):
+        clock.sleep(1)
+        leader.observe()
+        leader.answer_requests()
+    assert len(file.read_text().splitlines()) <= 5
+    clock.sleep(61)
+    leader.observe()
+    request(store, "pause", name="last", stream=keys.QUESTIONS)
+    leader.answer_requests()
+    assert "more like it were not written down" in file.read_text().splitlines()[-1]
+
+
+def test_nothing_is_answered_before_it_is_known_what_was_ordered(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = controller(store, clock)
+    world.ready()
+    first.observe()
+    first.drain("127.0.0.4", user="op", reason="", remove=False, patience=0.0)
+    first.close()
+    other = controller(store, clock, name="b")
+    real = store.get
+
+    def failing(rule: Any, name: str = "") -> Envelope | None:
+        if rule is keys.ORDERS:
+            raise StoreUnavailableError("gone")
+        return real(rule, name)
+
+    monkeypatch.setattr(store, "get", failing)
+    with pytest.raises(StoreUnavailableError):
+        other.observe()
+    monkeypatch.setattr(store, "get", real)
+    request(store, "drain", node="127.0.0.5")
+    assert other.answer_requests() == 0
+    assert other.follow() == "not leading"
+    assert other.decide_all() == []
+    other.observe()
+    assert other.answer_requests() == 1
+    assert set(other.orders.drains) == {"127.0.0.4", "127.0.0.5"}
+
+
+def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, store: FakeStore) -> None:
+    request(store, "pause", name="../../x y")
+    request(store, "plan", name="r2")
+    assert leader.answer_requests() == 1
+    assert not store.paused()
+
+
+def test_whoever_asks_is_told_of_a_defect(
+    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "decide", lambda *_, **__: 1 / 0)
+    request(store, "plan")
+    with capture_logs():
+        leader.answer_requests()
+    found = reply(store)
+    assert found is not None
+    assert found.code == Exit.REFUSED
+    assert "ZeroDivisionError" in found.sentence
+
+
+def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(
+    leader: Controller, store: FakeStore, clock: FakeClock
+) -> None:
+    request(store, "pause")
+    leader.answer_requests()
+    store.empty()
+    clock.now -= 5
+    leader.observe()
+    leader.answer_requests()
+    request(store, "resume", name="r2")
+    leader.answer_requests()
+    assert reply(store, "r2") is not None

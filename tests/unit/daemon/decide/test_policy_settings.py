@@ -1,0 +1,267 @@
+"""Which policy decides, with which parameters; and what the configuration may say of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from rechannel.conf.loader import Loaded
+from rechannel.conf.settings import GateSettings, MigrationSettings, Settings, SettingsError
+from rechannel.daemon.cli import config as cli_config
+from rechannel.daemon.decide import pipeline
+from rechannel.daemon.decide.policy_settings import mistakes, parameters_for, policy_for
+from rechannel.daemon.service import signer_of
+from rechannel.policies.model.arrays import ScaleOutError
+from rechannel.policies.registry import POLICIES
+from rechannel.wire.messages import Decision
+from unit.daemon.fakes import APP, CONFIG, World, controller, decisions, go_on, reply, request, settings, wanted
+
+NODE = "127.0.0.5"  # holds partitions 10 and 11
+
+
+def configured(**policies: dict[str, object]) -> Settings:
+    return dataclasses.replace(CONFIG, policies={name.replace("_", "-"): given for name, given in policies.items()})
+
+
+def leading(store, clock, world: World, config: Settings = CONFIG):
+    world.ready()
+    made = controller(store, clock, config)
+    made.observe()
+    return made
+
+
+def drained(leader, node: str = NODE) -> None:
+    leader.drain(node, user="op", reason="", remove=False, patience=0.0)
+    leader.follow()
+
+
+# -- parameters --
+
+
+def test_parameters_follow_from_the_settings():
+    config = Settings(
+        gate=GateSettings(min_step=0.1, max_utilization=0.8, move_cost=2.0, load_rate=1e6, horizon=60.0),
+        migration=MigrationSettings(max_moves=7),
+    )
+    assert parameters_for("adaptive", config) == {
+        "max_moves": 7,
+        "min_step": 0.1,
+        "limit": 0.8,
+        "move_seconds": 2.0,
+        "load_rate": 1e6,
+        "horizon": 60.0,
+    }
+    assert parameters_for("fair-redistribution", config) == {"max_moves": 7, "limit": 0.8}
+    assert parameters_for("round-robin", config) == {}
+    assert parameters_for("magic", config) == {}
+
+
+def test_what_is_configured_wins_except_that_a_drain_moves_nothing_else():
+    config = configured(adaptive={"mode": "light", "limit": 0.5, "max_moves": 3}, bottleneck={"memory": "none"})
+    chosen = parameters_for("adaptive", config)
+    assert (chosen["mode"], chosen["limit"], chosen["max_moves"]) == ("light", 0.5, 3)
+    assert parameters_for("adaptive", config, drain=True)["max_moves"] == 0
+    assert parameters_for("bottleneck", config, drain=True) == {"memory": None}
+    words = configured(fair_redistribution={"weight": "none"})
+    assert parameters_for("fair-redistribution", words)["weight"] == "none", "a word of its own"
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_default_settings_suit_every_policy(policy: str):
+    for drain in (False, True):
+        POLICIES[policy].parameters(**parameters_for(policy, Settings(), drain=drain))
+
+
+# -- mistakes --
+
+
+def test_the_defaults_are_no_mistake():
+    assert mistakes(Settings()) == []
+    fine = configured(
+        adaptive={"mode": "light"},
+        fair_redistribution={"weight": "inverse-distance", "max_moves": "none"},
+        data_locality={"data_nodes": ["a", "b"]},
+        first_fit={},
+    )
+    assert mistakes(fine) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"adaptive": {"mode": "heavy"}}, "policies.adaptive.mode: expected one of full, light, got 'heavy'"),
+        ({"adaptive": {"limit": True}}, "policies.adaptive.limit: expected a number from 0 to 10, got True"),
+        ({"adaptive": {"min_step": "none"}}, "policies.adaptive.min_step: expected a number from 0 to 1, got 'none'"),
+        (
+            {"fair-redistribution": {"wait": "none"}},
+            "policies.fair-redistribution.wait: no such parameter; did you mean weight? known are limit, weight, ",
+        ),
+        ({"balance": {}}, "[policies.balance]: no policy is called 'balance'; known are adaptive, "),
+    ],
+)
+def test_mistakes_have_their_field_and_the_cure(given, said):
+    (found,) = mistakes(dataclasses.replace(Settings(), policies=given))
+    assert found.startswith(said)
+
+
+def test_every_mistake_is_found_at_once():
+    config = dataclasses.replace(
+        settings(policy="magic", drain_policy="wand"),
+        policies={"adaptive": {"mode": "heavy", "size": 1}, "even": {"slots": 0}, "balance": {}},
+    )
+    fields = ["reschedule.policy", "reschedule.drain_policy", "policies.adaptive.mode", "policies.adaptive.size"]
+    fields += ["policies.even.slots", "[policies.balance]"]
+    assert [found.partition(": ")[0] for found in mistakes(config)] == fields
+    with pytest.raises(SettingsError) as caught:
+        signer_of(config)
+    assert all(field in str(caught.value) for field in fields)
+    told, _ = cli_config.examine(Loaded(config, {}, ()))
+    assert [found.partition(": ")[0] for found in told] == fields
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_odd_values_are_mistakes_and_nothing_worse(policy: str):
+    odd = (-1, 0, 1.5, 2**62, True, "", "none", "x", [], ["x"], [1], [True, "x"])
+    for field in dataclasses.fields(POLICIES[policy].parameters):
+        for value in odd:
+            found = mistakes(dataclasses.replace(Settings(), policies={policy: {field.name: value}}))
+            assert all(words.startswith(f"policies.{policy}.{field.name}: ") for words in found)
+
+
+# -- asked for by name --
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_can_be_asked_for(store, clock, world, policy: str):
+    leader = leading(store, clock, world)
+    request(store, "rebalance", policy=policy, force="yes")
+    assert leader.answer_requests() == 1
+    answer = reply(store)
+    assert answer is not None
+    decision = msgspec.convert(answer.data["decision"], Decision)
+    assert (decision.policy, decision.trigger) == (policy, "operator")
+    assert decision.outcome == "applied" or decision.reason in ("nothing-to-do", "law"), decision.sentence
+    assert decisions(store) == [decision]
+    if decision.outcome == "applied":
+        assert wanted(store).moves == decision.moves
+    assert leader.settings.reschedule.policy == "adaptive"
+
+
+def test_it_is_asked_for_one_decision_alone(store, clock, world):
+    leader = leading(store, clock, world)
+    request(store, "plan", policy="round-robin")
+    leader.answer_requests()
+    leader.decide_all()
+    assert [decision.policy for decision in decisions(store)] == ["round-robin", "adaptive"]
+
+
+@pytest.mark.parametrize("verb", ["plan", "rebalance"])
+def test_an_unknown_name_is_refused_with_the_known_ones(store, clock, world, verb: str):
+    leader = leading(store, clock, world)
+    request(store, verb, policy="magic")
+    leader.answer_requests()
+    answer = reply(store)
+    assert (answer.code, answer.data) == (1, {})
+    assert answer.sentence == f"no policy is called 'magic'; known are {', '.join(sorted(POLICIES))}"
+    assert decisions(store) == []
+
+
+def test_refusals_and_silences_name_the_policy_too(store, clock, world):
+    leader = leading(store, clock, world)
+    world.ready()
+    leader.pause(True)
+    asked = {"application": APP, "policy": "even", "apply": True}
+    assert (leader.decide("operator", **asked).policy, leader.decide("operator", **asked).reason) == ("even", "paused")
+    leader.close()
+    assert leader.decide("operator", **asked).policy == "even"
+
+
+def test_its_configured_parameters_are_used(store, clock, world):
+    leader = leading(store, clock, world, configured(even={"slots": 1}))
+    decision = leader.decide("operator", application=APP, force=True, policy="even")
+    assert [load.partitions_after for load in decision.executors] == [12, 0, 0, 0]
+
+
+def test_light_mode_moves_nothing_that_is_not_overloaded(store, clock, world):
+    leader = leading(store, clock, world, configured(adaptive={"mode": "light"}))
+    (decision,) = leader.decide_all()
+    assert (decision.outcome, decision.reason) == ("planned", "nothing-to-do")
+
+
+# -- drains --
+
+
+def test_a_drain_is_decided_by_its_own_policy(store, clock, world):
+    assert (policy_for("drain", CONFIG), policy_for("timeout", CONFIG)) == ("fair-redistribution", "adaptive")
+    leader = leading(store, clock, world)
+    drained(leader)
+    (decision,) = decisions(store)
+    assert (decision.trigger, decision.policy, decision.outcome) == ("drain", "fair-redistribution", "applied")
+    assert {move.partition for move in decision.moves} == {10, 11}
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_whatever_policy_drains_only_what_has_to_leave_does(store, clock, world, policy: str):
+    config = dataclasses.replace(CONFIG, reschedule=settings("observe", drain_policy=policy).reschedule)
+    leader = leading(store, clock, world, config)
+    drained(leader)
+    (decision,) = decisions(store)
+    assert (decision.policy, decision.outcome) == (policy, "applied")
+    assert {(move.partition, move.source) for move in decision.moves} == {(10, "3"), (11, "3")}
+    assert {move.target for move in decision.moves} <= {"0", "1", "2"}
+
+
+def cramped(policy: str = "round-robin") -> Settings:
+    """A drain policy that allows an executor no more than one partition of a stage."""
+    config = configured(round_robin={"instances_per_executor": 1})
+    return dataclasses.replace(
+        config, reschedule=settings("observe", drain_policy="round-robin", policy=policy).reschedule
+    )
+
+
+def test_where_the_drains_policy_finds_no_room_the_other_one_decides(store, clock, world):
+    leader = leading(store, clock, world, cramped("adaptive"))
+    drained(leader)
+    (decision,) = decisions(store)
+    assert (decision.policy, decision.outcome, len(decision.moves)) == ("adaptive", "applied", 2)
+    assert decision.notes[0].startswith("adaptive decides instead of round-robin, which finds no room: stage 'q1/0'")
+
+
+def test_where_no_policy_finds_room_it_is_refused(store, clock, world):
+    leader = leading(store, clock, world, cramped("round-robin"))
+    drained(leader)
+    (decision,) = decisions(store)
+    assert (decision.policy, decision.outcome, decision.reason) == ("round-robin", "refused", "scale-out")
+
+
+def test_only_a_drain_falls_back(store, clock, world, monkeypatch):
+    leader = leading(store, clock, world)
+
+    def full(*_: object) -> None:
+        raise ScaleOutError("add executors")
+
+    monkeypatch.setattr(pipeline, "propose", full)
+    decision = leader.decide("operator", application=APP, policy="fair-redistribution")
+    assert (decision.policy, decision.reason, decision.sentence) == (
+        "fair-redistribution",
+        "scale-out",
+        "add executors",
+    )
+
+
+def test_a_drain_that_waited_goes_on_with_the_rest(store, clock, world):
+    """The drained node's partitions are more than one migration may move."""
+    config = dataclasses.replace(CONFIG, migration=MigrationSettings(max_moves=1))
+    leader = leading(store, clock, world, config)
+    drained(leader)
+    assert [refusal.law for refusal in decisions(store)[-1].refusals] == ["max-moves"]
+    (first,) = wanted(store).moves
+    world.placement[first.partition] = first.target
+    world.obey("drained")
+    go_on(world, 11)
+    leader.observe()
+    leader.follow()
+    leader.follow()
+    assert {move.partition for decision in decisions(store) for move in decision.moves} == {10, 11}

@@ -1,0 +1,36 @@
+"""What counts as a job that gets nowhere, and what it may rightly wait for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rechannel.conf.settings import RedisSettings, Settings
+from rechannel.daemon.jobs.health import Loops
+from rechannel.daemon.jobs.planning import LONGEST, Planning
+from rechannel.daemon.jobs.watchdog import patience
+from unit.daemon.fakes import APP, FakeClock
+
+
+def test_a_job_is_not_stuck_as_long_as_redis_may_keep_it() -> None:
+    clock = FakeClock()
+    allowed = patience(dataclasses.replace(Settings(), redis=RedisSettings(timeout=10.0)))
+    loops = Loops(clock, clock, patience=allowed)
+    loops.watch("observe", 1.0, lambda: None)
+    clock.sleep(allowed)
+    assert loops.stuck() == ""
+    clock.sleep(4)
+    assert loops.stuck().startswith("job observe has not ended")
+
+
+def test_a_plan_that_never_ends_is_a_hang() -> None:
+    clock = FakeClock()
+    planning = Planning(clock)
+    loops = Loops(clock, clock, planning=planning)
+    observe = loops.watch("observe", 1.0, lambda: None)
+    with planning.of(APP):
+        clock.sleep(LONGEST)
+        observe()
+        assert loops.stuck() == ""
+        clock.sleep(1)
+        assert loops.stuck() == f"the plan for {APP} has not ended for 601 s; 600 s are allowed"
+    assert loops.stuck() == ""

@@ -1,0 +1,351 @@
+"""Plans that take minutes: what goes on meanwhile, and which of them count."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.decide import pipeline
+from rechannel.daemon.jobs.planning import Aside, Mutex, Planning
+from rechannel.wire import keys
+from rechannel.wire.messages import Decision, Request
+from rechannel.wire.redis.store import Author
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    FakeClock,
+    FakeStore,
+    World,
+    controller,
+    decisions,
+    desired,
+    state,
+    wanted,
+)
+
+OTHER = "app-2"
+
+
+class Slow:
+    """Every plan of one application takes so many seconds, in each of which ``meanwhile`` is done."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, clock: FakeClock, seconds: float, meanwhile: Callable[[], object]):
+        self.plans = 0
+        real = pipeline.decide
+
+        def slow(ask: Any, snapshot: Any, *arguments: Any, **more: Any) -> Decision:
+            made = real(ask, snapshot, *arguments, **more)
+            if snapshot.application == APP:
+                self.plans += 1
+                until = clock() + seconds
+                while clock() < until:
+                    clock.sleep(1)
+                    meanwhile()
+            return made
+
+        patch.setattr(pipeline, "decide", slow)
+
+
+def jobs(made: Controller) -> None:
+    """Everything that a controller does every second."""
+    made.observe()
+    made.follow()
+    made.answer_requests()
+
+
+@pytest.mark.parametrize("stand_by", [False, True])
+@pytest.mark.parametrize("seconds", [1, 12, 16, 120])
+def test_a_plan_of_any_length_is_carried_out(
+    leader: Controller,
+    store: FakeStore,
+    clock: FakeClock,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+    stand_by: bool,
+) -> None:
+    other = controller(store, clock, name="b")
+    seen: list[str] = []
+
+    def meanwhile() -> None:
+        world.report()
+        jobs(leader)
+        if stand_by:
+            seen.append(other.observe())
+
+    Slow(monkeypatch, clock, seconds, meanwhile)
+    (decision,) = leader.decide_all()
+    assert (decision.outcome, decision.reason) == ("applied", "ok")
+    assert wanted(store).decision == decision.decision
+    assert leader.lead.epoch == 1
+    assert set(seen) <= {f"standing by: {leader.lead.name} leads in epoch 1"}
+
+
+def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = World(store, clock, OTHER)
+    second.ready()
+    leader.observe()
+    moved = leader.decide("operator", application=OTHER, apply=True)
+    assert moved.outcome == "applied"
+    author = Author("default", "cli", clock)
+    asked: list[str] = []
+
+    def meanwhile() -> None:
+        world.report()
+        second.obey("steered")
+        second.measure()
+        name = f"r{len(asked)}"
+        verb = "resume" if len(asked) % 2 else "plan"
+        order = Request(request=name, verb=verb, user="u", reason="r", arguments={"application": OTHER})
+        store.append(keys.REQUESTS, "", author.envelope(order, ttl=60))
+        asked.append(name)
+        jobs(leader)
+        assert store.get(keys.REPLY, name) is not None
+        found = desired(store, OTHER)
+        assert found is not None
+        assert found.expires > clock()
+        assert wanted(store, OTHER).decision == moved.decision
+        assert state(store).applications[OTHER].endswith("0 of 3 moves landed")
+
+    Slow(monkeypatch, clock, 130, meanwhile)
+    made = leader.decide("operator", application=APP, apply=True)
+    assert made.outcome == "applied"
+    assert len(asked) == 130
+    second.obey("drained")
+    leader.follow()
+    assert set(leader.migrations.running) == {APP}
+
+
+def test_a_leader_that_was_stopped_while_it_planned_throws_its_plan_away(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = controller(store, clock, name="b")
+
+    def meanwhile() -> None:  # the whole process stands still
+        world.report()
+        other.observe()
+
+    Slow(monkeypatch, clock, 20, meanwhile)
+    (decision,) = leader.decide_all()
+    assert (decision.outcome, decision.reason) == ("not-ready", "not-leading")
+    assert desired(store) is None
+    assert decisions(store) == []
+    assert other.observe() == "leading in epoch 2"
+
+
+def test_a_leader_that_lost_the_lead_and_has_it_again_throws_its_plan_away(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def meanwhile() -> None:
+        world.report()
+        if not 5 < clock() - began < 25:
+            seen.append(leader.observe())
+
+    began = clock()
+    Slow(monkeypatch, clock, 30, meanwhile)
+    (decision,) = leader.decide_all()
+    assert seen[-1] == "leading in epoch 2"
+    assert decision.reason == "not-leading"
+    assert desired(store) is None
+    monkeypatch.undo()
+    world.ready()
+    assert leader.decide_all()[0].outcome == "applied", "and nothing is left in the way"
+
+
+@pytest.mark.parametrize("what", ["drain", "pause", "rollback", "budget", "excluded", "gone"])
+def test_what_is_ordered_while_a_plan_is_made_counts(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    limits = dataclasses.replace(CONFIG.reschedule, moves_per_hour=4 if what == "budget" else 0)
+    config = dataclasses.replace(CONFIG, reschedule=limits)
+    leader = controller(store, clock, config)
+    second = World(store, clock, OTHER)
+    world.ready()
+    leader.observe()
+    if what == "rollback":
+        leader.decide("operator", application=APP, apply=True, force=True)
+        world.obey("drained")
+        leader.follow()
+        clock.sleep(400)
+        world.ready()
+        leader.observe()
+    orders: list[object] = []
+
+    def meanwhile() -> None:
+        if what != "gone":
+            world.report()
+        if not orders:
+            orders.append(order())
+        leader.observe()
+
+    def order() -> object:
+        if what == "drain":
+            return leader.drain("127.0.0.3", user="u", reason="", remove=False, patience=0)
+        if what == "pause":
+            return leader.pause(True)
+        if what == "rollback":
+            leader.undoing.waiting[APP] = _undo(leader)
+        if what == "budget":
+            second.ready()
+            leader.observe()
+            return leader.decide("timeout", application=OTHER, apply=True)
+        if what == "excluded":
+            rules = dataclasses.replace(CONFIG.reschedule, excluded=("00:00-23:59",))
+            leader.take(dataclasses.replace(CONFIG, reschedule=rules))
+        return "ordered"
+
+    Slow(monkeypatch, clock, 70 if what == "gone" else 3, meanwhile)
+    before = desired(store)
+    decision = leader.decide("executors", application=APP, apply=True)
+    expected = {"pause": "paused", "excluded": "excluded", "gone": "no-report"}
+    assert decision.reason == expected.get(what, "overtaken")
+    assert decision.outcome != "applied"
+    assert desired(store) == before
+
+
+def _undo(leader: Controller) -> Any:
+    from rechannel.daemon.control.outcomes import Undo
+
+    found = leader._aftermath.undoable(APP)
+    assert found is not None
+    return Undo(found, "u", "", leader._clock() + 600)
+
+
+def test_an_application_is_planned_for_once_at_a_time(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What asks for a decision again each second waits for the plan that is made."""
+    leader.drain("127.0.0.2", user="u", reason="", remove=False, patience=0)
+
+    def meanwhile() -> None:
+        world.report()
+        jobs(leader)
+
+    slow = Slow(monkeypatch, clock, 30, meanwhile)
+    assert "running" in leader.follow()
+    assert slow.plans == 1
+
+
+def test_a_canceled_plan_is_not_begun_though_it_was_being_checked(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import msgspec
+
+    from rechannel.daemon.decide.requested_placement import to_save
+
+    text = msgspec.json.encode(to_save(leader.decide("operator", application=APP), "default", APP)).decode()
+    _, waiting = leader.wait(text, at="00:00-23:59", when="", user="u", reason="", force=True)
+    canceled: list[str] = []
+
+    def meanwhile() -> None:
+        world.report()
+        if not canceled:
+            canceled.append(leader.cancel(waiting.pending, user="u", reason=""))
+        leader.observe()
+
+    Slow(monkeypatch, clock, 3, meanwhile)
+    leader.follow()
+    assert canceled
+    assert desired(store) is None
+    assert leader.occasions.pending.plans == {}
+
+
+# -- the parts --
+
+
+def test_a_mutex_is_held_by_one_thread_as_often_as_it_likes_and_can_be_let_go_of() -> None:
+    mutex, events = Mutex(), []
+    let_go, taken = threading.Event(), threading.Event()
+
+    def other() -> None:
+        let_go.wait(10)
+        with mutex, mutex:
+            events.append("other")
+        taken.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with mutex:
+        with mutex:
+            events.append("mine")
+            with mutex.released():
+                let_go.set()
+                assert taken.wait(10)
+            events.append("mine again")
+        events.append("still mine")
+    thread.join(10)
+    assert events == ["mine", "other", "mine again", "still mine"]
+
+
+def test_a_mutex_excludes_others_and_is_taken_back_after_an_error() -> None:
+    mutex = Mutex()
+    inside = threading.Event()
+
+    def other() -> None:
+        with mutex:
+            inside.set()
+
+    with mutex:
+        with pytest.raises(ZeroDivisionError), mutex.released():
+            raise ZeroDivisionError
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert not inside.wait(0.05)
+    thread.join(10)
+    assert inside.is_set()
+
+
+def test_work_that_takes_long_goes_on_aside_and_is_begun_once() -> None:
+    aside, go_on = Aside(patience=0.01), threading.Event()
+    begun: list[int] = []
+
+    def work() -> str:
+        begun.append(1)
+        assert go_on.wait(10)
+        return "done"
+
+    assert aside.run("act", work) is None
+    assert aside.run("act", work) is None
+    assert aside.run("look", lambda: "another kind") == "another kind"
+    future = aside._under_way["act"]
+    go_on.set()
+    assert future.result(10) == "done"
+    assert len(begun) == 1
+    assert Aside(patience=10).run("act", work) == "done"
+
+
+def test_what_failed_aside_is_told_at_the_next_run() -> None:
+    aside, go_on = Aside(patience=0.01), threading.Event()
+
+    def work() -> None:
+        assert go_on.wait(10)
+        raise ZeroDivisionError
+
+    assert aside.run("act", work) is None
+    future = aside._under_way["act"]
+    go_on.set()
+    assert isinstance(future.exception(10), ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError):
+        aside.run("act", lambda: None)
+    assert aside.run("act", lambda: "again") == "again" or aside.run("act", lambda: "again") == "again"
+
+
+def test_an_operator_waits_for_the_plan_that_is_made_for_the_same_application() -> None:
+    planning = Planning()
+    with planning.of(APP):
+        end = planning.end_of(APP)
+        assert end is not None
+        assert not end.is_set()
+        assert planning.end_of(OTHER) is None
+    assert end.is_set()
+    assert planning.end_of(APP) is None
+    assert planning.overdue() == ""

@@ -1,0 +1,220 @@
+"""The HTTP server: what it answers, what it refuses, and that no client holds it up."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Callable, Iterator
+from http.client import HTTPResponse
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from rechannel.conf.settings import SettingsError
+from rechannel.daemon.jobs.health import Loops
+from rechannel.daemon.view import http
+from rechannel.daemon.view.counters import Counts
+from rechannel.daemon.view.model import Board, ControllerView, Role
+from rechannel.wire.redis.store import StoreUnavailableError
+from unit.daemon.fakes import FakeClock
+
+VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, redis_up=True)
+
+
+class Served:
+    """A server over a board and a job that can be let down."""
+
+    def __init__(self) -> None:
+        self.clock, self.board, self.error = FakeClock(), Board(), None
+        self.loops = Loops(self.clock, self.clock)
+        self.observe = self.loops.watch("observe", 1.0, self._observe)
+        self.board.put(VIEW)
+        self.server = http.HttpServer(
+            "127.0.0.1:0",
+            lambda local: http.build_app(
+                self.board.take, self.loops, Counts(), silence=15.0, local=local, steady=self.clock
+            ),
+        )
+        self.server.start()
+        self.url = f"http://{self.server.address}"
+
+    error: Exception | None
+
+    def _observe(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        with pytest.raises(type(error)):
+            self.observe()
+
+    def get(self, path: str, **more: object) -> httpx.Response:
+        with httpx.Client(trust_env=False, timeout=30) as client:
+            return client.request(str(more.pop("method", "GET")), self.url + path, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served()
+    yield made
+    made.server.close()
+
+
+def test_metrics_in_both_formats(served: Served) -> None:
+    plain = served.get("/metrics")
+    assert plain.headers["content-type"].startswith("text/plain; version=")
+    assert '\nrechannel_controller_leads{cluster="c"} 1.0\n' in plain.text
+    asked = served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert asked.headers["content-type"].startswith("application/openmetrics-text")
+    assert asked.text.endswith("# EOF\n")
+
+
+def test_every_answer_has_the_headers(served: Served) -> None:
+    for path in ("/metrics", "/healthz", "/readyz", "/nothing"):
+        answer = served.get(path)
+        assert {name: answer.headers[name] for name in http.SECURITY_HEADERS} == http.SECURITY_HEADERS
+        assert "server" not in answer.headers
+
+
+def test_ready_and_not(served: Served) -> None:
+    assert (served.get("/readyz").status_code, served.get("/healthz").status_code) == (503, 200)
+    served.observe()
+    answer = served.get("/readyz")
+    assert (answer.status_code, answer.json()["sentence"]) == (200, "leading in epoch 3")
+    served.board.put(dataclasses.replace(VIEW, role=Role.STANDING_BY))
+    assert served.get("/readyz").json()["role"] == "standing-by"
+    served.fail(StoreUnavailableError("Redis at r is away"))
+    assert served.get("/readyz").json() == {
+        "ok": False,
+        "sentence": "Redis at r is away",
+        "role": "standing-by",
+        "epoch": 3,
+    }
+    assert served.get("/healthz").status_code == 200
+
+
+def test_a_job_that_fails_or_stands_is_not_healthy(served: Served) -> None:
+    for _ in range(3):
+        served.fail(ZeroDivisionError("x"))
+    answer = served.get("/healthz")
+    assert (answer.status_code, "failed 3 times in a row: ZeroDivisionError" in answer.json()["sentence"]) == (
+        503,
+        True,
+    )
+    served.error = None
+    served.observe()
+    assert served.get("/healthz").status_code == 200
+    served.clock.sleep(64)
+    assert "has not ended for 64 s" in served.get("/healthz").json()["sentence"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_is_written(served: Served, method: str) -> None:
+    answer = served.get("/metrics", method=method)
+    assert (answer.status_code, answer.headers["allow"], answer.json()["code"]) == (405, "GET, HEAD", 405)
+
+
+def test_what_is_not_there_and_what_is_too_much(served: Served) -> None:
+    assert served.get("/nothing").json() == {"error": "there is nothing at /nothing", "code": 404}
+    assert served.get("/metrics", content=b"x").status_code == 413
+    assert served.get("/metrics", headers={"x": "y" * 40_000}).status_code == 431
+    assert served.get("/healthz", method="HEAD").content == b""
+
+
+def test_a_page_that_tricks_a_browser_reads_nothing(served: Served) -> None:
+    assert served.get("/metrics", headers={"host": "evil.example"}).status_code == 421
+    for host in ("localhost:1", "127.0.0.1", "[::1]:80"):
+        assert served.get("/healthz", headers={"host": host}).status_code == 200
+
+
+def test_clients_that_hang_hold_nobody_up(served: Served) -> None:
+    place = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    hanging = [socket.create_connection(place, timeout=30) for _ in range(10)]
+    for client in hanging[:5]:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nhost: localh")
+    assert served.get("/healthz").status_code == 200
+    served.server.close()
+    for client in hanging:
+        client.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(place, timeout=5)
+
+
+def _connected(served: Served, count: int) -> list[socket.socket]:
+    place = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+    return [socket.create_connection(place, timeout=30) for _ in range(count)]
+
+
+def _ended(client: socket.socket) -> bool:
+    """Whether the other side ends it, in the time that a call may take."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def _answered(client: socket.socket) -> int:
+    """Read one answer whole, however many pieces it comes in, and return its status."""
+    response = HTTPResponse(client)
+    response.begin()
+    response.read()
+    return response.status
+
+
+def test_connections_that_ask_nothing_do_not_keep_others_out(served: Served) -> None:
+    idle = _connected(served, http.CONNECTIONS + 1)
+    assert _ended(idle[0]), "the oldest makes room"
+    assert served.get("/healthz").status_code == 200
+    idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert _answered(idle[-1]) == 200
+    for client in idle:
+        client.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nhost: localh"])
+def test_a_connection_without_a_complete_request_is_cut_soon(
+    served: Served, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    question = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    (asks,) = _connected(served, 1)
+    with asks:
+        asks.sendall(question)
+        assert _answered(asks) == 200
+        monkeypatch.setattr(http, "_IDLE", 0.05)
+        asks.sendall(question + said)
+        assert _answered(asks) == 200
+        assert _ended(asks)
+    (silent,) = _connected(served, 1)
+    with silent:
+        silent.sendall(said)
+        assert _ended(silent)
+
+
+def test_metrics_are_made_once_a_second_in_each_encoding(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    choose = http.choose_encoder
+
+    def counted(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+        encode, kind = choose(accept)
+
+        def encoded(registry: CollectorRegistry) -> bytes:
+            made.append(kind)
+            return encode(registry)
+
+        return encoded, kind
+
+    monkeypatch.setattr(http, "choose_encoder", counted)
+    for _ in range(3):
+        served.get("/metrics")
+        served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert len(made) == len(set(made)) == 2
+    served.clock.sleep(1)
+    served.get("/metrics")
+    assert len(made) == 3
+
+
+def test_a_port_in_use_names_the_field(served: Served) -> None:
+    with pytest.raises(SettingsError, match=r"controller\.listen: .* cannot be opened \(Address already in use\)"):
+        http.HttpServer(served.server.address, lambda local: http.build_app(VIEW, served.loops, Counts(), silence=1))  # type: ignore[arg-type]

@@ -1,0 +1,148 @@
+"""Metrics: the table, the page that shows it, and what an answer holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rechannel.daemon.jobs.health import Loops
+from rechannel.daemon.view import metrics as telemetry
+from rechannel.daemon.view.counters import Counted, Counts
+from rechannel.daemon.view.model import ApplicationView, Board, ControllerView, ExecutorView, QueryView, Role
+from rechannel.migration.moves import UNSETTLED, MoveState, Reason
+from rechannel.monitors.node import metrics
+from rechannel.wire import metric_table
+from unit.daemon.fakes import FakeClock
+
+ROOT = Path(__file__).parents[4]
+QUERY = QueryView("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
+APPLICATION = ApplicationView(
+    application="app",
+    name="job",
+    spark_version="4.3.0",
+    ready=True,
+    code="ready",
+    sentence="ready",
+    coverage=1.0,
+    shuffles_seen=None,
+    executors=(ExecutorView("1", "n1", 2, 5, 0.5), ExecutorView("2", "n2", 2, 3)),
+    queries=(QUERY, dataclasses.replace(QUERY, batch_seconds=9.0)),
+    partitions=(),
+    hot_streams=(),
+    streams={},
+    moves=(),
+    settled_moves=0,
+    counters={"landed": 4},
+    problems=(),
+)
+VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, applications=(APPLICATION,), redis_up=True)
+
+
+# Prometheus' client writes labels in the order of their names: application, executor, node; application, name, query.
+def scraped(
+    view: ControllerView, counts: Counts | None = None, loops: Loops | None = None
+) -> dict[tuple[str, ...], float]:
+    clock, board, registry = FakeClock(), Board(), CollectorRegistry()
+    board.put(view)
+    registry.register(telemetry.ControllerMetrics(board.take, loops or Loops(clock, clock), counts or Counts()))
+    return {
+        (sample.name, *(value for label, value in sample.labels.items() if label != "cluster")): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+        if sample.labels["cluster"] == view.cluster
+    }
+
+
+def test_the_page_shows_every_metric() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    for table in (telemetry.TABLE, metrics.TABLE):
+        assert metric_table.markdown(table) in page
+
+
+@pytest.mark.parametrize("item", (*telemetry.TABLE, *metrics.TABLE), ids=lambda item: item.name)
+def test_a_name_follows_the_conventions(item: metric_table.Definition) -> None:
+    assert item.name.startswith("rechannel_")
+    assert not any(word in item.name for word in ("_ms", "millis", "percent", "_mb", "_count"))
+    assert not {"partition", "move", "decision", "run"} & set(item.labels)
+    assert not {"job", "instance", "cluster"} & set(item.labels), (
+        "Prometheus gives the first two, and all have the third"
+    )
+    assert item.text
+
+
+def test_names_are_given_once() -> None:
+    names = [item.name for item in (*telemetry.TABLE, *metrics.TABLE)]
+    assert len(set(names)) == len(names)
+
+
+def test_what_is_known_is_told_and_nothing_else() -> None:
+    found = scraped(VIEW)
+    assert found["rechannel_controller_leads",] == 1
+    assert found["rechannel_executor_utilization_ratio", "app", "1", "n1"] == 0.5
+    assert ("rechannel_executor_utilization_ratio", "app", "2", "n2") not in found
+    assert found["rechannel_executor_partitions", "app", "2", "n2"] == 3
+    assert found["rechannel_query_snapshot_lag_batches", "app", "named", "q"] == 7
+    assert found["rechannel_link_landed_moves_total", "app"] == 4
+    assert found["rechannel_moves_in_flight", "planned"] == 0
+
+
+def test_a_query_that_is_told_twice_is_one_series() -> None:
+    assert scraped(VIEW)["rechannel_query_batch_seconds", "app", "named", "q"] == 9.0
+
+
+def test_what_is_gone_has_no_series() -> None:
+    gone = dataclasses.replace(VIEW, applications=())
+    assert not [key for key in scraped(gone) if "app" in key]
+
+
+def test_counts_are_shown() -> None:
+    counts = Counts()
+    counts.add(Counted.DECISIONS, "applied", "pays", "timeout")
+    assert scraped(VIEW, counts)["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
+
+
+def test_what_alerts_count_is_0_before_the_first() -> None:
+    counts = Counts()
+    counts.add(Counted.MOVES, "abandoned", "deadline")
+    found = scraped(VIEW, counts)
+    assert found["rechannel_moves_total", "deadline", "abandoned"] == 1
+    assert found["rechannel_moves_total", "landed", "drained"] == 0
+    assert found["rechannel_migrations_total", "regressed"] == 0
+
+
+def test_every_way_a_move_settles_is_told_from_the_start() -> None:
+    assert set(telemetry._SETTLED) == set(MoveState) - UNSETTLED
+    on_the_way = {Reason.ACCEPTED, Reason.READY, Reason.SNAPSHOT_LATE, Reason.SAID, Reason.SAID_AGAIN}
+    assert {reason for reasons in telemetry._SETTLED.values() for reason in reasons} == set(Reason) - on_the_way
+
+
+def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> None:
+    clock = FakeClock()
+    loops = Loops(clock, clock)
+    began = clock()
+
+    def hangs() -> None:
+        clock.sleep(9)
+        assert scraped(VIEW, loops=loops)["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began
+
+    run = loops.watch("follow", 1.0, hangs)
+    run()
+    found = scraped(VIEW, loops=loops)
+    assert found["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
+
+
+def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_table, "MOST_SERIES", 3)
+    odd = tuple(ExecutorView(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
+    found = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
+    assert len([key for key in found if key[0] == "rechannel_executor_partitions"]) == 3
+    assert found["rechannel_controller_series_left_out",] > 0
+
+
+def test_a_metric_takes_the_labels_it_has() -> None:
+    with pytest.raises(ValueError, match="labels"):
+        metric_table.Values(telemetry.TABLE, "c").set(telemetry.EPOCH, 1, "odd")

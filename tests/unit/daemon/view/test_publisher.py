@@ -1,0 +1,258 @@
+"""Views: what a leader, a stand-by and a controller without Redis show."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.jobs.health import Loops
+from rechannel.daemon.view.counters import Counted
+from rechannel.daemon.view.model import VIEW_EVERY, Board, ControllerView, Role
+from rechannel.daemon.view.publisher import Publisher
+from rechannel.wire import keys
+from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
+from rechannel.wire.redis.store import Author, StoreUnavailableError
+from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, go_on, query, reply, request
+
+
+class Shown:
+    """A controller with its publisher, on fakes."""
+
+    def __init__(self, made: Controller, store: FakeStore, clock: FakeClock) -> None:
+        self.board = Board()
+        self.controller = made
+        self.counts = made.counts
+        self.busy = FakeClock()
+        self.loops = Loops(clock, clock)
+        self.loops.watch("view", VIEW_EVERY, lambda: None)
+        self.publisher = Publisher(
+            made,
+            store,  # type: ignore[arg-type]
+            made.settings,
+            self.board,
+            self.loops,
+            made.counts,
+            clock,
+            clock,
+            self.busy,
+        )
+
+    def view(self) -> ControllerView:
+        self.publisher.publish()
+        return self.board.take()
+
+
+@pytest.fixture
+def shown(leader: Controller, store: FakeStore, clock: FakeClock) -> Shown:
+    return Shown(leader, store, clock)
+
+
+def test_before_the_first_view_nothing_is_claimed(shown: Shown) -> None:
+    view = shown.board.take()
+    assert (view.role, view.redis_up, view.applications) == (Role.STARTING, False, ())
+
+
+def test_a_leader_shows_what_status_shows(shown: Shown, world: World) -> None:
+    view = shown.view()
+    assert (view.role, view.epoch, view.mode, view.redis_up, view.acts) == (Role.LEADING, 1, "apply", True, True)
+    assert view.leader == view.name
+    (application,) = view.applications
+    assert (application.application, application.ready, application.coverage) == (APP, True, 1.0)
+    assert [executor.partitions for executor in application.executors] == [6, 2, 2, 2]
+    assert application.executors[0].node == "127.0.0.2"
+    assert application.executors[0].utilization is not None
+    (row,) = application.queries
+    assert row.stages[0].placement["0"] == (0, 1, 2, 3, 4, 5)
+    assert len(application.partitions) == 12
+    assert {node.window_age for node in view.nodes} == {0.0}
+    assert all(node.fresh for node in view.nodes)
+    hash(view.role)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        view.epoch = 2  # type: ignore[misc]
+
+
+def test_a_stand_by_shows_the_same_and_who_leads(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    other = Shown(controller(store, clock, name="b"), store, clock)
+    other.controller.observe()
+    view = other.view()
+    assert (view.role, view.leader, view.epoch) == (Role.STANDING_BY, leader.lead.name, 1)
+    assert view.applications[0].application == APP
+    assert view.migrations == ()
+
+
+def test_a_migration_is_shown_and_its_moves_are_counted_once(
+    shown: Shown, store: FakeStore, world: World, clock: FakeClock
+) -> None:
+    shown.view()
+    decision = shown.controller.decide("operator", application=APP, apply=True)
+    assert decision.outcome == "applied"
+    world.obey("steered")
+    view = shown.view()
+    (migration,) = view.migrations
+    assert (migration.decision, migration.moves, migration.landed) == (decision.decision, len(decision.moves), 0)
+    assert {move.state for move in view.applications[0].moves} == {"steered"}
+    assert view.decisions[0].decision == decision
+    assert view.last_decision(APP, with_loads=True) == view.decisions[0]
+    assert view.last_decision("other") is None
+    assert shown.counts.read(Counted.DECISIONS) == {("applied", decision.reason, "operator"): 1}
+
+    wanted = decision.moves[0]
+    for after, reason in (("steered", "said"), ("drained", "landed"), ("killed", "closed")):
+        line = MoveTransition(
+            move=wanted.move,
+            decision=decision.decision,
+            query=wanted.query,
+            stage=0,
+            partition=wanted.partition,
+            source=wanted.source,
+            target=wanted.target,
+            step=0,
+            before="",
+            after=after,
+            reason=reason,
+            evidence="",
+            batch=1,
+            at=clock(),
+        )
+        world._send(keys.JOURNAL, APP, line)
+    shown.view()
+    shown.view()
+    counted = {("drained", "landed"): 1, ("killed", "closed"): 1}
+    assert shown.counts.read(Counted.MOVES) == counted
+
+    report = store.strings.pop(key := store.keys(keys.REPORT, APP))
+    assert shown.view().applications == ()
+    store.strings[key] = report
+    assert len(shown.view().applications) == 1
+    assert shown.counts.read(Counted.MOVES) == counted, "its journal is the one that was counted"
+
+
+def test_what_was_before_this_controller_is_shown_but_not_counted(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    leader.decide("operator", application=APP)
+    clock.sleep(1)
+    other = Shown(controller(store, clock, name="b"), store, clock)
+    assert len(other.view().decisions) == 1
+    assert other.counts.read(Counted.DECISIONS) == {}
+
+
+def test_without_redis_the_last_figures_stay_for_a_minute(shown: Shown, store: FakeStore, clock: FakeClock) -> None:
+    first = shown.view()
+    store.away = True
+    for seconds, applications in ((10, 1), (60, 0)):
+        clock.sleep(seconds)
+        with pytest.raises(StoreUnavailableError):
+            shown.publisher.publish()
+        view = shown.board.take()
+        assert (view.redis_up, view.redis_round_trip, len(view.applications)) == (False, None, applications)
+        assert "cannot be reached" in view.redis_problem
+        assert (view.read_at, view.at) == (first.at, clock())
+
+
+def test_drains_are_shown(shown: Shown, world: World) -> None:
+    shown.controller.drain("127.0.0.2", user="me", reason="why", remove=False, patience=60.0)
+    (drain,) = shown.view().drains
+    assert (drain.node, drain.state, drain.partitions, drain.executors) == ("127.0.0.2", "draining", 6, ("0",))
+    assert msgspec.convert(msgspec.to_builtins(drain), type(drain)) == drain
+    assert isinstance(Drain(node="x", since=0), Drain)
+
+
+def test_plans_that_wait_are_shown(shown: Shown, store: FakeStore, clock: FakeClock) -> None:
+    plan = PendingPlan(
+        pending="wait-1",
+        at=clock(),
+        application=APP,
+        begin=clock() + 60,
+        end=clock() + 90,
+        window="02:00-03:00",
+        plan="{}",
+        moves=3,
+    )
+    store.put(keys.PENDING, "", Author("default", "test", clock).envelope(PendingPlans(plans=[plan]), ttl=600))
+    (said,) = shown.view().waiting
+    assert said.startswith("wait-1: ")
+    assert "02:00-03:00" in said
+
+
+def test_one_odd_application_hides_no_other(
+    shown: Shown, store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    World(store, clock, "app-2").ready()
+    from rechannel.daemon.cli import status
+
+    real = status._query
+
+    def odd(item: object, model: object, starts: object) -> object:
+        if model is not None and model.application == "app-2":  # type: ignore[attr-defined]
+            raise ZeroDivisionError
+        return real(item, model, starts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(status, "_query", odd)
+    said: list[str] = []
+    log = SimpleNamespace(exception=lambda event, **words: said.append(words["application"]))
+    monkeypatch.setattr(shown.publisher, "_log", log)
+    assert [row.application for row in shown.view().applications] == [APP]
+    shown.view()
+    assert said == ["app-2"]
+
+
+@pytest.mark.parametrize(("worked", "rest"), [(1.0, 10.0), (60.0, 20.0)])
+def test_a_view_that_takes_much_work_is_made_less_often(
+    shown: Shown, leader: Controller, clock: FakeClock, worked: float, rest: float
+) -> None:
+    class Slow:
+        def seen(self) -> object:
+            shown.busy.sleep(worked)
+            return leader.seen()
+
+    shown.publisher._leader = Slow()  # type: ignore[assignment]
+    (view,) = shown.view().loops
+    assert view.every == rest, "a reader can tell what is old from what is rarely made"
+    assert shown.publisher.publish() == "rests"
+    clock.sleep(rest - 0.1)
+    assert shown.publisher.publish() == "rests"
+    clock.sleep(0.1)
+    assert "shown" in shown.publisher.publish()
+
+
+def test_a_view_that_was_waited_for_is_made_anew_at_once(shown: Shown, leader: Controller, clock: FakeClock) -> None:
+    class Waits:
+        def seen(self) -> object:
+            clock.sleep(45)
+            return leader.seen()
+
+    shown.publisher._leader = Waits()  # type: ignore[assignment]
+    (view,) = shown.view().loops
+    assert view.every == VIEW_EVERY
+    assert "shown" in shown.publisher.publish()
+
+
+def test_answers_are_counted_once_by_verb_and_outcome(leader: Controller, store: FakeStore) -> None:
+    request(store, "pause")
+    request(store, "fly" * 50, name="r2")
+    leader.answer_requests()
+    leader.answer_requests()
+    assert reply(store) is not None
+    assert leader.counts.read(Counted.REQUESTS) == {("pause", "done"): 1, ("unknown", "refused"): 1}
+
+
+def test_sorts_are_bounded_whoever_names_them(leader: Controller) -> None:
+    for number in range(2000):
+        leader.counts.add(Counted.MOVES, "drained", str(number))
+    found = leader.counts.read(Counted.MOVES)
+    assert (len(found), found["other", "other"]) == (1001, 1000)
+
+
+def test_a_snapshot_lag_is_that_of_the_worst_partition(shown: Shown, world: World, clock: FakeClock) -> None:
+    row = query(world.placement)
+    stage = msgspec.structs.replace(row.stages[0], snapshot_lag=[1, 7, -1] + [0] * 9)
+    world.queries = [msgspec.structs.replace(row, stages=[stage])]
+    go_on(world, 1)
+    assert shown.view().applications[0].queries[0].snapshot_lag == 7

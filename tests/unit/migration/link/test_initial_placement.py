@@ -1,0 +1,178 @@
+"""Queries that start: put back, spread when new, spread anew when an executor was lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from rechannel.migration.link.initial_placement import Starts, put_back
+from rechannel.migration.spark.checkpoint import KnownOperator
+from rechannel.wire.messages import ExecutorInfo, LastPlacement
+
+
+def executors(**hosts: str) -> dict[str, ExecutorInfo]:
+    return {name[1:]: ExecutorInfo(executor=name[1:], host=host, cores=1, added=0.0) for name, host in hosts.items()}
+
+
+def last(where: list[str], **hosts: str) -> LastPlacement:
+    named = {name[1:]: host for name, host in hosts.items()}
+    return LastPlacement(query="q", name="", batch=7, operators={0: where}, hosts=named)
+
+
+OPERATOR = KnownOperator(0, 4, ("default",))
+THREE = executors(e0="a", e1="b", e2="c")
+
+
+class FakeAdapter:
+    def __init__(self, operators=(OPERATOR,)):
+        self.checkpoints = SimpleNamespace(operators=lambda checkpoint: list(operators))
+        self.steered = []
+
+    def steer(self, store, host, executor):
+        self.steered.append((store.operator, store.partition, store.store, host, executor))
+
+
+@pytest.mark.parametrize(
+    ("remembered", "now", "expected"),
+    [
+        (last(["2", "2", "1", "0"], e0="a", e1="b", e2="c"), THREE, ["2", "2", "1", "0"]),
+        # A restarted driver: the same hosts under other names.
+        (last(["0", "1", "0", "1"], e0="b", e1="a"), executors(e0="a", e1="b"), ["1", "0", "1", "0"]),
+        # Two executors on one host stand in for two of before.
+        (last(["0", "1", "0", "1"], e0="a", e1="a"), executors(e5="a", e6="a"), ["5", "6", "5", "6"]),
+    ],
+)
+def test_partitions_are_put_back_where_they_ran(remembered, now, expected):
+    assert put_back(remembered, [OPERATOR], now) == {0: expected}
+
+
+def test_what_cannot_be_put_back_is_spread():
+    found = put_back(last(["0", "1", "9", "9"], e0="a", e1="b", e9="gone"), [OPERATOR], THREE)[0]
+    assert found[:2] == ["0", "1"]
+    assert Counter(found).most_common(1)[0][1] == 2
+    assert set(found) == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize("remembered", [None, last(["0"] * 3, e0="a")])
+def test_nothing_remembered_or_for_other_partitions_means_an_even_start(remembered):
+    found = put_back(remembered, [OPERATOR, KnownOperator(1, 4, ("default",))], THREE)
+    assert sorted(Counter(found[0]).values()) == [1, 1, 2]
+    assert found[0] == found[1], "operators of one stage stay together"
+
+
+def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
+    join = KnownOperator(0, 2, ("left", "right"))
+    adapter = FakeAdapter([join])
+    starts = Starts(adapter, lambda: THREE, set, lambda query: last(["2", "1"], e0="a", e1="b", e2="c"))
+    starts.started("q", "run", "file:/c/state")
+    assert adapter.steered == [
+        (0, 0, "left", "c", "2"),
+        (0, 0, "right", "c", "2"),
+        (0, 1, "left", "b", "1"),
+        (0, 1, "right", "b", "1"),
+    ]
+    assert starts.words(["q"])["q"] == "2 of 2 partitions placed before its first batch, as they ran last"
+    placement = {("q", 0): ["2", "0"]}
+    wish = starts.due("q", "run", {0: [0]}, placement, [])
+    assert [(move.partition, move.source, move.target) for move in wish.moves] == [(1, "0", "1")], "one missed"
+    assert starts.due("q", "run", {0: [0]}, placement, []) is None, "once"
+
+
+def test_a_query_that_ran_under_this_driver_needs_no_redis():
+    starts = Starts(FakeAdapter(), lambda: THREE, set, lambda query: pytest.fail("asked Redis"))
+    known = starts.ran("q", "name", 3, {0: ["0", "1", "2", "0"]}, THREE)
+    assert known is not None
+    assert known.hosts == {"0": "a", "1": "b", "2": "c"}
+    assert starts.ran("q", "name", 4, {0: ["0", "1", "2", "0"]}, THREE) is None, "unchanged is not said again"
+    starts.ended("q", "run1")
+    starts.started("q", "run2", "file:/c/state")
+    assert [item[4] for item in starts._adapter.steered] == ["0", "1", "2", "0"]
+
+
+def test_a_new_query_is_spread_after_its_first_batch():
+    starts = Starts(FakeAdapter([]), lambda: THREE, set, lambda query: None)
+    starts.started("q", "run", "file:/c/state")
+    placement = {("q", 0): ["0"] * 4, ("other", 0): ["1", "1"]}
+    assert starts.due("q", "run", {}, placement, []) is None, "its stages are not known yet"
+    wish = starts.due("q", "run", {0: [0]}, placement, [])
+    assert wish.why == "a new query is spread evenly"
+    assert Counter(move.target for move in wish.moves) == {"1": 1, "2": 1} or len(wish.moves) == 3
+    assert starts.due("q", "run", {0: [0]}, placement, []) is None
+
+
+def test_a_query_that_was_there_before_us_is_left_as_it_is():
+    starts = Starts(FakeAdapter([]), lambda: THREE, set, lambda query: None)
+    assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+
+
+def test_what_a_lost_executor_held_is_spread_and_nothing_else():
+    starts = Starts(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
+    starts.lost("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
+    # They fell on one executor in the batch that was running.
+    wish = starts.due("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [("q", 0, 5)])
+    assert {(move.partition, move.target) for move in wish.moves} == {(2, "1"), (3, "1")}
+    assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "waited", "used"),
+    [
+        ({"2": 0.5}, 0.5, {"0", "1", "2"}),
+        ({"1": 0.6, "2": 1.4}, 1.4, {"0", "1", "2"}),  # each arrival renews the wait
+        ({"2": 60.0}, 1.0, {"0", "1"}),  # nothing arrives any more
+        ({"0": 60.0, "1": 60.0, "2": 60.0}, 4.0, set()),  # nothing at all: no batch could run either
+        ({"0": 2.0, "1": 60.0, "2": 60.0}, 3.0, {"0"}),
+    ],
+)
+def test_a_restarted_driver_waits_for_its_executors_while_they_arrive(arrivals, waited, used):
+    now = [100.0]
+    remembered = last(["0", "1", "2", "2"], e0="a", e1="b", e2="c")
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def allowed():
+        return {name: info for name, info in THREE.items() if now[0] >= 100.0 + arrivals.get(name, 0.0)}
+
+    adapter = FakeAdapter()
+    starts = Starts(adapter, allowed, set, lambda query: remembered, lambda: now[0], sleep)
+    starts.started("q", "run", "file:/c/state")
+    assert now[0] == pytest.approx(100.0 + waited, abs=0.2)
+    assert {item[4] for item in adapter.steered} == used
+
+
+def test_a_start_does_not_wait_for_hosts_of_which_none_is_back():
+    remembered = last(["0", "1", "2", "2"], e0="pod-1", e1="pod-2", e2="pod-3")
+    starts = Starts(FakeAdapter(), lambda: THREE, set, lambda query: remembered, lambda: 0.0, pytest.fail)
+    starts.started("q", "run", "file:/c/state")
+    assert starts.words(["q"])["q"].endswith("evenly, for nothing is remembered of it")
+
+
+def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
+    now = [0.0]
+    adapter = FakeAdapter()
+    steer = adapter.steer
+
+    def slow(store, host, executor):
+        now[0] += 1.5
+        steer(store, host, executor)
+
+    adapter.steer = slow
+    starts = Starts(adapter, lambda: THREE, set, lambda query: None, lambda: now[0], pytest.fail)
+    starts.started("q", "run", "file:/c/state")
+    assert starts.words(["q"])["q"].startswith("3 of 4 partitions placed before its first batch")
+    assert starts.pending("q", "run")
+
+
+def test_while_nothing_may_be_begun_nothing_is_made_up_for():
+    allowed = None
+    adapter = FakeAdapter()
+    starts = Starts(adapter, lambda: allowed, set, lambda query: None)
+    starts.started("q", "run", "file:/c/state")
+    starts.lost("2", {("q", 0): ["2"] * 4})
+    assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+    allowed = THREE
+    assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+    assert adapter.steered == []

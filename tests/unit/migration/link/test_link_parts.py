@@ -1,0 +1,129 @@
+"""The link's parts that need no Spark: the tail of the event stream, the journal, and attaching where it cannot be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import rechannel
+from rechannel.conf.settings import load
+from rechannel.migration.link import log_output
+from rechannel.migration.link.loop import Link
+from rechannel.migration.spark.adapter import (
+    SparkAdapter,
+    _host,
+    trigger_problem,
+)
+from rechannel.migration.spark.gateway import UnsupportedSparkError
+from rechannel.monitors.spark.event_log import EventStream
+from rechannel.monitors.spark.task_table import Relocated
+from rechannel.wire.messages import ExecutorInfo
+
+
+@pytest.fixture(autouse=True)
+def _loggers_stay(monkeypatch):
+    """Attaching has all of Rechannel's loggers write elsewhere, for good: other tests look at what they log."""
+    monkeypatch.setattr(log_output, "to_standard_error", lambda: None)
+
+
+def part(directory, number):
+    return directory / "eventlog_v2_rechannel" / f"events_{number}_rechannel"
+
+
+def test_the_stream_is_read_across_its_parts_and_each_part_is_deleted(tmp_path):
+    stream = EventStream(tmp_path)
+    assert stream.read() == []
+    part(tmp_path, 1).parent.mkdir()
+    (tmp_path / "eventlog_v2_rechannel" / "appstatus_rechannel.inprogress").touch()
+    part(tmp_path, 1).write_bytes(b"one\ntwo\nthr")
+    assert stream.read() == [b"one", b"two"]
+    with part(tmp_path, 1).open("ab") as file:
+        file.write(b"ee\n")
+    assert stream.read() == [b"three"]
+    with part(tmp_path, 1).open("ab") as file:
+        file.write(b"four\n")
+    part(tmp_path, 2).write_bytes(b"five\n")
+    part(tmp_path, 10).write_bytes(b"six\n")
+    found = []
+    for _ in range(10):
+        found += stream.read()
+    assert found == [b"four", b"five", b"six"]
+    assert not part(tmp_path, 1).exists()
+    assert not part(tmp_path, 2).exists()
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "drifted"),
+    [("0", "1", 1), ("0", "2", 0), ("gone", "1", 0), ("1", "0", 0)],
+    ids=["by spark", "as asked", "its executor is gone", "off a drained node"],
+)
+def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
+    link = object.__new__(Link)  # attaching needs a session
+    hosts = {"0": "a", "1": "b", "2": "c"}
+    infos = {name: ExecutorInfo(executor=name, host=host, cores=1, added=1.0) for name, host in hosts.items()}
+    link._table = SimpleNamespace(executors=infos)
+    link._reconciler = SimpleNamespace(asked_for=lambda _query, _stage, _partition, where: where == "2")
+    link._releases = SimpleNamespace(cordoned=set())
+    link._check, link._drains, link._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
+    link._relocated(Relocated("q", 0, 3, before, after))
+    assert link._drifted == drifted
+
+
+class Classic:
+    """What attach looks at before it touches the JVM."""
+
+    version = "3.2.1"
+    _jsparkSession = None  # noqa: N815
+
+
+class Remote:
+    """A Spark Connect session has no driver JVM."""
+
+    version = "4.3.0"
+
+
+Remote.__module__ = "pyspark.sql.connect.session"
+
+
+@pytest.mark.parametrize(
+    ("session", "why"),
+    [(Remote(), "Spark Connect"), (object(), "Spark Connect"), (Classic(), r"Spark 3\.2\.1 is too old")],
+    ids=["Spark Connect", "no session", "an old Spark"],
+)
+def test_attaching_where_it_cannot_be_leaves_an_inactive_link_and_says_why(session, why):
+    link = rechannel.attach(session, load(None, {}))
+    assert not link.active
+    with pytest.raises(UnsupportedSparkError, match=why):
+        SparkAdapter(session)
+    assert link.problem
+    link.detach()
+    with pytest.raises(UnsupportedSparkError):
+        rechannel.attach(session, load(None, {}), strict=True)
+
+
+def test_a_wrong_configuration_never_fails_the_script(monkeypatch, tmp_path):
+    monkeypatch.setenv("RECHANNEL_CONFIG", str(tmp_path / "none.toml"))
+    assert "cannot be read" in rechannel.attach(Classic()).problem
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [("10.0.0.1:7077", "10.0.0.1"), ("10.0.0.1", "10.0.0.1"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]")],
+)
+def test_an_executors_host_is_read_with_and_without_its_port(text, host):
+    assert _host(text) == host
+
+
+@pytest.mark.parametrize(
+    ("execution", "trigger", "movable"),
+    [
+        ("MicroBatchExecution", "ProcessingTimeTrigger", True),
+        ("MicroBatchExecution", "AvailableNowTrigger$", True),
+        ("MicroBatchExecution", "RealTimeTrigger", False),
+        ("ContinuousExecution", "ContinuousTrigger", False),
+    ],
+)
+def test_a_query_without_batch_boundaries_is_left_alone_and_says_why(execution, trigger, movable):
+    assert (trigger_problem(execution, trigger) == "") is movable

@@ -1,0 +1,365 @@
+"""The courier's thread in the user's driver: what it carries, what it holds, and what it says of the unforeseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from rechannel.conf.settings import RedisSettings
+from rechannel.daemon.model import collector as collect
+from rechannel.daemon.model.collector import Collector
+from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
+from rechannel.migration.link import mailbox
+from rechannel.migration.link.mailbox import Courier
+from rechannel.wire import keys
+from rechannel.wire.messages import (
+    AgentEvidence,
+    BatchReport,
+    ClosedStore,
+    Envelope,
+    LastPlacement,
+    MoveTransition,
+    StageRun,
+)
+from rechannel.wire.redis.store import Author, StoreTooLargeError, StoreUnavailableError
+from unit.daemon import fakes
+from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, settings
+
+LINK = Path(mailbox.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_driver() -> Iterator[None]:
+    """Nobody has set up logging: structlog does as it does by default."""
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()
+
+
+def test_a_failed_round_is_told_without_the_values_of_variables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Courier(RedisSettings(), Author("default", "link"), "app-1", None)
+
+    def fails() -> None:
+        password = "".join(("MARKED", "password"))
+        made._stop.set()
+        raise ZeroDivisionError(str(len(password)))
+
+    monkeypatch.setattr(mailbox, "_PERIOD", 0.0)
+    monkeypatch.setattr(made, "_round", fails)
+    made._run()
+    said = "".join(capsys.readouterr())
+    assert "a round with redis failed" in said
+    assert "in fails" in said, "the traceback"
+    assert "MARKEDpassword" not in said
+
+
+def test_nothing_in_a_driver_leaves_the_showing_of_exceptions_to_the_drivers_logging() -> None:
+    for module in LINK.glob("*.py"):
+        text = module.read_text()
+        assert "exc_info" not in text, module
+        assert ".exception(" not in text, module
+
+
+# -- batches of any size --
+
+
+def huge(partitions: int, number: int = 9) -> BatchReport:
+    """A batch with a source task and a stateful one for each partition, on four executors."""
+    runs = [
+        StageRun(
+            spark_stage=2 * number + stage,
+            parents=[2 * number] if stage else [],
+            stateful=stage - 1,
+            tasks=[
+                fakes.task(number * 10**6 + stage * partitions + part, part, str(part % 4), run=0.5, start=NOW - 2)
+                for part in range(partitions)
+            ],
+        )
+        for stage in range(2)
+    ]
+    start = NOW - 5.0 * (10 - number)
+    return BatchReport(query=QUERY, batch=number, start=start, end=start + 4, input_rows=1, stages=runs)
+
+
+def in_redis(store: FakeStore) -> list[bytes]:
+    return [data for _, data in store.streams[store.keys(keys.BATCHES, APP)]]
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore(FakeClock())
+
+
+@pytest.fixture
+def link(store: FakeStore) -> Courier:
+    """A courier whose Redis is in memory; it carries when it is told to, by ``_round``."""
+    made = Courier(RedisSettings(), Author("default", "link", store.clock), APP, None, store.clock)
+    made._store = store  # type: ignore[assignment]
+    return made
+
+
+@pytest.mark.parametrize(("partitions", "messages"), [(1, 1), (2000, 1), (2001, 2), (200_000, 100)])
+def test_a_batch_of_any_size_can_be_decided_on(store: FakeStore, link: Courier, partitions: int, messages: int) -> None:
+    config = settings(batches=1)
+    where = [str(part % 4) for part in range(partitions)]
+    sent = huge(partitions)
+    link.post_report(fakes.report([fakes.query(where)]), ())
+    link.post_batch(sent, "run-1")
+    link._round()
+    assert link.dropped == 0
+    assert len(in_redis(store)) == messages
+    assert max(map(len, in_redis(store))) < 2**20
+    for executor in range(4):
+        window = store_window(store, executor)
+        store.append(keys.WINDOWS, window.body.node, window)
+    collector = Collector(store, config, store.clock)  # type: ignore[arg-type]
+    collector.refresh()
+    facts = collector.gather(APP)
+    assert facts is not None
+    assert facts.batches == (sent,)
+    snapshot = take_snapshot(APP, facts.report, facts.batches, facts.windows, config, NOW)
+    assert isinstance(snapshot, Snapshot), snapshot
+    stage = snapshot.workload.stage(f"{QUERY}/0")
+    assert stage.busy.shape == (partitions,) and (stage.busy > 0).all()
+    assert snapshot.loads[f"{QUERY}/0"].min() > 0
+
+
+def store_window(store: FakeStore, executor: int) -> Envelope:
+    return Author("default", "agent", store.clock).envelope(fakes.window(executor), ttl=60)
+
+
+def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(store: FakeStore, link: Courier) -> None:
+    link.post_report(fakes.report([fakes.query(["0"] * 5000)]), ())
+    collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
+    entries = store.streams[store.keys(keys.BATCHES, APP)]
+
+    def gathered() -> list[int]:
+        collector.refresh()
+        facts = collector.gather(APP)
+        return [] if facts is None else [batch.batch for batch in facts.batches]
+
+    link.post_batch(huge(5000, 7), "run-1")
+    link._round()
+    lost = entries.pop(1)
+    assert gathered() == [] and collector.incomplete == 0, "it may still come"
+    link.post_batch(huge(5000, 8), "run-1")
+    link._round()
+    assert gathered() == [8]
+    assert collector.incomplete == 1
+    store.append_raw(keys.BATCHES, APP, lost[1])
+    link.post_batch(huge(5000, 9), "run-1")
+    link._round()
+    assert gathered() == [8, 9]
+    assert collector.incomplete == 2
+
+
+def test_a_batch_whose_sending_broke_off_is_sent_again_and_counts_once(
+    store: FakeStore, link: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.post_report(fakes.report([fakes.query(["0"] * 50_000)]), ())
+    link._round()
+    sent = huge(50_000)
+    link.post_batch(sent, "run-1")
+    real, calls = store.append, []
+
+    def breaks_off(*arguments: Any, **options: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise StoreUnavailableError("gone")
+        real(*arguments, **options)
+
+    monkeypatch.setattr(store, "append", breaks_off)
+    with pytest.raises(StoreUnavailableError):
+        link._round()
+    link._round()
+    assert len(in_redis(store)) == 10 + 25
+    assert max(len(arguments[2:]) for arguments in calls) == 10, "a few megabytes are made ready at once, not all"
+    collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
+    collector.refresh()
+    facts = collector.gather(APP)
+    assert facts is not None and facts.batches == (sent,)
+    assert collector.incomplete == 0
+
+
+def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "_PART_BYTES_KEPT", 1_000_000)
+    author = Author("default", "link", store.clock)
+    queries = [fakes.query(["0"] * 5000, f"q{number}") for number in range(10)]
+    report = author.envelope(fakes.report(queries), ttl=60, application=APP)
+    store.put(keys.REPORT, APP, report)
+    store.seen_application(APP, NOW)
+    for query in queries:
+        part = msgspec.structs.replace(mailbox.parts_of(huge(5000))[0], query=query.query)
+        store.append(keys.BATCHES, APP, author.envelope(part, ttl=60, application=APP, run="run-1"))
+    collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
+    collector.refresh()
+    collector.gather(APP)
+    kept = [parts.size for known in collector._applications.values() for parts in known.parts.values()]
+    assert 500_000 < sum(kept) <= 1_000_000
+    assert collector.incomplete == 10 - len(kept)
+
+
+def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may() -> None:
+    """Of 10,000 tasks a batch that is some ten megabytes; 512 entries were six hundred."""
+    store = FakeStore(FakeClock())
+    link = Courier(RedisSettings(), Author("default", "link", store.clock), APP, None, store.clock)
+    link._store = store  # type: ignore[assignment]
+    link.post_report(fakes.report([fakes.query(["0"] * 5000)]), ())
+    batch = huge(5000)
+    for number in range(60):
+        link.post_batch(msgspec.structs.replace(batch, batch=number), "run-1")
+        link._round()
+    held = sum(map(len, in_redis(store)))
+    assert 3 * 10_000 * 100 < held <= 32 * 2**20
+
+
+# -- what is held in the user's driver --
+
+
+def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Courier) -> None:
+    store.away = True
+    rows = fakes.batch(1, ["0"] * 40)
+    for number in range(3000):
+        query = f"query-{number}"
+        link.post_batch(msgspec.structs.replace(rows, query=query, batch=number), "run-1")
+        link.post_placement(LastPlacement(query=query, name="", batch=1, operators={0: ["0"]}, hosts={}))
+        link.post_journal([transition(number)] * 10)
+        link.post_report(fakes.report([fakes.query(["0"], query)]), {f"node-{number}"})
+        store.clock.sleep(1.0)
+    assert len(link._batches) <= 512 and sum(batch.tasks for _, batch in link._batches) <= 100_000
+    assert len(link._placements) <= 1000 and len(link._kept) == 1 and len(link._sizes) <= 1
+    assert len(link._journal) == 5000
+    assert len(link._nodes) <= 301
+    assert link.dropped == (3000 - 512) + (3000 - 1000) + (30_000 - 5000)
+
+
+def test_placements_that_wait_are_bounded_in_partitions_too(
+    store: FakeStore, link: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "_KEPT_PARTITIONS", 1000)
+    for number in range(10):
+        where = {0: ["0"] * 200, 1: ["0"] * 200}
+        link.post_placement(LastPlacement(query=f"q{number}", name="", batch=1, operators=where, hosts={}))
+    assert list(link._placements) == ["q8", "q9"]
+    assert link.dropped == 8
+
+
+def transition(number: int) -> MoveTransition:
+    return MoveTransition(
+        move=f"m{number}",
+        decision="d",
+        query=QUERY,
+        stage=0,
+        partition=0,
+        source="0",
+        target="1",
+        step=0,
+        before="planned",
+        after="steered",
+        reason="",
+        evidence="",
+        batch=1,
+        at=NOW,
+    )
+
+
+def test_a_huge_batch_waits_for_no_redis_that_is_away(
+    store: FakeStore, link: Courier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "_KEPT_TASKS", 1000)
+    monkeypatch.setattr(mailbox, "_PERIOD", 0.0)
+    store.away = True
+    link.post_batch(huge(1000), "run-1")
+    assert len(link._batches) == 1, "Redis may take it at once"
+    link._stop.set()
+    link._run()
+    assert len(link._batches) == 0 and link.dropped == 1
+
+
+def test_a_message_too_large_for_redis_holds_up_no_other(
+    store: FakeStore, link: Courier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuses(rule: keys.KeyRule, *_: Any) -> None:
+        if rule is keys.REPORT:
+            raise StoreTooLargeError("too large (test)")
+
+    store.put = refuses  # type: ignore[method-assign]
+    link.post_report(fakes.report([]), ())
+    link.post_batch(fakes.batch(1, ["0"]), "run-1")
+    link._round()
+    link.post_report(fakes.report([]), ())
+    link._round()
+    assert link.dropped == 2 and link._report is None
+    assert len(in_redis(store)) == 1
+    assert capsys.readouterr().out.count("too large for redis") == 1
+
+
+# -- evidence --
+
+
+def closed(store: FakeStore, node: str, partition: int) -> ClosedStore:
+    item = ClosedStore(
+        application=APP, executor="0", run="run-1", operator=0, partition=partition, store="default", evidence="log"
+    )
+    body = AgentEvidence(node=node, closed=[item])
+    store.append(keys.EVIDENCE, node, Author("default", "agent", store.clock).envelope(body, ttl=60))
+    return item
+
+
+def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeStore, link: Courier) -> None:
+    closed(store, "node-1", 1)
+    for _ in range(10):
+        link.post_report(fakes.report([fakes.query(["0"])]), ())
+        link._round()
+    assert store.reads == []
+    assert link.take_closed() == []
+
+
+def test_evidence_from_before_it_was_awaited_is_found_and_told_once(store: FakeStore, link: Courier) -> None:
+    closed(store, "node-1", 1)
+    store.clock.sleep(400)
+    recent = closed(store, "node-1", 2)
+    store.clock.sleep(200)
+    link.post_report(fakes.report([]), {"node-1"})
+    link._round()
+    assert link.take_closed() == [recent], "not what is older than can matter"
+    link._round()
+    assert link.take_closed() == []
+
+
+def test_a_node_awaited_again_is_read_on_from_where_it_was_left(store: FakeStore, link: Courier) -> None:
+    closed(store, "node-1", 1)
+    link.post_report(fakes.report([]), {"node-1"})
+    link._round()
+    assert len(link.take_closed()) == 1
+    link.post_report(fakes.report([]), ())
+    store.clock.sleep(60)
+    meanwhile = closed(store, "node-1", 2)
+    link._round()
+    assert link.take_closed() == []
+    link.post_report(fakes.report([]), {"node-1"})
+    link._round()
+    assert link.take_closed() == [meanwhile]
+
+
+def test_all_nodes_are_asked_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Courier) -> None:
+    nodes = {f"node-{number}" for number in range(1000)}
+    link.post_report(fakes.report([]), nodes | {"no key {can have this}"})
+    for _ in range(3):
+        link._round()
+    assert [(len(after), len(doubtful)) for after, doubtful in store.reads] == [(1000, 1000), (1000, 0), (1000, 0)]
+    large = AgentEvidence(node="node-7", closed=[closed(store, "node-7", 0)] * 3000)
+    store.append(keys.EVIDENCE, "node-7", Author("default", "agent", store.clock).envelope(large, ttl=60))
+    link._round()
+    link._round()
+    link._round()
+    assert [doubtful for _, doubtful in store.reads[3:]] == [set(), {"node-7"}, set()]

@@ -1,0 +1,514 @@
+"""The reconciler against a small model of the driver: what it steers, when, and how each move ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rechannel.migration.link.driver_state import Limits, Observed
+from rechannel.migration.link.reconciler import Reconciler
+from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move, MoveState, Reason
+from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, MessageError, MoveTransition
+from rechannel.wire.redis.store import Author
+
+LIMITS = Limits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
+STORES = {(0, "default")}
+
+
+class Driver:
+    """One query, one stage: partitions run where they were steered, unless told to drift."""
+
+    def __init__(self, placement: list[str], executors: set[str] | None = None) -> None:
+        self.placement = placement
+        self.preferred = list(placement)
+        self.executors = executors or {"0", "1", "2"}
+        self.batch = 0
+        self.ran = [0] * len(placement)
+        self.drift: set[int] = set()
+        self.replay: list[int] = []
+
+    def observed(self) -> Observed:
+        key = ("q", 0)
+        return Observed(
+            self.executors,
+            {key: list(self.placement)},
+            {key: list(self.ran)},
+            {"q": "run"},
+            {key},
+            {"q": self.batch},
+            replay={(*key, partition): lag for partition, lag in enumerate(self.replay)},
+        )
+
+    def run_batch(self) -> None:
+        self.batch += 1
+        self.ran = [self.batch] * len(self.placement)
+        for partition, executor in enumerate(self.preferred):
+            if partition not in self.drift:
+                self.placement[partition] = executor
+            else:
+                self.preferred[partition] = self.placement[partition]
+
+    def boundary(self, reconciler: Reconciler, now: float) -> list[MoveTransition]:
+        lines, due = reconciler.due("q", self.observed(), now)
+        for item in due:
+            lines += reconciler.steer(item, self.observed(), now)
+            self.preferred[item.wanted.partition] = item.wanted.target
+        return lines
+
+    def step(self, reconciler: Reconciler, now: float) -> list[MoveTransition]:
+        lines = self.boundary(reconciler, now)
+        self.run_batch()
+        lines += self.boundary(reconciler, now)
+        return lines + reconciler.batch_done("q", self.batch, self.observed(), now)
+
+
+def move(partition: int, source: str, target: str, step: int = 0, name: str = "") -> DesiredMove:
+    return DesiredMove(
+        move=name or f"m{partition}", query="q", stage=0, partition=partition, source=source, target=target, step=step
+    )
+
+
+def desired(*moves: DesiredMove, decision="d1", epoch=1, at=0.0, ttl=1000.0, hold=False, sequence=None):
+    body = DesiredPlacement(decision=decision, runs={"q": "run"}, moves=list(moves), hold=hold)
+    made = Author("c", "controller", lambda: at).envelope(body, ttl=ttl, application="a", epoch=epoch)
+    return msgspec.structs.replace(made, sequence=int(at) if sequence is None else sequence)
+
+
+def steps(lines: list[MoveTransition], name: str) -> list[str]:
+    return [line.after for line in lines if line.move == name]
+
+
+def test_a_move_goes_through_its_whole_life():
+    driver, reconciler = Driver(["0", "0", "1"]), Reconciler(LIMITS)
+    lines = reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    lines += driver.step(reconciler, 2.0)
+    closed = ClosedStore(
+        application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="Closed"
+    )
+    lines += reconciler.closed(closed, STORES, 0, "q", 3.0)
+    assert steps(lines, "m0") == ["planned", "prepared", "steered", "drained", "killed"]
+    assert (reconciler.landed, reconciler.missed, reconciler.busy) == (1, 0, False)
+
+
+def test_evidence_that_comes_before_the_commit_kills_once_drained():
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    assert steps(driver.boundary(reconciler, 2.0), "m0") == ["prepared", "steered"]
+    closed = ClosedStore(
+        application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="x"
+    )
+    assert reconciler.closed(closed, STORES, 0, "q", 2.5) == []
+    driver.run_batch()
+    lines = reconciler.batch_done("q", driver.batch, driver.observed(), 3.0)
+    assert steps(lines, "m0") == ["drained", "killed"]
+
+
+def test_a_move_is_killed_only_when_all_its_stores_are_closed():
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    stores = {(0, "left"), (0, "right")}
+    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    driver.step(reconciler, 2.0)
+    for name, expected in (("left", []), ("right", ["killed"])):
+        closed = ClosedStore(
+            application="a", executor="0", run="run", operator=0, partition=0, store=name, evidence="x"
+        )
+        assert steps(reconciler.closed(closed, stores, 0, "q", 3.0), "m0") == expected
+
+
+def test_a_later_step_waits_for_the_earlier_one():
+    driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    lines = driver.boundary(reconciler, 2.0)
+    assert [(line.move, line.after) for line in lines] == [
+        ("m0", "prepared"),
+        ("m1", "prepared"),
+        ("m0", "steered"),
+    ], "the next step is prepared while this one is steered"
+    assert driver.boundary(reconciler, 2.1) == []
+
+
+def test_without_overlap_a_step_waits_until_the_old_copies_are_closed():
+    driver, reconciler = Driver(["0", "0"]), Reconciler(dataclasses.replace(LIMITS, overlap=False))
+    reconciler.accept(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    lines = driver.step(reconciler, 2.0)
+    assert steps(lines, "m0") == ["prepared", "steered", "drained"]
+    assert driver.step(reconciler, 3.0) == [], "its old copy may still be there"
+    closed = ClosedStore(
+        application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="closed"
+    )
+    assert steps(reconciler.closed(closed, STORES, 0, "q", 4.0), "m0") == ["killed"]
+    assert steps(driver.step(reconciler, 5.0), "m1") == ["prepared", "steered", "drained"]
+
+
+def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
+    reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "1")), driver.observed(), 1.0)
+    driver.replay = [6, 6]
+    assert driver.step(reconciler, 2.0) == []
+    assert sorted(reconciler.unsteered) == [("run", 0, 0), ("run", 0, 1)]
+    driver.replay = [6, 5]
+    lines = driver.step(reconciler, 3.0)
+    assert steps(lines, "m1") == ["prepared", "steered", "drained"]
+    assert steps(lines, "m0") == []
+    late = driver.step(reconciler, 3.0 + reconciler.limits.snapshot_patience)
+    assert steps(late, "m0") == ["prepared", "steered", "drained"]
+    assert next(line.reason for line in late if line.move == "m0") == "snapshot-late"
+    assert "6 batches behind after 50 s" in late[0].evidence
+
+
+def test_a_prepared_move_waits_again_when_its_snapshot_aged_meanwhile():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
+    driver.replay = [0, 5]
+    wanted = desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1))
+    reconciler.accept(wanted, driver.observed(), 1.0)
+    assert steps(driver.step(reconciler, 2.0), "m1") == ["prepared"]
+    driver.replay = [0, 6]
+    assert driver.step(reconciler, 3.0) == []
+    driver.replay = [0, 1]
+    assert steps(driver.step(reconciler, 4.0), "m1") == ["steered", "drained"]
+
+
+def test_one_batch_takes_over_no_more_than_its_pace_allows():
+    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2))
+    driver = Driver(["0"] * 5)
+    reconciler.accept(desired(*(move(partition, "0", "1") for partition in range(5))), driver.observed(), 0.0)
+    taken = []
+    for now in range(1, 4):
+        driver.boundary(reconciler, now)
+        driver.boundary(reconciler, now)  # looked at again within the same quiet moment
+        driver.run_batch()
+        reconciler.batch_done("q", driver.batch, driver.observed(), now)
+        taken.append(driver.placement.count("1"))
+    assert taken == [2, 4, 5]
+
+
+def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    driver.drift = {0}
+    lines = reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    for at in range(2, 8):
+        lines += driver.step(reconciler, float(at))
+    assert steps(lines, "m0") == ["planned", "prepared", "steered", "steered", "steered", "abandoned"]
+    assert (reconciler.missed, reconciler.abandoned, reconciler.landed) == (3, 1, 0)
+    assert lines[-1].reason == Reason.DEADLINE
+
+
+def test_hold_begins_nothing_new_and_lets_what_is_steered_finish():
+    driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
+    moves = (move(0, "0", "1", step=0), move(1, "1", "2", step=1))
+    reconciler.accept(desired(*moves), driver.observed(), 1.0)
+    lines = driver.boundary(reconciler, 2.0)
+    reconciler.accept(desired(*moves, at=3.0, hold=True), driver.observed(), 3.0)
+    driver.run_batch()
+    lines += reconciler.batch_done("q", 1, driver.observed(), 4.0)
+    assert steps(lines, "m0")[-1] == "drained"
+    assert driver.boundary(reconciler, 5.0) == []
+    assert not reconciler.waiting
+    reconciler.accept(desired(*moves, at=6.0), driver.observed(), 6.0)
+    assert len(reconciler.due("q", driver.observed(), 7.0)[1]) == 1
+
+
+def test_an_expired_placement_is_not_begun():
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), ttl=10.0), driver.observed(), 1.0)
+    assert driver.boundary(reconciler, 11.0) == []
+    assert [line.reason for line in reconciler.tick(driver.observed(), 11.0)] == ["expired"]
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (desired(move(0, "0", "2"), decision="d2", epoch=4), "epoch 5 was accepted"),
+        (desired(move(0, "0", "2"), decision="d2", epoch=6, at=-100, ttl=10), "expired"),
+        (desired(move(0, "0", "2"), decision="d2", epoch=5, sequence=-1), "older than the accepted"),
+        (desired(move(0, "0", "2"), move(0, "0", "1", name="x"), decision="d2", epoch=6), "twice"),
+    ],
+    ids=["a deposed leader", "an expired message", "a late message", "a partition named twice"],
+)
+def test_a_placement_that_must_not_be_obeyed_is_refused(second, why):
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), epoch=5), driver.observed(), 1.0)
+    with pytest.raises(MessageError, match=why):
+        reconciler.accept(second, driver.observed(), 2.0)
+    assert reconciler.decision == "d1"
+
+
+def test_the_same_decision_of_a_new_leader_is_not_begun_again():
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), epoch=5), driver.observed(), 1.0)
+    driver.step(reconciler, 2.0)
+    assert reconciler.accept(desired(move(0, "0", "1"), epoch=6, at=3.0), driver.observed(), 3.0) == []
+    assert reconciler.landed == 1
+    assert driver.boundary(reconciler, 4.0) == []
+
+
+def test_a_new_decision_supersedes_what_was_not_steered_yet():
+    driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    lines = reconciler.accept(desired(move(1, "1", "2"), decision="d2", at=2.0), driver.observed(), 2.0)
+    assert [(line.move, line.after, line.reason) for line in lines] == [
+        ("m0", "abandoned", "superseded"),
+        ("m1", "planned", "accepted"),
+    ]
+
+
+def test_moves_of_another_run_are_given_up():
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    observed = Observed(driver.executors, {}, {}, {"q": "another"}, set(), {})
+    lines = reconciler.accept(desired(move(0, "0", "1")), observed, 1.0)
+    assert [line.after for line in lines] == ["planned", "abandoned"]
+    assert lines[-1].reason == Reason.RUN_ENDED
+
+
+def test_a_lost_target_abandons_and_a_lost_source_kills():
+    driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), move(1, "1", "2", step=1)), driver.observed(), 1.0)
+    driver.step(reconciler, 2.0)
+    driver.executors -= {"2", "0"}
+    assert [(line.move, line.after) for line in reconciler.executor_gone("2", 3.0)] == [("m1", "abandoned")]
+    assert [(line.move, line.after) for line in reconciler.executor_gone("0", 3.0)] == [("m0", "killed")]
+
+
+def test_a_query_that_stands_still_releases_its_move_and_drains_it_later():
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), ttl=10_000), driver.observed(), 1.0)
+    driver.boundary(reconciler, 2.0)
+    assert [line.after for line in reconciler.tick(driver.observed(), 200.0)] == ["released_idle"]
+    driver.run_batch()
+    assert [line.after for line in reconciler.batch_done("q", 1, driver.observed(), 300.0)] == ["drained"]
+    assert [line.reason for line in reconciler.tick(driver.observed(), 421.0)] == ["presumed"]
+
+
+def test_an_unknown_store_is_never_steered():
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    observed = Observed(driver.executors, {("q", 0): ["0"]}, {}, {"q": "run"}, set(), {})
+    reconciler.accept(desired(move(0, "0", "1")), observed, 1.0)
+    assert reconciler.due("q", observed, 2.0) == ([], [])
+    assert [line.reason for line in reconciler.tick(observed, 102.0)] == ["stores-unknown"]
+
+
+def released_idle() -> tuple[Driver, Reconciler]:
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), ttl=10_000), driver.observed(), 1.0)
+    driver.boundary(reconciler, 2.0)
+    reconciler.tick(driver.observed(), 200.0)
+    return driver, reconciler
+
+
+def test_a_released_move_ends_when_its_target_is_lost():
+    _, reconciler = released_idle()
+    assert [line.reason for line in reconciler.executor_gone("1", 300.0)] == ["target-gone"]
+
+
+def test_a_released_move_is_said_again_when_a_batch_runs_elsewhere_after_all():
+    driver, reconciler = released_idle()
+    driver.drift = {0}
+    driver.run_batch()
+    assert reconciler.batch_done("q", 1, driver.observed(), 300.0) == []
+    lines, due = reconciler.due("q", driver.observed(), 300.0)
+    assert lines == []
+    assert [line.reason for line in reconciler.steer(due[0], driver.observed(), 300.0)] == ["said-again"]
+
+
+def test_a_released_move_ends_when_it_missed_and_its_placement_is_no_longer_obeyed():
+    driver, reconciler = released_idle()
+    driver.drift = {0}
+    driver.run_batch()
+    assert [line.after for line in reconciler.batch_done("q", 1, driver.observed(), 1e9)] == ["abandoned"]
+
+
+def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    for item in reconciler.due("q", driver.observed(), 2.0)[1]:
+        reconciler.steer(item, driver.observed(), 2.0)
+    assert reconciler.asked_for("q", 0, 0, "1")
+    assert not reconciler.asked_for("q", 0, 0, "2")
+    assert not reconciler.asked_for("q", 0, 1, "1"), "its step has not come"
+    reconciler.accept(desired(move(0, "0", "2", name="n"), decision="d2", at=3.0), driver.observed(), 3.0)
+    assert reconciler.asked_for("q", 0, 0, "1")
+
+
+def test_a_move_of_the_links_own_takes_the_place_of_an_older_one_of_the_same_partition():
+    _, reconciler = released_idle()
+    lines = reconciler.add("own", [move(0, "0", "2", name="own.0")], "run", "its executor was lost", 300.0)
+    assert [(line.move, line.after, line.reason) for line in lines] == [
+        ("m0", "abandoned", "superseded"),
+        ("own.0", "planned", "accepted"),
+    ]
+
+
+def test_nothing_is_given_to_an_executor_that_is_to_leave():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    leaving = dataclasses.replace(driver.observed(), closed={"1"})
+    lines, due = reconciler.due("q", leaving, 2.0)
+    assert ([line.reason for line in lines], due) == (["target-gone"], [])
+
+
+def test_a_held_migration_does_not_hold_the_links_own_moves():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1"), hold=True), driver.observed(), 1.0)
+    reconciler.add("own", [move(1, "0", "1", name="own.0")], "run", "a new query", 1.0)
+    assert [item.wanted.move for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["own.0"]
+
+
+def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
+    driver = Driver(["0", "0"])
+    reconciler = Reconciler(LIMITS)
+    lines = reconciler.add("own", [move(0, "0", "1")], "run", "a new query", 1.0)
+    assert [(line.after, line.evidence) for line in lines] == [("planned", "a new query")]
+    assert [item.wanted.move for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["m0"]
+    reconciler.paused = True
+    assert reconciler.due("q", driver.observed(), 2.0) == ([], [])
+    reconciler.paused = False
+    assert [line.reason for line in reconciler.tick(driver.observed(), 1.0 + LIMITS.deadline_seconds)] == ["expired"]
+
+
+def test_a_released_move_ends_when_its_partition_is_decided_on_anew():
+    driver, reconciler = released_idle()
+    again = desired(move(0, "0", "2", name="new"), decision="d2", at=300.0)
+    lines = reconciler.accept(again, driver.observed(), 300.0)
+    assert [(line.move, line.after) for line in lines] == [("m0", "abandoned"), ("new", "planned")]
+
+
+def test_a_boundary_before_the_partition_ran_is_no_miss():
+    """A batch may first run jobs without state: a broadcast, or a read inside foreachBatch."""
+    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    driver.boundary(reconciler, 2.0)
+    driver.batch += 1
+    assert driver.boundary(reconciler, 3.0) == []
+    assert reconciler.missed == 0
+
+
+def test_a_quiet_query_takes_over_no_more_than_its_pace_until_it_was_quiet_for_a_minute():
+    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2, deadline_seconds=1000.0))
+    driver = Driver(["0"] * 6)
+    moves = [move(partition, "0", "1", step=partition) for partition in range(6)]
+    reconciler.accept(desired(*moves), driver.observed(), 0.0)
+    quiet = dataclasses.replace(driver.observed(), quiet={"q"})
+    for now in range(60):
+        driver.boundary(reconciler, now)
+        reconciler.tick(quiet, now)
+    said = [item for item in reconciler.moves if item.steered_at > 0 or item.state is MoveState.RELEASED_IDLE]
+    assert len(said) == 2, "its next batch will load these"
+    for now in range(60, 120):
+        driver.boundary(reconciler, now)
+        reconciler.tick(quiet, now)
+    assert all(item.state is MoveState.RELEASED_IDLE for item in reconciler.moves), "a long pause has time for all"
+    lines = driver.step(reconciler, 120.0)
+    assert [line.after for line in lines] == ["drained"] * 6
+
+
+def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
+    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=1))
+    driver = Driver(["0"] * 4)
+    reconciler.accept(desired(*(move(partition, "0", "1") for partition in range(4))), driver.observed(), 0.0)
+    now = 0.0
+    for _ in range(4):
+        now += 60.0
+        reconciler.tick(driver.observed(), now - 1)
+        driver.step(reconciler, now)
+    assert driver.placement == ["1"] * 4, "240 s in all, though the deadline is 100 s"
+    held = Reconciler(LIMITS)
+    driver = Driver(["0"])
+    held.accept(desired(move(0, "0", "1")), driver.observed(), 0.0)
+    held.tick(driver.observed(), 1.0)
+    held.paused = True
+    for now in range(2, 400):
+        held.tick(driver.observed(), now)
+    held.paused = False
+    assert held.tick(driver.observed(), 401.0) == []
+    assert steps(driver.step(held, 402.0), "m0") == ["prepared", "steered", "drained"]
+
+
+def test_a_decision_about_others_leaves_the_links_own_moves_alone():
+    driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
+    reconciler.add("link", [move(0, "0", "1")], "run", "spread", 1.0)
+    own = reconciler.moves[0]
+    reconciler.accept(desired(msgspec.structs.replace(move(1, "0", "1"), move="other")), driver.observed(), 2.0)
+    assert own.state is MoveState.PLANNED
+    reconciler.accept(
+        desired(msgspec.structs.replace(move(0, "0", "2"), move="third"), decision="d2"), driver.observed(), 3.0
+    )
+    assert own.state is MoveState.ABANDONED
+
+
+def test_an_idle_query_does_not_hold_back_the_steps_of_others():
+    both = {("idle", 0): ["0"], ("q", 0): ["0"]}
+    runs = {"q": "run", "idle": "run"}
+    observed = Observed(
+        {"0", "1"}, both, {key: [0] for key in both}, runs, set(both), {"q": 0, "idle": 0}, quiet={"idle"}
+    )
+    first = DesiredMove(move="a", query="idle", stage=0, partition=0, source="0", target="1", step=0)
+    second = move(0, "0", "1", step=1)
+    body = DesiredPlacement(decision="d", runs=runs, moves=[first, second])
+    reconciler = Reconciler(LIMITS)
+    reconciler.accept(Author("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
+    (waiting,) = reconciler.due("idle", observed, 2.0)[1]
+    reconciler.steer(waiting, observed, 2.0)
+    assert reconciler.due("q", observed, 3.0)[1] == [], "prepared beside it, not steered"
+    assert reconciler.tick(observed, 3.0) == []
+    assert [line.after for line in reconciler.tick(observed, 13.0)] == ["released_idle"]
+    assert [item.wanted.move for item in reconciler.due("q", observed, 13.0)[1]] == ["m0"]
+
+
+def test_a_late_steps_deadline_counts_from_its_turn():
+    driver, reconciler = Driver(["0", "0"]), Reconciler(Limits(1000, 100.0, 120.0))
+    reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "2", step=1), ttl=10_000), driver.observed(), 1.0)
+    driver.boundary(reconciler, 2.0)
+    for at in range(3, 95, 10):  # batches that miss: the first step takes its time
+        driver.drift = {0}
+        driver.step(reconciler, float(at))
+    driver.drift = set()
+    driver.step(reconciler, 97.0)
+    assert reconciler.landed == 1
+    assert driver.boundary(reconciler, 150.0)[-1].move == "m1"
+    assert reconciler.tick(driver.observed(), 151.0) == []
+
+
+def test_an_illegal_step_raises():
+    with pytest.raises(IllegalTransitionError):
+        Move(move(0, "0", "1"), "d", "run", 0.0).to(MoveState.KILLED, Reason.CLOSED, at=1.0)
+    assert set(TRANSITIONS) == set(MoveState)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 8))
+def test_whatever_drifts_or_dies_each_move_ends_and_each_line_is_legal(seed, count):
+    """Laws: every journal line follows from the last one of its move; everything settles; landed moves are placed."""
+    chance = random.Random(seed)
+    driver, reconciler = Driver([chance.choice("012") for _ in range(count)], {"0", "1", "2"}), Reconciler(LIMITS)
+    moves = []
+    for partition in chance.sample(range(count), chance.randint(1, count)):
+        target = chance.choice([name for name in "012" if name != driver.placement[partition]])
+        moves.append(move(partition, driver.placement[partition], target, step=chance.randint(0, 2)))
+    lines = reconciler.accept(desired(*moves, ttl=400.0), driver.observed(), 1.0)
+    for at in range(2, 60):
+        driver.drift = {partition for partition in range(count) if chance.random() < 0.3}
+        if chance.random() < 0.03:
+            lost = chance.choice("012")
+            driver.executors.discard(lost)
+            lines += reconciler.executor_gone(lost, float(at))
+        lines += driver.step(reconciler, float(at))
+        lines += reconciler.tick(driver.observed(), float(at))
+    lines += reconciler.tick(driver.observed(), 1000.0)
+    last: dict[str, str] = {}
+    for line in lines:
+        assert line.before == last.get(line.move, "")
+        assert not line.before or MoveState(line.after) in TRANSITIONS[MoveState(line.before)]
+        last[line.move] = line.after
+    assert not reconciler.busy
+    assert set(last.values()) <= {"killed", "abandoned"}
+    assert reconciler.landed + reconciler.abandoned == len(moves)

@@ -1,0 +1,287 @@
+"""Whatever event Spark loses, the task table agrees with Spark's own state ten seconds later."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from rechannel.migration.link.state_check import StateCheck
+from rechannel.migration.spark.adapter import ActiveQuery
+from rechannel.monitors.spark import events
+from rechannel.monitors.spark.event_gaps import SparkState
+from rechannel.monitors.spark.task_table import TaskTable
+from rechannel.wire.messages import ExecutorInfo, TaskRow
+
+LOOK = 3.0  # seconds between two looks, as in the link
+PROMISE = 10.0  # seconds in which a lost event is healed
+PARTITIONS = 4
+CASES = 3000
+
+
+def row(partition: int, executor: str) -> TaskRow:
+    nothing = dict.fromkeys(("launch", "run", "cpu", "fetch_wait", "commit"), 0.0)
+    nothing |= dict.fromkeys(
+        ("rows_in", "rows_out", "bytes_local", "bytes_remote", "bytes_out", "state_rows", "state_bytes"), 0
+    )
+    return TaskRow(task=1, partition=partition, executor=executor, finish=float(partition), **nothing)
+
+
+@dataclass
+class Query:
+    run: str
+    batch: int = -1
+    job: int | None = None
+    committed: bool = True
+
+
+@dataclass
+class Spark:
+    """A driver that runs queries at random and tells of it in events; the adapter's questions, answered truly."""
+
+    rng: random.Random
+    executors: dict[str, str] = field(default_factory=lambda: {"0": "a", "1": "b", "2": "c"})
+    queries: dict[str, Query] = field(default_factory=dict)
+    others: dict[int, bool] = field(default_factory=dict)  # jobs that name no query -> whether they open state
+    places: dict[tuple[str, int], str] = field(default_factory=dict)
+    told: list[events.Event] = field(default_factory=list)
+    now: float = 0.0
+    _numbers: int = 0
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def tell(self, event: events.Event) -> None:
+        self.told.append(event)
+
+    # -- what happens --
+
+    def act(self) -> None:
+        self.rng.choice(
+            [
+                self.start,
+                self.begin,
+                self.begin,
+                self.finish,
+                self.finish,
+                self.commit,
+                self.commit,
+                self.stop,
+                self.other,
+                self.other_ends,
+                self.gain,
+                self.lose,
+            ]
+        )()
+
+    def start(self) -> None:
+        name = self.rng.choice("pqr")
+        if name not in self.queries:
+            self.queries[name] = Query(f"{name}{self.number()}")
+
+    def begin(self) -> None:
+        for name, query in self.queries.items():
+            if query.job is None and query.committed:
+                query.batch, query.job, query.committed = query.batch + 1, self.number(), False
+                self.tell(self.started(name, query))
+                return
+
+    def started(self, name: str, query: Query) -> events.JobStarted:
+        stages = (
+            events.StageShape(10 * query.job, (), 2, False),
+            events.StageShape(10 * query.job + 1, (10 * query.job,), PARTITIONS, True),
+        )
+        return events.JobStarted(query.job, name, query.run, query.batch, self.now, stages)
+
+    def finish(self) -> None:
+        for name, query in self.queries.items():
+            if query.job is not None:
+                source, state = 10 * query.job, 10 * query.job + 1
+                for partition in range(2):
+                    self.tell(events.TaskEnded(source, 0, "", row(partition, self.anyone()), False))
+                self.tell(events.StageEnded(source, 0, "", frozenset(), 2))
+                for partition in range(PARTITIONS):
+                    where = self.places[name, partition] = self.anyone()
+                    self.tell(events.TaskEnded(state, 0, "", row(partition, where), True))
+                self.tell(events.StageEnded(state, 0, "", frozenset({1}), PARTITIONS))
+                self.tell(events.JobEnded(query.job, True, self.now))
+                query.job = None
+                return
+
+    def anyone(self) -> str:
+        return self.rng.choice(sorted(self.executors))
+
+    def commit(self) -> None:
+        for name, query in self.queries.items():
+            if query.job is None and not query.committed:
+                query.committed = True
+                self.tell(events.QueryProgressed(name, query.run, query.batch, 10, 1.0))
+                return
+
+    def stop(self) -> None:
+        idle = [name for name, query in self.queries.items() if query.job is None]
+        if idle:
+            name = self.rng.choice(idle)
+            self.tell(events.QueryTerminated(name, self.queries.pop(name).run))
+            for key in [key for key in self.places if key[0] == name]:
+                del self.places[key]
+
+    def other(self) -> None:
+        job, stateful = self.number(), self.rng.random() < 0.5
+        self.others[job] = stateful
+        self.tell(self.other_started(job))
+
+    def other_started(self, job: int) -> events.JobStarted:
+        return events.JobStarted(job, "", "", -1, self.now, (events.StageShape(-1, (), 1, self.others[job]),))
+
+    def other_ends(self) -> None:
+        if self.others:
+            job = self.rng.choice(sorted(self.others))
+            del self.others[job]
+            self.tell(events.JobEnded(job, True, self.now))
+
+    def gain(self) -> None:
+        name = str(100 + self.number())
+        self.executors[name] = "d"
+        self.tell(events.ExecutorAdded(name, "d", 1, self.now))
+
+    def lose(self) -> None:
+        if len(self.executors) > 2:
+            name = self.anyone()
+            del self.executors[name]
+            self.tell(events.ExecutorRemoved(name, "", self.now))
+
+    # -- what the adapter is asked --
+
+    @property
+    def jobs(self) -> frozenset[int]:
+        return frozenset(self.others) | {query.job for query in self.queries.values() if query.job is not None}
+
+    def spark_state(self) -> SparkState:
+        runs = {query.run: name for name, query in self.queries.items()}
+        return SparkState(frozenset(self.executors), self.jobs, runs)
+
+    def query(self, name: str) -> ActiveQuery:
+        return ActiveQuery(name, self.queries[name].run, name, "")
+
+    def idle(self, name: str) -> bool:
+        return name in self.queries and self.queries[name].committed
+
+    def executor(self, name: str) -> ExecutorInfo | None:
+        host = self.executors.get(name)
+        return ExecutorInfo(executor=name, host=host, cores=1, added=0.0) if host else None
+
+    def job(self, number: int) -> events.JobStarted | None:
+        for name, query in self.queries.items():
+            if query.job == number:
+                return events.JobStarted(number, name, query.run, query.batch, 0.0, ())
+        return self.other_started(number) if number in self.others else None
+
+    def location(self, store: tuple[str, int]) -> str:
+        return self.places.get((store[0][:1], store[1]), "")
+
+    executor_control = SimpleNamespace(retiring=set)
+
+
+class Link:
+    """The link's part: folds in what arrives, and looks every three seconds."""
+
+    def __init__(self, spark: Spark) -> None:
+        self.spark = spark
+        self.table = TaskTable()
+        self.table.executors.update({name: spark.executor(name) for name in spark.executors})
+        stages = SimpleNamespace(stores=lambda run, stage, partition: [(run, partition)])
+        self.check = StateCheck(spark, self.table, stages)
+        self.next_look = LOOK
+        self.lost = False
+
+    def fold(self, losing) -> None:
+        for event in self.spark.told:
+            if losing(event):
+                self.lost = True
+            else:
+                self.table.add(event)
+        self.spark.told.clear()
+
+    def look(self, *, counted: bool) -> None:
+        if self.spark.now < self.next_look:
+            return
+        self.next_look += LOOK
+        for event in self.check.look(self.spark.now, events_lost=self.lost and counted):
+            self.table.add(event)
+        self.lost = False
+        self.check.check_places(())
+
+
+def disagreements(link: Link, *, placement: bool) -> list[str]:
+    spark, table = link.spark, link.table
+    wrong = []
+    if set(table.executors) != set(spark.executors):
+        wrong.append(f"executors {set(table.executors)} != {set(spark.executors)}")
+    if table.jobs != spark.jobs:
+        wrong.append(f"jobs {table.jobs} != {set(spark.jobs)}")
+    if not set(table.runs) <= {query.run for query in spark.queries.values()}:
+        wrong.append(f"runs {table.runs}")
+    strangers = any(spark.others.values())
+    for name, query in spark.queries.items():
+        quiet = query.job is None and not strangers
+        if table.quiet(name) not in (None, quiet):
+            wrong.append(f"{name} quiet: {table.quiet(name)} != {quiet}")
+        if query.committed and table.in_batch(name):
+            wrong.append(f"{name} is held for in a batch")
+        where = table.placement.get((name, 0), [])
+        if placement and quiet and table.quiet(name):
+            true = [spark.places.get((name, partition), "") for partition in range(len(where))]
+            if where != true:
+                wrong.append(f"{name} placement {where} != {true}")
+    return wrong
+
+
+def run_case(seed: int, *, counted: bool) -> tuple[list[str], int]:
+    rng = random.Random(seed)
+    spark = Spark(rng)
+    link = Link(spark)
+    share = rng.choice([0.02, 0.1, 0.5])
+    lost = 0
+
+    def losing(event: events.Event) -> bool:
+        nonlocal lost
+        drops = rng.random() < share
+        lost += drops
+        return drops
+
+    for _ in range(rng.randrange(5, 60)):
+        spark.act()
+        spark.now += rng.random()
+        link.fold(losing)
+        link.look(counted=counted)
+    until = spark.now + PROMISE  # nothing happens and nothing is lost any more
+    while spark.now < until:
+        spark.now += 0.5
+        link.look(counted=counted)
+    return disagreements(link, placement=counted), lost
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["drops are counted", "a listener failed"])
+def test_whatever_is_lost_is_healed_within_ten_seconds(counted):
+    total = 0
+    for seed in range(CASES):
+        wrong, lost = run_case(seed, counted=counted)
+        assert not wrong, (seed, wrong)
+        total += lost
+    assert total > CASES, "each case loses some events"
+
+
+def test_without_losses_nothing_is_made_good():
+    spark = Spark(random.Random(7))
+    link = Link(spark)
+    for _ in range(2000):
+        spark.act()
+        spark.now += 0.3
+        link.fold(lambda event: False)
+        link.look(counted=True)
+    assert link.check.healed == 0
+    assert disagreements(link, placement=True) == []

@@ -1,0 +1,239 @@
+"""The runner in a process of its own, as spark-submit starts it, and what it does to a class like SparkSession."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rechannel
+from rechannel.daemon.cli import submit
+from rechannel.migration.link import submit_main
+from rechannel.migration.link.submit_main import Attacher
+
+RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "runner.py"
+
+
+def run(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(RUNNER), str(script), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def plain(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(script), *words], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def put(text: str, name: str = "script.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return put
+
+
+def test_a_script_sees_what_it_would_see_without_us(write):
+    write("VALUE = 7\n", "beside.py")
+    script = write(
+        "import os, pickle, sys\nimport beside\n"
+        "class Mine: pass\n"
+        "print(sys.argv, __name__, __file__, os.path.realpath(sys.path[0]), beside.VALUE)\n"
+        "print(type(pickle.loads(pickle.dumps(Mine()))) is Mine, sys.modules['__main__'].Mine is Mine)\n"
+        "if __name__ == '__main__':\n    print('main', file=sys.stderr)\n"
+    )
+    with_us, without = run(script, "a", "--b", "c d"), plain(script, "a", "--b", "c d")
+    assert with_us.stdout == without.stdout
+    assert (with_us.returncode, with_us.stderr) == (0, "main\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import sys\nsys.exit(7)\n",
+        "raise SystemExit('no such table')\n",
+        "raise SystemExit\n",
+        "def f():\n    raise ValueError('mine')\nf()\n",
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise KeyError('second')\n",
+        "class Odd(BaseException): pass\nraise Odd('base')\n",
+        "x = = 1\n",
+        "import sys\nsys.excepthook = lambda *three: print('own hook', three[1])\nraise ValueError('mine')\n",
+        "import atexit\natexit.register(print, 'at exit')\nraise ValueError('mine')\n",
+        "import os\nos._exit(9)\n",
+    ],
+)
+def test_ends_as_without_us(write, body):
+    script = write(body)
+    with_us, without = run(script), plain(script)
+    assert (with_us.returncode, with_us.stdout, with_us.stderr) == (
+        without.returncode,
+        without.stdout,
+        without.stderr,
+    )
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_signal_ends_it_as_without_us(write, number):
+    script = write(f"import os\nos.kill(os.getpid(), {int(number)})\nprint('not reached')\n")
+    assert run(script).returncode == plain(script).returncode == -number
+
+
+def test_a_script_that_is_not_there_is_told_and_usage_too(tmp_path):
+    done = run(tmp_path / "gone.py")
+    assert done.returncode == 1
+    assert "gone.py" in done.stderr
+    alone = subprocess.run([sys.executable, str(RUNNER)], capture_output=True, text=True, timeout=120, check=False)
+    assert (alone.returncode, "usage" in alone.stderr) == (2, True)
+
+
+def test_without_rechannel_or_pyspark_the_script_runs_and_is_told_once(write):
+    script = write("print('ran')\n")
+    command = [sys.executable, "-I", "-S", str(RUNNER), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert done.stderr.count("rechannel: not attached") == 1
+
+
+def session_class() -> Any:
+    class Session:
+        def __init__(self, application: str = "app-1") -> None:
+            self.application = application
+            self.options: dict[str, str] = {}
+
+        class Builder:
+            def getOrCreate(self) -> Any:  # noqa: N802
+                session = Session()
+                session.options["set"] = "later"
+                return session
+
+    return Session
+
+
+def test_every_session_is_attached_once_it_has_its_options():
+    Session = session_class()  # noqa: N806
+    seen = []
+    Attacher(lambda session: seen.append((session.application, dict(session.options)))).watch(Session)
+    Session.Builder().getOrCreate()
+    assert seen == [("app-1", {"set": "later"})], "once, when the builder is through"
+    Session()
+    Session("app-2")
+    assert seen[1:] == [("app-1", {}), ("app-2", {})]
+
+
+def test_a_link_that_fails_stops_nothing_and_is_told_once(capsys):
+    Session = session_class()  # noqa: N806
+
+    def attach(_: Any) -> None:
+        raise RuntimeError("a Spark Connect session has no driver JVM to steer")
+
+    Attacher(attach).watch(Session)
+    assert Session.Builder().getOrCreate().application == "app-1"
+    Session.Builder().getOrCreate()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("rechannel:") == 1
+    assert "Spark Connect" in captured.err
+
+
+def test_what_the_builder_raises_comes_through_and_a_closed_stderr_does_no_harm(monkeypatch):
+    Session = session_class()  # noqa: N806
+
+    def fail(self: Any) -> Any:
+        raise KeyError("builder")
+
+    Session.Builder.getOrCreate = fail
+    attacher = Attacher(lambda _: pytest.fail("attached"))
+    attacher.watch(Session)
+    with pytest.raises(KeyError):
+        Session.Builder().getOrCreate()
+    monkeypatch.setattr(sys, "stderr", None)
+    attacher.say("nobody hears this")
+
+
+# A PySpark and a Rechannel of three lines: the link says when it ends, as the real one does at exit.
+PYSPARK = "class SparkSession:\n    class Builder:\n        def getOrCreate(self):\n            return SparkSession()\n"
+RECHANNEL = (
+    "import atexit\ndef attach(session, strict):\n    print('attached')\n    atexit.register(print, 'link ends')\n"
+)
+LOGS = "def to_standard_error():\n    pass\n"
+
+
+def put_package(directory: Path, name: str, text: str) -> None:
+    path = directory.joinpath(*name.split("."), "__init__.py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for parent in path.parents[: name.count(".") + 1]:
+        (parent / "__init__.py").touch()
+    path.write_text(text)
+
+
+def put_packages(directory: Path) -> None:
+    put_package(directory, "pyspark.sql", PYSPARK)
+    put_package(directory, "rechannel.migration.link.log_output", LOGS)
+    put_package(directory, "rechannel", RECHANNEL)
+
+
+def run_bare(script: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """In a Python that has nothing installed."""
+    environment = {"PATH": os.environ["PATH"], **variables}
+    command = [sys.executable, "-S", str(RUNNER), str(script)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+def test_the_link_lasts_as_long_as_the_scripts_threads_and_ends_after_the_traceback(write, tmp_path):
+    put_packages(tmp_path / "packages")
+    script = write(
+        "import atexit, pickle, sys, threading, time\n"
+        "from pyspark.sql import SparkSession\n"
+        "SparkSession.Builder().getOrCreate()\n"
+        "def mine(): pass\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        "    print('late', pickle.loads(pickle.dumps(mine)) is mine, flush=True)\n"
+        "    SparkSession.Builder().getOrCreate()\n"
+        "threading.Thread(target=late).start()\n"
+        "sys.excepthook = lambda *three: print('traceback', flush=True)\n"
+        "atexit.register(lambda: print('at exit', sys.modules['__main__'].mine is mine))\n"
+        "raise ValueError\n"
+    )
+    done = run_bare(script, PYTHONPATH=str(tmp_path / "packages"))
+    assert done.stdout.splitlines() == [
+        "attached",
+        "traceback",
+        "late True",
+        "attached",
+        "link ends",
+        "at exit True",
+        "link ends",
+    ], done.stderr
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_the_drivers_python_lacks_comes_from_submits_and_last(write, tmp_path):
+    put_packages(tmp_path / "ours")
+    put_package(tmp_path / "theirs", "pyspark.sql", PYSPARK)
+    put_package(tmp_path / "theirs", "both", "WHERE = 'theirs'\n")
+    put_package(tmp_path / "ours", "both", "WHERE = 'ours'\n")
+    script = write("from pyspark.sql import SparkSession\nSparkSession()\nimport both\nprint(both.WHERE)\n")
+    lent = os.pathsep.join([str(sys.implementation.cache_tag), str(tmp_path / "ours")])
+    done = run_bare(script, PYTHONPATH=str(tmp_path / "theirs"), RECHANNEL_LENT=lent)
+    assert (done.stdout, done.stderr) == ("attached\ntheirs\nlink ends\n", "")
+    other = os.pathsep.join(["cpython-27", str(tmp_path / "ours")])
+    done = run_bare(script, PYTHONPATH=str(tmp_path / "theirs"), RECHANNEL_LENT=other)
+    assert (done.returncode, done.stdout) == (0, "theirs\n")
+    assert "No module named 'rechannel'" in done.stderr
+    assert "runs on is cpython-27; name a Python in PYSPARK_PYTHON" in done.stderr
+    assert submit_main.LENT == submit.LENT == "RECHANNEL_LENT"
+
+
+def test_nothing_of_ours_is_imported_at_the_top():
+    text = Path(submit_main.__file__).read_text()
+    top = [line for line in text.splitlines() if line.startswith(("import ", "from "))]
+    assert not [line for line in top if "rechannel" in line or "pyspark" in line]

@@ -1,0 +1,38 @@
+"""The reason of a move says what is so, and nothing that is not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rechannel.migration.plan.explain import reasons
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.workload import Stage, Workload
+
+CLUSTER = Cluster(
+    executors=("0", "1"),
+    nodes=("a", "b"),
+    cores=np.array([2.0, 2.0]),
+    memory_bytes=np.full(2, np.inf),
+    speed=np.ones(2),
+    available=np.array([True, True]),
+)
+
+
+def reason(busy: list[float], current: list[int], planned: list[int], partition: int) -> str:
+    size = len(busy)
+    stage = Stage("q/0", "q", True, 0.1, np.array(busy), np.ones(size), np.full(size, 1000.0))
+    move = Move("q/0", partition, current[partition], planned[partition])
+    places = (Placement({"q/0": np.array(where)}) for where in (current, planned))
+    (found,) = reasons(CLUSTER, Workload((stage,)), *places, [move], {"q/0": ("q", 0)}, {})
+    return found
+
+
+def test_room_is_made_only_where_something_arrives() -> None:
+    # The task of 4 s sets the time of both executors, whatever else they hold.
+    assert reason([4.0, 1.0, 4.0], [0, 0, 1], [0, 1, 1], 1) == (
+        "leaves executor 0, which needs as long for the rest of q: 4.00 s -> 4.00 s a batch; "
+        "executor 1 4.00 s -> 4.00 s"
+    )
+    found = reason([4.0, 1.0, 1.0], [0, 0, 1], [0, 1, 0], 1)
+    assert found.startswith("makes room on executor 0 for other partitions of q: 4.00 s -> 4.00 s a batch")

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rechannel.migration.plan.edge_coloring import BlockCyclic
+from rechannel.migration.plan.schedule import _greedy, order_steps
+from rechannel.policies.model.cluster import UNPLACED
+from rechannel.policies.model.placement import Move
+
+
+def moves(*pairs: tuple[int, int]) -> list[Move]:
+    return [Move("q/0", number, source, target) for number, (source, target) in enumerate(pairs)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "weights", "per_executor", "expected"),
+    [
+        pytest.param([], [], 1, [], id="nothing to order"),
+        pytest.param([(0, 1), (2, 3)], [1, 1], 1, [0, 0], id="moves between different executors share a step"),
+        pytest.param([(0, 1), (0, 2)], [1, 5], 1, [1, 0], id="the heavier one goes first"),
+        pytest.param([(0, 1), (0, 2)], [1, 1], 1, [0, 1], id="equal ones keep their order"),
+        pytest.param([(0, 2), (1, 2)], [1, 1], 1, [0, 1], id="a target takes one at a time"),
+        pytest.param([(0, 1), (1, 0)], [1, 1], 1, [0, 0], id="a swap is one step: each gives one and takes one"),
+        pytest.param([(0, 1), (0, 2), (0, 3)], [1, 1, 1], 2, [0, 0, 1], id="two at a time where allowed"),
+        pytest.param([(-1, 1), (-1, 2), (-1, 2)], [1, 1, 1], 1, [0, 0, 1], id="an unknown source holds nobody up"),
+    ],
+)
+def test_small_cases(
+    pairs: list[tuple[int, int]], weights: list[float], per_executor: int, expected: list[int]
+) -> None:
+    assert order_steps(moves(*pairs), np.array(weights, dtype=float), per_executor).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("pairs", "weights", "per_executor", "field"),
+    [
+        ([(0, 1)], [1.0], 0, "per_executor"),
+        ([(0, 1)], [1.0, 2.0], 1, "weights"),
+        ([(0, UNPLACED)], [1.0], 1, "moves"),
+    ],
+)
+def test_what_cannot_be_ordered_is_refused_by_name(
+    pairs: list[tuple[int, int]], weights: list[float], per_executor: int, field: str
+) -> None:
+    with pytest.raises(ValueError, match=field):
+        order_steps(moves(*pairs), np.array(weights), per_executor)
+
+
+pairs_strategy = st.lists(st.tuples(st.integers(UNPLACED, 5), st.integers(0, 5)), max_size=60)
+
+
+@settings(deadline=None)
+@given(pairs_strategy, st.integers(1, 4), st.randoms(use_true_random=False))
+def test_every_schedule_keeps_the_laws(pairs: list[tuple[int, int]], per_executor: int, random: object) -> None:
+    weights = np.array([random.random() for _ in pairs])  # type: ignore[attr-defined]
+    steps = order_steps(moves(*pairs), weights, per_executor)
+    gives = Counter((source, int(step)) for (source, _), step in zip(pairs, steps, strict=True) if source != UNPLACED)
+    takes = Counter((target, int(step)) for (_, target), step in zip(pairs, steps, strict=True))
+    assert max([*gives.values(), *takes.values()], default=0) <= per_executor
+    assert sorted(set(steps.tolist())) == list(range(len(set(steps.tolist())))), "a step is empty"
+    degree = max(
+        [*Counter(s for s, _ in pairs if s != UNPLACED).values(), *Counter(t for _, t in pairs).values()], default=0
+    )
+    least, most = -(-degree // per_executor), 2 * ((degree - 1) // per_executor) + 1
+    assert (least <= len(set(steps.tolist())) <= most) or not pairs
+    relief = np.bincount(steps, weights)
+    assert (np.diff(relief) <= 1e-9).all(), "a step that relieves more comes later"
+
+
+@given(pairs_strategy, st.integers(1, 3))
+def test_the_greedy_way_takes_the_first_step_with_room_at_both_ends(
+    pairs: list[tuple[int, int]], per_executor: int
+) -> None:
+    made = moves(*pairs)
+    order = np.arange(len(made))[::-1]
+    used: Counter[tuple[str, int, int]] = Counter()
+    expected = [0] * len(made)
+    for index in order.tolist():
+        ends = [("take", made[index].target)]
+        ends += [("give", made[index].source)] if made[index].source != UNPLACED else []
+        step = 0
+        while any(used[*end, step] >= per_executor for end in ends):
+            step += 1
+        used.update((*end, step) for end in ends)
+        expected[index] = step
+    assert _greedy(made, order, per_executor).tolist() == expected
+
+
+def test_of_one_query_the_moves_that_relieve_most_go_first_though_a_step_has_room_for_one() -> None:
+    apart = moves((0, 1), (2, 3), (4, 5), (6, 7))
+    steps = order_steps(apart, np.array([3.0, 1.0, 2.0, 4.0]), per_step=1)
+    assert steps.tolist() == [1, 3, 2, 0]
+
+
+def test_no_schedule_has_fewer_steps_where_all_moves_are_alike() -> None:
+    # Greedy needs four steps here: the last edge finds a free color at neither end of the first three.
+    pairs = [(0, 0), (1, 1), (0, 1), (2, 2), (1, 2), (2, 0), (2, 1), (0, 2), (1, 0)]
+    steps = order_steps(moves(*pairs), np.ones(9))
+    assert steps.max() + 1 == 3
+
+
+def test_a_step_holds_so_many_moves_and_bytes_and_queries_take_turns() -> None:
+    pairs = [(number, 10 + number) for number in range(6)]
+    queries = ["a", "a", "a", "a", "b", "b"]
+    weights = np.array([9.0, 8, 7, 6, 2, 1])
+    steps = order_steps(moves(*pairs), weights, queries=queries, per_step=2)
+    assert steps.tolist() == [0, 1, 2, 2, 0, 1]
+    by_bytes = order_steps(moves(*pairs), weights, sizes=np.array([50.0, 1, 1, 1, 1, 1]), bytes_per_step=10)
+    assert by_bytes.tolist() == [0, 1, 1, 1, 1, 1], "one move alone may be larger"
+
+
+@pytest.mark.parametrize(("name", "value"), [("per_step", 0), ("bytes_per_step", 0.0)])
+def test_a_bound_of_nothing_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        order_steps(moves((0, 1)), np.ones(1), **{name: value})  # type: ignore[arg-type]
+
+
+def test_queries_take_turns_over_the_steps_too() -> None:
+    wanted = [Move(query, number, 0, 1 + number) for query in ("heavy", "light") for number in range(4)]
+    weights = np.array([10.0] * 4 + [1.0] * 4)
+    steps = order_steps(wanted, weights, queries=[move.stage for move in wanted])
+    by_step = [wanted[index].stage for index in np.argsort(steps)]
+    assert by_step == ["heavy", "light"] * 4
+
+
+def test_classes_are_taken_where_they_last_less() -> None:
+    """Block-cyclic redistribution over five executors, 4 blocks each to 6 each: the classes' four steps, no more."""
+    shape = BlockCyclic(5, 5, 4, 6)
+    sizes = {(source, target): group.cost for group in shape.classes() for source, target in group.pairs}
+    wanted = [Move("q", number, *pair) for number, pair in enumerate(sizes) if pair[0] != pair[1]]
+    weights = np.array([float(sizes[move.source, move.target]) for move in wanted])
+    steps = order_steps(wanted, weights)
+    longest = [weights[steps == step].max() for step in range(int(steps.max()) + 1)]
+    by_class = [group.cost for group in shape.classes() for _ in range(group.length)]
+    assert sum(longest) <= sum(by_class)
+    assert int(steps.max()) + 1 <= len(by_class)

@@ -1,0 +1,31 @@
+"""Attaching tells once what Spark itself may do to the queries, and is no less well for it."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+
+from rechannel.conf.settings import Settings
+from rechannel.migration.link.loop import Link
+from rechannel.migration.spark.compatibility import BYPASS
+
+
+@pytest.mark.parametrize(("threshold", "times"), [("200", 1), ("0", 0)])
+def test_attach_tells_once_of_rows_that_spark_may_lose(monkeypatch, threshold, times):
+    adapter = SimpleNamespace(
+        application="app", version="4.3.0", setting=lambda key, default: threshold if key == BYPASS else default
+    )
+    link = Link.__new__(Link)
+    link._courier = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr(link, "_prepare", lambda adapter, settings: None)
+    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(atexit, "register", lambda function: function)
+    with capture_logs() as lines:
+        link._start(adapter, Settings())
+    advice = [line for line in lines if line["event"] == "a setting of Spark is worth a change"]
+    assert len(advice) == times
+    assert all(line["log_level"] == "info" and BYPASS in line["sentence"] for line in advice)

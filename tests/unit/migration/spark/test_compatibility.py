@@ -1,0 +1,172 @@
+"""Every setting that matters is found, and a stock Spark gives no finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from rechannel.migration.spark.compatibility import BYPASS, DATABRICKS_ONLY, advice, examine, seconds, sentences, told
+
+STATE = "org.apache.spark.sql.execution.streaming.state"
+STORE = "spark.sql.streaming.stateStore"
+
+
+def codes(settings):
+    return [finding.code for finding in examine(lambda key, default: settings.get(key, default))]
+
+
+def test_a_stock_spark_gives_no_finding():
+    assert codes({}) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        # What Spark 4.3.0 says when its defaults are written out.
+        {
+            "spark.master": "spark://host:7077",
+            "spark.speculation": "false",
+            "spark.dynamicAllocation.enabled": "false",
+            "spark.decommission.enabled": "false",
+            "spark.storage.decommission.enabled": "false",
+            "spark.sql.adaptive.enabled": "true",
+            "spark.sql.adaptive.streaming.stateless.enabled": "true",
+            f"{STORE}.unloadOnCommit": "false",
+            f"{STORE}.maintenanceInterval": "60000",
+            f"{STORE}.providerClass": f"{STATE}.HDFSBackedStateStoreProvider",
+            "spark.locality.wait": "3s",
+            "spark.locality.wait.process": "3000ms",
+            "spark.locality.wait.node": "3000",
+            "spark.shuffle.manager": "sort",
+            "spark.shuffle.sort.io.plugin.class": "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO",
+            "spark.scheduler.mode": "FIFO",
+        },
+        {"spark.master": "local-cluster[2,1,1024]"},
+        {"spark.sql.adaptive.enabled": "false"},
+        {"spark.sql.adaptive.forceApply": "true"},
+        {"spark.scheduler.mode": "FAIR"},
+        {"spark.storage.decommission.enabled": "true"},  # without spark.decommission.enabled nobody asks for it
+        {"spark.locality.wait.node": "0"},
+        {"spark.locality.wait": "0", "spark.locality.wait.process": "3s"},
+        {"spark.locality.wait": "30s"},
+        {f"{STORE}.maintenanceInterval": "10m"},
+        {f"{STORE}.providerClass": f"{STATE}.RocksDBStateStoreProvider"},
+        {"spark.shuffle.manager": "Tungsten-Sort"},
+        {"spark.shuffle.manager": "org.apache.spark.shuffle.sort.SortShuffleManager"},
+        {"spark.shuffle.sort.io.plugin.class": "org.apache.spark.shuffle.KubernetesLocalDiskShuffleDataIO"},
+    ],
+)
+def test_what_changes_nothing_is_left_out(settings):
+    assert codes(settings) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("spark.master", "local[4]", "local-master"),
+        ("spark.master", "local", "local-master"),
+        ("spark.speculation", "true", "speculation"),
+        ("spark.excludeOnFailure.enabled", "true", "exclude-on-failure"),
+        ("spark.excludeOnFailure.application.enabled", "true", "exclude-on-failure"),
+        ("spark.excludeOnFailure.taskAndStage.enabled", "true", "exclude-on-failure"),
+        ("spark.dynamicAllocation.enabled", "true", "dynamic-allocation"),
+        ("spark.locality.wait", "0", "locality-wait-zero"),
+        ("spark.locality.wait", "0s", "locality-wait-zero"),
+        ("spark.locality.wait.process", "0ms", "locality-wait-zero"),
+        ("spark.locality.wait", "1m", "locality-wait-long"),
+        ("spark.locality.wait", "31000", "locality-wait-long"),
+        ("spark.locality.wait.process", "31s", "locality-wait-long"),
+        ("spark.locality.wait.node", "1h", "locality-wait-long"),
+        (f"{STORE}.unloadOnCommit", "true", "unload-on-commit"),
+        (f"{STORE}.maintenanceInterval", "11min", "maintenance-long"),
+        (f"{STORE}.providerClass", "com.example.Provider", "store-provider"),
+        (DATABRICKS_ONLY, "true", "databricks-only"),
+        (DATABRICKS_ONLY, "false", "databricks-only"),
+        ("spark.shuffle.manager", "org.example.RemoteShuffleManager", "shuffle-manager"),
+        ("spark.shuffle.sort.io.plugin.class", "org.example.RemoteDataIO", "shuffle-io"),
+    ],
+)
+def test_a_setting_that_matters_is_found_once_and_named(key, value, code):
+    (finding,) = examine(lambda asked, default: value if asked == key else default)
+    assert (finding.code, finding.setting, finding.value) == (code, key, value)
+    assert key in finding.sentence
+    assert finding.sentence.endswith(".")
+
+
+def test_a_boolean_is_read_as_spark_reads_it():
+    assert codes({"spark.speculation": " TRUE "}) == ["speculation"]
+    assert codes({"spark.speculation": "yes"}) == []
+
+
+def test_decommissioning_without_its_storage_part_is_two_findings():
+    settings = {"spark.decommission.enabled": "true"}
+    assert codes(settings) == ["decommission", "decommission-storage"]
+    settings["spark.storage.decommission.enabled"] = "true"
+    assert codes(settings) == ["decommission"]
+
+
+def test_both_levels_inherit_the_wait_and_give_one_finding():
+    assert codes({"spark.locality.wait": "60s"}) == ["locality-wait-long"]
+    own = {"spark.locality.wait.process": "0", "spark.locality.wait.node": "60s"}
+    assert codes(own) == ["locality-wait-zero", "locality-wait-long"]
+
+
+@pytest.mark.parametrize("value", ["", "soon", "3 s", "1.5s", "-", "3parsecs", "9" * 400])
+@pytest.mark.parametrize("key", ["spark.locality.wait", f"{STORE}.maintenanceInterval", "spark.speculation"])
+def test_an_unreadable_value_is_no_crash(key, value):
+    examine(lambda asked, default: value if asked == key else default)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3s", 3),
+        ("3000ms", 3),
+        ("0", 0),
+        ("1m", 60),
+        ("1min", 60),
+        ("250", 0.25),
+        ("2H", 7200),
+        ("1d", 86_400),
+        ("5us", 5e-6),
+        (" 7s ", 7),
+        ("-1s", -1),
+        ("3 s", None),
+        ("", None),
+        ("3x", None),
+    ],
+)
+def test_durations_are_read_as_spark_reads_them(text, expected):
+    assert seconds(text) == (None if expected is None else pytest.approx(expected))
+
+
+def test_defaults_asked_with_are_ones_that_spark_accepts():
+    # Spark checks the default against the type of the key's entry and throws: "" for a boolean would end attaching.
+    asked = {}
+    examine(lambda key, default: asked.setdefault(key, default))
+    assert asked[f"{STORE}.unloadOnCommit"] == "false"
+    assert asked[f"{STORE}.maintenanceInterval"] == "60s"
+    assert asked[f"{STORE}.providerClass"].endswith("HDFSBackedStateStoreProvider")
+
+
+@pytest.mark.parametrize("value", [None, "200", "1", "12"])
+def test_spark_s_own_loss_is_told_apart_from_problems(value):
+    settings = {} if value is None else {BYPASS: value}
+
+    def read(key, default):
+        return settings.get(key, default)
+
+    (finding,) = advice(read)
+    assert f"at most {value or 200} partitions" in finding.sentence
+    assert f"Set {BYPASS} to 0" in finding.sentence
+    assert finding.sentence not in sentences("4.3.0", read), "no link is unwell for it"
+
+
+@pytest.mark.parametrize(
+    "settings", [{BYPASS: "0"}, {BYPASS: "-1"}, {BYPASS: "odd"}, {"spark.shuffle.manager": "org.example.Manager"}]
+)
+def test_where_spark_takes_another_writer_nothing_is_advised(settings):
+    assert advice(lambda key, default: settings.get(key, default)) == []
+
+
+def test_a_link_tells_that_the_cure_is_there():
+    assert told(lambda key, default: {BYPASS: "0"}.get(key, default))[BYPASS] == "0"

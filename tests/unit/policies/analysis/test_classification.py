@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rechannel.policies.analysis.classification import HotStream, StreamClass, classify, high_edges, hot_streams
+from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.workload import Stage, Workload
+from unit.policies.random_clusters import cluster_of, placement_of, workload_of
+
+H, M, N = StreamClass.HIGH, StreamClass.MID, StreamClass.LOW
+VOLUMES = st.lists(st.floats(0, 1e9), min_size=1, max_size=40)
+
+
+def test_eight_streams_of_known_classes() -> None:
+    result = classify(np.array([100.0, 80, 60, 50, 40, 30, 20, 20]))
+    assert result.classes.tolist() == [H, H, M, M, M, M, N, N]
+    assert result.classes.dtype == np.int8
+    assert (result.mean, result.deviation, result.high_cut, result.low_cut) == (50.0, 22.5, 72.5, 27.5)
+
+
+@pytest.mark.parametrize(
+    "volumes,classes",
+    [([], []), ([5.0], [M]), ([0.1] * 3, [M] * 3), ([0.0, 0.0], [M, M]), ([10.0, 30.0], [M, M])],
+    ids=["nothing", "one", "all equal", "all nothing", "both exactly at the deviation"],
+)
+def test_ties_are_mid(volumes: list[float], classes: list[int]) -> None:
+    assert classify(np.array(volumes)).classes.tolist() == classes
+
+
+def test_shares_of_an_exponential_volume() -> None:
+    classes = classify(np.random.default_rng(1).exponential(size=200_000)).classes
+    assert np.bincount(classes, minlength=3) / len(classes) == pytest.approx([0.232, 0.592, 0.176], abs=0.005)
+
+
+@pytest.mark.parametrize("volumes", [[-1.0], [np.nan], [[1.0]]])
+def test_impossible_volumes_are_refused(volumes: list[float]) -> None:
+    with pytest.raises(ModelError, match="volumes"):
+        classify(np.array(volumes))
+
+
+@given(VOLUMES, st.sampled_from([0.5, 2.0, 1024.0]))
+def test_scale_does_not_change_classes(volumes: list[float], factor: float) -> None:
+    array = np.array(volumes)
+    assert (classify(array).classes == classify(array * factor).classes).all()
+
+
+@given(VOLUMES)
+def test_high_is_above_its_cut_and_low_below(volumes: list[float]) -> None:
+    array, result = np.array(volumes), classify(np.array(volumes))
+    assert (array[result.classes == H] > result.high_cut).all()
+    assert (array[result.classes == N] < result.low_cut).all()
+
+
+def _chain() -> Workload:
+    source = Stage("src", "q", False, 1.0, [1.0, 1.0], [1, 1], [0, 0])
+    rest = workload_of({"a": [1.0] * 3, "b": [1.0] * 2}).stages
+    return Workload(
+        (source, *rest),
+        (
+            Stream("src", "a", np.array([[50.0, 1, 1], [1, 1, 0]])),
+            Stream("a", "b", np.array([[1.0, 70], [1, 50], [1, 1]])),
+        ),
+    )
+
+
+def test_hot_streams_largest_first_over_all_blocks() -> None:
+    hot = hot_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2))
+    assert hot == (
+        HotStream("a", 0, "b", 1, 70.0, local=True),
+        HotStream("src", 0, "a", 0, 50.0, local=True),
+        HotStream("a", 1, "b", 1, 50.0, local=False),
+    )
+    assert hot_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2), limit=2) == hot[:2]
+    assert hot_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2), limit=0) == ()
+
+
+def test_masks_have_the_shape_of_their_blocks() -> None:
+    assert [len(volumes) for _, _, volumes in high_edges(_chain())] == [1, 2]
+    assert high_edges(Workload(())) == ()
+
+
+def test_negative_limit_is_refused() -> None:
+    with pytest.raises(ModelError, match="limit"):
+        hot_streams(_chain(), placement_of(a=[0, 1, 1], b=[1, 0]), cluster_of(2), limit=-1)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rechannel.policies.analysis.service_rate import Observations, ServiceRates, service_rates
+from rechannel.policies.model.arrays import ModelError
+
+RATIO = 1.25
+SOURCE, STATEFUL = 0, 1
+
+
+def _run(
+    placements: list[list[int]],
+    slow: dict[int, float],
+    *,
+    weights: dict[int, float] | None = None,
+    before: dict[int, float] | None = None,
+    floating: bool = True,
+    noise: float = 0.1,
+    seed: int = 1,
+) -> ServiceRates:
+    """Tasks of one query, a batch for each placement (the last half are now); ``slow``: executor -> times."""
+    draw = np.random.default_rng(seed)
+    executors = 1 + max(map(max, placements))
+    found: list[tuple[int, int, int, bool, float, float]] = []
+    for number, placement in enumerate(placements):
+        now = number >= len(placements) // 2
+        slowness = slow if now else (before if before is not None else slow)
+        tasks = [(STATEFUL, partition, executor) for partition, executor in enumerate(placement)]
+        tasks += [(SOURCE, -1, executor) for executor in range(executors) if floating]
+        for stage, partition, executor in tasks:
+            rows = float(draw.zipf(1.6) % 1000) + 50
+            busy = (0.02 + rows * (1e-3 if stage == STATEFUL else 2e-4)) * slowness.get(executor, 1.0)
+            busy *= (weights or {}).get(partition, 1.0) * float(np.exp(draw.normal(0, noise)))
+            found.append((stage, partition, executor, now, busy, rows))
+    stage, partition, executor, now_, busy_, rows_ = (np.array(column) for column in zip(*found, strict=True))
+    return service_rates(Observations(stage, partition, executor, now_, busy_, rows_), executors, RATIO)
+
+
+EVEN = [[0, 1, 2, 3] * 3] * 12
+
+
+def test_equal_executors_have_speed_one() -> None:
+    rates = _run(EVEN, {})
+    assert (rates.speed == 1).all()
+    assert not rates.slow.any()
+    np.testing.assert_allclose(rates.times, 1.0, atol=0.1)
+
+
+def test_a_slow_executor_is_told_from_heavy_partitions_by_its_peers() -> None:
+    rates = _run(EVEN, {2: 2.0})
+    assert list(rates.slow) == [False, False, True, False]
+    assert rates.speed[2] == pytest.approx(0.5, rel=0.15)
+    assert list(rates.by_peers) == [False, False, True, False]
+    assert not rates.by_history.any(), "it always was"
+
+
+def test_a_heavy_partition_does_not_make_its_executor_slow() -> None:
+    rates = _run(EVEN, {}, weights={2: 3.0})
+    assert not rates.slow.any()
+
+
+def test_heavy_partitions_alone_on_their_executor_are_told_by_the_sources_tasks() -> None:
+    rates = _run([[0, 1, 2, 3]] * 12, {}, weights={2: 3.0})
+    assert not rates.slow.any()
+    rates = _run([[0, 1, 2, 3]] * 12, {2: 3.0})
+    assert list(rates.slow) == [False, False, True, False]
+
+
+def test_without_peers_one_partition_alone_proves_nothing() -> None:
+    assert not _run([[0, 1, 2, 3]] * 12, {}, weights={2: 3.0}, floating=False).slow.any()
+
+
+def test_an_executor_that_became_slow_is_told_by_history() -> None:
+    rates = _run(EVEN, {1: 2.5}, before={}, weights={5: 2.0}, floating=False)
+    assert list(rates.slow) == [False, True, False, False]
+    assert list(rates.by_history) == [False, True, False, False]
+    assert rates.grown[1] == pytest.approx(2.5, rel=0.2)
+    assert rates.speed[1] == pytest.approx(0.4, rel=0.2)
+
+
+def test_a_partition_that_grew_by_itself_does_not_make_its_executor_slow() -> None:
+    draw = np.random.default_rng(1)
+    stage, partition, executor, now, busy, rows = [], [], [], [], [], []
+    for number in range(12):
+        for p in range(12):
+            stage.append(0)
+            partition.append(p)
+            executor.append(p % 4)
+            now.append(number >= 6)
+            rows.append(100.0)
+            busy.append((number + 1.0 if p == 2 else 1.0) * float(np.exp(draw.normal(0, 0.1))))
+    columns = (np.array(column) for column in (stage, partition, executor, now, busy, rows))
+    assert not service_rates(Observations(*columns), 4, RATIO).slow.any()
+
+
+def test_an_executor_that_recovered_is_not_called_fast() -> None:
+    rates = _run(EVEN, {}, before={1: 2.0}, floating=False)
+    assert (rates.speed == 1).all()
+
+
+def test_partitions_that_moved_tell_their_weight_from_the_executors_speed() -> None:
+    # Heavy partitions were together on executor 0, and are on executor 1 now: neither is slow.
+    heavy = dict.fromkeys(range(4), 2.5)
+    old, new = [0, 0, 0, 0, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 0, 0, 2, 2, 3, 3]
+    assert not _run([old] * 6 + [new] * 6, {}, weights=heavy).slow.any()
+
+
+@pytest.mark.parametrize(("executors", "slow"), [(2, [1]), (4, [1, 3]), (4, [0, 2]), (5, [4])])
+def test_slow_executors_are_told_by_the_ratio_though_they_are_half_of_all(executors: int, slow: list[int]) -> None:
+    rates = _run([[p % executors for p in range(3 * executors)]] * 12, dict.fromkeys(slow, 1.5))
+    assert list(np.flatnonzero(rates.slow)) == slow
+    assert rates.times[slow] == pytest.approx([1.5] * len(slow), rel=0.15)
+    assert all(rates.speed[e] == 1 for e in range(executors) if e not in slow)
+
+
+def test_fast_executors_count_as_fast() -> None:
+    rates = _run(EVEN, {3: 0.4})
+    assert list(rates.speed[:3]) == [1, 1, 1]
+    assert rates.speed[3] == pytest.approx(2.5, rel=0.2)
+
+
+def test_an_executor_without_tasks_is_as_the_others() -> None:
+    rates = _run([[0, 1, 3] * 4] * 12, {0: 2.0}, floating=False)
+    assert rates.tasks[2] == 0
+    assert rates.speed[2] == 1
+
+
+def test_executors_without_tasks_change_nothing_for_the_others() -> None:
+    alone = _run([[0, 1, 2] * 4] * 12, {0: 2.0}, floating=False)
+    among = _run([[0, 1, 5] * 4] * 12, {0: 2.0}, floating=False)
+    for figure in ("speed", "times", "grown", "error"):
+        np.testing.assert_allclose(getattr(among, figure)[[0, 1, 5]], getattr(alone, figure), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 6), (6, 1), (6, 0), (0, 6)])
+def test_how_an_executor_changed_is_told_from_one_task_on_each_side_on(before: int, now: int) -> None:
+    """Executor 3 has so many tasks in the older batches and in the last ones, four times as long as before."""
+    there = [number < count for count in (before, now) for number in range(6)]
+    placements = [[0, 1, 2, 0, 1, 2, 3 if with_it else 0] for with_it in there]
+    rates = _run(placements, {3: 4.0}, before={}, floating=False, noise=0.01)
+    assert rates.tasks[3] == now
+    if before and now:
+        assert rates.grown[3] > 1.5
+    else:
+        assert rates.grown[3] == 1.0
+
+
+def test_nothing_observed_says_nothing() -> None:
+    empty = np.array([], dtype=np.int64)
+    rates = service_rates(Observations(empty, empty, empty, empty == 1, empty * 1.0, empty * 1.0), 3, RATIO)
+    assert list(rates.speed) == [1, 1, 1]
+
+
+def test_bad_arguments_are_refused() -> None:
+    one = np.array([0])
+    good = Observations(one, one, one, one == 1, one + 1.0, one + 1.0)
+    with pytest.raises(ModelError, match="ratio"):
+        service_rates(good, 1, 1.0)
+    with pytest.raises(ModelError, match="executors"):
+        service_rates(good, 0, 2.0)
+    with pytest.raises(ModelError, match="busy"):
+        Observations(one, one, one, one == 1, np.array([1.0, 2.0]), one + 1.0)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    executors=st.integers(2, 6),
+    partitions=st.integers(2, 16),
+    times=st.sampled_from([1.0, 2.0, 3.0]),
+)
+def test_a_slow_executor_is_found_and_no_other_is_accused(
+    seed: int, executors: int, partitions: int, times: float
+) -> None:
+    draw = np.random.default_rng(seed)
+    placement = [int(value) for value in draw.integers(0, executors, partitions)] + list(range(executors))
+    weights = {number: float(np.exp(draw.normal(0, 0.4))) for number in range(len(placement))}
+    victim = int(draw.integers(executors))
+    rates = _run([placement] * 16, {victim: times}, weights=weights, seed=seed)
+    assert np.isfinite(rates.speed).all()
+    assert (rates.speed > 0).all()
+    assert set(np.flatnonzero(rates.slow)) == ({victim} if times > 1 else set())
+    assert rates.speed[victim] == pytest.approx(1 / times, rel=0.3)

@@ -1,0 +1,239 @@
+"""The written form of a scenario: nothing is lost, and every mistake is named with its path."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.model.cluster import UNPLACED, Cluster, Topology
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import SparseStream
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.scenarios.scenario import Scenario, ScenarioError, from_document, to_document
+from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
+
+ARRAYS = ("cores", "memory_bytes", "speed", "available", "subcluster", "bandwidth")
+
+
+def document() -> dict[str, Any]:
+    """Three executors on two nodes, a floating source, two stages, a dense and a sparse shuffle."""
+    executors = [
+        {"name": "e0", "node": "n0", "cores": 2.0, "memory_bytes": 1e9, "speed": 1.0, "available": True},
+        {"name": "e1", "node": "n0", "cores": 2.0, "memory_bytes": None, "speed": 0.5, "available": False},
+        {"name": "e2", "node": "n1", "cores": 4.0, "memory_bytes": None, "speed": 1.0, "available": True},
+    ]
+    topology = {
+        "subclusters": {"n0": 0, "n1": 1},
+        "distances": [[1.0, 2.0], [2.0, 1.0]],
+        "bandwidth_bytes_per_second": {"n0": None, "n1": 125e6},
+    }
+
+    def stage(key: str, placeable: bool, n: int) -> dict[str, Any]:
+        numbers = {name: [0.1 * (i + 1) for i in range(n)] for name in ("busy", "rows", "state_bytes")}
+        return {"key": key, "query": "q", "placeable": placeable, "batches_per_second": 0.2, **numbers}
+
+    return {
+        "format": 1,
+        "name": "two nodes",
+        "cluster": {"executors": executors, "topology": topology},
+        "stages": [stage("s", False, 3), stage("a", True, 2), stage("b", True, 4)],
+        "streams": [
+            {"upstream": "s", "downstream": "a", "volume": [[1.0, 2.0], [3.0, 4.0], [5.0, 1 / 3]]},
+            {"upstream": "a", "downstream": "b", "edges": [[0, 1, 0.1], [1, 3, 1e9]]},
+        ],
+        "current": {"a": ["e0", None], "b": ["e2", "e2", "e1", "e0"]},
+    }
+
+
+def check_same(one: Scenario, other: Scenario) -> None:
+    assert (one.name, one.current) == (other.name, other.current)
+    assert (one.cluster.executors, one.cluster.nodes) == (other.cluster.executors, other.cluster.nodes)
+    assert all(np.array_equal(getattr(one.cluster, name), getattr(other.cluster, name)) for name in ARRAYS)
+    assert (one.cluster.topology is None) == (other.cluster.topology is None)
+    for a, b in zip(one.workload.stages, other.workload.stages, strict=True):
+        assert (a.key, a.query, a.placeable, a.batches_per_second) == (
+            b.key,
+            b.query,
+            b.placeable,
+            b.batches_per_second,
+        )
+        assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("busy", "rows", "state_bytes"))
+    for up, down in zip(one.workload.streams, other.workload.streams, strict=True):
+        assert type(up) is type(down)
+        assert (up.upstream, up.downstream, up.shape) == (down.upstream, down.downstream, down.shape)
+        assert all(np.array_equal(x, y) for x, y in zip(up.above(0.0), down.above(0.0), strict=True))
+
+
+def test_the_document_says_what_it_means() -> None:
+    scenario = from_document(document())
+    cluster, workload = scenario.cluster, scenario.workload
+    assert scenario.name == "two nodes"
+    assert cluster.memory_bytes.tolist() == [1e9, np.inf, np.inf]
+    assert cluster.bandwidth.tolist() == [np.inf, np.inf, 125e6]
+    assert cluster.distances_from(0).tolist() == [0, 0, 2]
+    assert cluster.available.tolist() == [True, False, True]
+    assert [stage.placeable for stage in workload.stages] == [False, True, True]
+    assert isinstance(workload.streams[1], SparseStream)
+    assert workload.streams[1].shape == (2, 4)
+    assert scenario.current["a"].tolist() == [0, UNPLACED]
+
+
+def test_it_comes_back_as_it_was_through_json() -> None:
+    written = to_document(from_document(document()))
+    assert written == document()
+    assert to_document(from_document(json.loads(json.dumps(written)))) == written
+
+
+@settings(deadline=None, max_examples=50)
+@given(situations())
+def test_any_situation_comes_back_bit_by_bit(situation: Situation) -> None:
+    scenario = Scenario("any", *situation)
+    check_same(from_document(json.loads(json.dumps(to_document(scenario)))), scenario)
+
+
+def test_what_may_be_left_out() -> None:
+    given = document()
+    given["cluster"]["executors"] = [{"name": "e0", "node": "n0", "cores": 1}]
+    given["stages"] = given["stages"][1:]
+    del given["cluster"]["topology"], given["streams"], given["current"]
+    scenario = from_document(given)
+    assert (scenario.cluster.memory_bytes[0], scenario.cluster.speed[0], scenario.cluster.available[0]) == (
+        np.inf,
+        1,
+        True,
+    )
+    assert scenario.cluster.topology is None
+    assert scenario.current == placement_of(a=[UNPLACED] * 2, b=[UNPLACED] * 4)
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The document with one value set, or taken away where it is ``...``."""
+    whole: Any = copy.deepcopy(document())
+    place, *steps = [whole, *path.split("/")]
+    for step in steps[:-1]:
+        place = place[int(step) if isinstance(place, list) else step]
+    last: Any = int(steps[-1]) if isinstance(place, list) else steps[-1]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("format", 2, "format: expected 1, got 2"),
+        ("format", ..., "format: is missing"),
+        ("name", "", "name: expected a text"),
+        ("colour", 1, "colour: no such field, there are: format, name, cluster"),
+        ("cluster", [], "cluster: expected an object"),
+        ("cluster/executors", {}, "cluster.executors: expected a list"),
+        ("cluster/executors", [], "cluster.executors: at least one is needed"),
+        ("cluster/executors/1/name", "e0", "cluster.executors[1].name: 'e0' stands twice"),
+        ("cluster/executors/1/node", 7, "cluster.executors[1].node: expected a text"),
+        ("cluster/executors/0/cores", 0, "cluster.executors[0].cores: must be greater than zero"),
+        ("cluster/executors/0/speed", "fast", "cluster.executors[0].speed: expected a number"),
+        ("cluster/executors/0/memory_bytes", -1, "cluster.executors[0].memory_bytes: must not be negative"),
+        ("cluster/executors/0/available", 1, "cluster.executors[0].available: expected true or false"),
+        ("cluster/topology/subclusters/n1", 2, "cluster: subcluster: outside 0..1"),
+        ("cluster/topology/subclusters/n1", 0.5, "cluster.topology.subclusters.n1: expected a whole number"),
+        ("cluster/topology/subclusters/n1", ..., "cluster.topology.subclusters.n1: is missing"),
+        ("cluster/topology/distances/0", [1.0], "cluster.topology.distances[1]: expected 1 entries"),
+        ("cluster/topology/distances", [[1.0, 2.0]], "cluster: distances: expected a square"),
+        (
+            "cluster/topology/bandwidth_bytes_per_second/n1",
+            0,
+            "cluster.topology.bandwidth_bytes_per_second.n1: must be greater than zero",
+        ),
+        ("stages/1", 3, "stages[1]: expected an object"),
+        ("stages/1/key", "b", "stages[2].key: 'b' stands twice"),
+        ("stages/2/busy/3", -0.5, "stages[2].busy[3]: must not be negative"),
+        ("stages/2/busy/3", True, "stages[2].busy[3]: expected a number"),
+        ("stages/2/rows/0", float("nan"), "stages[2].rows[0]: must be finite"),
+        ("stages/2/rows/0", 10**400, "stages[2].rows[0]: must be finite"),
+        ("stages/2/rows", [1.0], "stages[2]: stage 'b': rows: expected 4 entries, got 1"),
+        ("stages/0/placeable", True, "current: stages differ"),
+        ("stages/0/busy", [1.0], "stages[0]"),
+        ("stages/1/batches_per_second", -1, "stages[1].batches_per_second: must not be negative"),
+        ("stages/2/query", "other", "streams[1]: stream 'a' to 'b': joins two queries"),
+        ("streams/0/upstream", "x", "streams[0]: stream 'x' to 'a': upstream: no such stage"),
+        ("streams/0/upstream", "b", "streams[0]: stream 'b' to 'a': upstream must come before downstream"),
+        ("streams/0/volume/1", [1.0], "streams[0].volume[1]: expected 2 entries as in the first row, got 1"),
+        ("streams/0/volume/1/1", -1, "streams[0].volume[1][1]: must not be negative"),
+        ("streams/0/volume", [[1.0, 2.0]], "streams[0]: stream 's' to 'a': volume: expected shape (3, 2), got (1, 2)"),
+        ("streams/0/volume", ..., "streams[0].volume: is missing"),
+        ("streams/1/volume", [[1.0]], "streams[1].volume: no such field"),
+        ("streams/1/edges/1", [1, 3], "streams[1].edges[1]: expected [upstream entry, downstream entry"),
+        ("streams/1/edges/1/0", -1, "streams[1].edges[1][0]: expected a whole number from 0"),
+        ("streams/1/edges/1/1", 4, "streams[1]: stream 'a' to 'b': targets: outside 0..3"),
+        ("streams/1/edges/1/2", "many", "streams[1].edges[1][2]: expected a number"),
+        ("streams/1/edges/1", [0, 1, 2.0], "streams[1]: stream 'a' to 'b': sources and targets: a pair stands twice"),
+        ("current/a/1", "e9", "current.a[1]: no executor is called 'e9'"),
+        ("current/a", ["e0"], "current.a: expected 2 entries, got 1"),
+        ("current/s", ["e0"] * 3, "current.s: no placeable stage"),
+    ],
+)
+def test_a_mistake_is_named_with_its_path(path: str, value: Any, problem: str) -> None:
+    if problem == "current: stages differ":  # a stage that is left out of current is on no executor
+        assert from_document(changed(path, value)).current["s"].tolist() == [UNPLACED] * 3
+        return
+    with pytest.raises(ScenarioError) as error:
+        from_document(changed(path, value))
+    assert any(one.startswith(problem) for one in error.value.problems), error.value.problems
+    assert isinstance(error.value, ModelError)
+
+
+def test_every_mistake_is_reported_at_once() -> None:
+    wrong = document()
+    wrong["stages"][2]["busy"][1] = wrong["stages"][2]["busy"][3] = -1
+    wrong["stages"][1]["extra"] = 0
+    wrong["cluster"]["executors"][0]["cores"] = "two"
+    del wrong["cluster"]["topology"]["distances"]
+    wrong["streams"][0]["volume"][0][1] = -2
+    wrong["streams"][1]["edges"].append("x")
+    wrong["current"]["a"][0] = 7
+    with pytest.raises(ScenarioError) as error:
+        from_document(wrong)
+    assert {problem.partition(": ")[0] for problem in error.value.problems} == {
+        "cluster.executors[0].cores",
+        "cluster.topology.distances",
+        "stages[1].extra",
+        "stages[2].busy[1]",
+        "stages[2].busy[3]",
+        "streams[0].volume[0][1]",
+        "streams[1].edges[2]",
+        "current.a[0]",
+    }
+
+
+@pytest.mark.parametrize("nothing", [None, [], "x", 3])
+def test_no_document_at_all(nothing: object) -> None:
+    with pytest.raises(ScenarioError, match="document: expected an object"):
+        from_document(nothing)
+
+
+def test_a_scenario_fits_together_or_is_none() -> None:
+    workload = workload_of({"a": [1.0, 1.0]})
+    with pytest.raises(ScenarioError, match=r"name: must not be empty; current: assignments"):
+        Scenario("", cluster_of(2), workload, placement_of(a=[0]))
+
+
+def test_sub_cluster_and_bandwidth_belong_to_the_node() -> None:
+    topology = Topology(np.array([0, 1]), np.array([1.0, 2.0]), np.ones((2, 2)))
+    flat = cluster_of(2)
+    cluster = Cluster(
+        flat.executors, flat.nodes, flat.cores, flat.memory_bytes, flat.speed, flat.available, topology=topology
+    )
+    with pytest.raises(ScenarioError) as error:
+        Scenario("x", cluster, Workload(()), Placement({}))
+    assert error.value.problems == (
+        "cluster: 'e1' has another sub-cluster than 'e0' of its node",
+        "cluster: 'e1' has another bandwidth than 'e0' of its node",
+    )

@@ -1,0 +1,83 @@
+"""Every answer of a server that is no answer is told as a sentence with its cure, and as what the caller can do."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from redis._parsers.base import BaseParser
+
+from rechannel.conf.settings import RedisSettings
+from rechannel.wire.redis.error_messages import Kind, explain
+from rechannel.wire.redis.store import Store, StoreRefusedError
+
+WHERE = "redis://h:6379/9"
+
+
+def answered(text: str) -> Exception:
+    """What redis-py makes of an error that Redis answers."""
+    error = BaseParser.parse_error(text)
+    assert isinstance(error, Exception)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words", "cure"),
+    [
+        ("LOADING Redis is loading the dataset in memory", Kind.AWAY, "is loading its data", "once that is done"),
+        ("READONLY You can't write against a read only replica.", Kind.AWAY, "is a replica", "name the master"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", Kind.AWAY, "is full", "raise maxmemory"),
+        ("MASTERDOWN Link with MASTER is down", Kind.AWAY, "without its master", "see to the master"),
+        ("MISCONF Redis is configured to save RDB snapshots", Kind.AWAY, "cannot save", "its disk"),
+        ("NOREPLICAS Not enough good replicas to write.", Kind.AWAY, "too few replicas", "min-replicas-to-write"),
+        ("BUSY Redis is busy running a script.", Kind.AWAY, "busy with somebody's script", "SCRIPT KILL"),
+        ("CLUSTERDOWN Hash slot not served", Kind.AWAY, "Cluster that is down", "see to its nodes"),
+        ("ERR max number of clients reached", Kind.AWAY, "max number of clients", "check redis.url"),
+        ("MOVED 3999 127.0.0.1:6381", Kind.REFUSED, "127.0.0.1:6381", "name the node"),
+        ("ERR SELECT is not allowed in cluster mode", Kind.REFUSED, "one database", "/0"),
+        ("ERR DB index is out of range", Kind.REFUSED, "no such database", "the number at the end of redis.url"),
+        ("DENIED Redis is running in protected mode because", Kind.REFUSED, "protected mode", "redis.password_file"),
+        ("WRONGTYPE Operation against a key holding the wrong kind", Kind.REFUSED, "under a key of ours", "of its own"),
+        ("ERR unknown command 'GETRANGE'", Kind.REFUSED, "unknown command 'GETRANGE'", "a sentinel or a proxy"),
+        ("NOAUTH Authentication required.", Kind.REFUSED, "refuses us", "redis.password_file"),
+        ("WRONGPASS invalid username-password pair", Kind.REFUSED, "invalid username-password", "redis.username"),
+        ("NOPERM this user has no permissions", Kind.FORBIDDEN, "no permissions", "its ACL"),
+        ("ERR odd", Kind.REFUSED, "answered: odd", ""),
+    ],
+)
+def test_what_redis_says_when_it_says_no(text: str, kind: Kind, words: str, cure: str) -> None:
+    found, sentence = explain(answered(text), WHERE)
+    assert found is kind
+    assert sentence.startswith(f"Redis at {WHERE} ")
+    assert words in sentence
+    assert cure in sentence
+    assert not cure or "; " in sentence, "the doctor parts the cure there"
+
+
+@pytest.mark.parametrize(
+    "error", [redis.InvalidResponse("Protocol Error: b'HTTP/1.1 400 Bad Request'"), ValueError("int(b'abc')")]
+)
+def test_a_server_that_is_not_redis(error: Exception) -> None:
+    sentence = f"{WHERE} answered, but not as a Redis server; check redis.url"
+    assert explain(error, WHERE) == (Kind.REFUSED, sentence)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (redis.ConnectionError("Connection closed by server."), "does it want TLS (rediss://)?"),
+        (redis.ConnectionError("Error 104 while reading: Connection reset by peer"), "does it want TLS"),
+        (redis.TimeoutError("Timeout reading from socket"), "takes connections there and does not answer"),
+    ],
+)
+def test_a_doubt_is_told_only_where_nothing_ever_came_back(error: Exception, words: str) -> None:
+    assert words in explain(error, WHERE, first=True)[1]
+    assert words not in explain(error, WHERE)[1]
+    assert "want TLS" not in explain(error, "rediss://h:1/0", first=True)[1]
+    assert explain(error, WHERE, first=True)[0] is Kind.AWAY
+
+
+def test_a_sentinel_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(RedisSettings(url="redis://h:26379/0"), "default")
+    monkeypatch.setattr(store._redis, "info", lambda *_: {"redis_version": "7.2.4", "redis_mode": "sentinel"})
+    with pytest.raises(StoreRefusedError, match="is a sentinel; write it as sentinel://"):
+        store.check()

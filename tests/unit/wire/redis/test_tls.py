@@ -1,0 +1,77 @@
+"""What a connection is made with: passwords that nothing shows, and TLS failures in words."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from rechannel.conf.settings import RedisSettings, SettingsError, load
+from rechannel.wire.redis import tls
+
+
+def test_a_secret_is_sent_and_not_shown(tmp_path):
+    (tmp_path / "password").write_text("hunter2-hunter2\n")
+    found = tls.options(RedisSettings(password_file=str(tmp_path / "password")))["password"]
+    assert found.encode() == b"hunter2-hunter2"
+    assert found == "hunter2-hunter2"
+    for shown in (repr(found), str(found), f"{found}", "%s" % found, repr({"password": found}), repr((found,))):  # noqa: UP031
+        assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"TLS_CA_FILE": "/ca"}, "redis.tls_ca_file: is set, but redis.url is no rediss://"),
+        ({"URL": "rediss://h", "TLS_KEY_FILE": "/k"}, "set both, or neither"),
+        ({"URL": "rediss://h", "TLS_CERTIFICATE_FILE": "/c"}, "set both, or neither"),
+        ({"URL": "rediss://h?ssl_cert_reqs=none"}, "TLS is set by redis.tls_ca_file"),
+        ({"URL": "rediss://h?ssl_check_hostname="}, "TLS is set by redis.tls_ca_file"),
+        ({"URL": "rediss://joe:hunter2@h"}, "holds a password"),
+        ({"URL": "rediss:/joe:hunter2@h"}, "'…@h' does not fit; write redis://"),
+    ],
+)
+def test_settings_that_cannot_be(environment, words):
+    with pytest.raises(SettingsError) as caught:
+        load(None, {f"RECHANNEL_REDIS__{name}": value for name, value in environment.items()})
+    assert words in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_sentinels_are_asked_by_tls_where_a_ca_is_named():
+    found = load(None, {"RECHANNEL_REDIS__URL": "sentinel://h:1/0?service=m", "RECHANNEL_REDIS__TLS_CA_FILE": "/ca"})
+    with pytest.raises(tls.ChannelError, match=r"redis\.tls_ca_file: /ca cannot be read"):
+        tls.options(found.redis)
+    assert "ssl" not in tls.options(RedisSettings(url="sentinel://h:1/0?service=m"))
+
+
+def error(kind: type[ssl.SSLError] = ssl.SSLError, **known: object) -> Exception:
+    cause = kind(1, "failed")
+    for name, value in known.items():
+        setattr(cause, name, value)
+    outer = RuntimeError("wrapped")
+    outer.__cause__ = cause
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (error(ssl.SSLCertVerificationError, verify_code=10, verify_message="x"), "has expired"),
+        (error(ssl.SSLCertVerificationError, verify_code=9, verify_message="x"), "not valid yet"),
+        (error(ssl.SSLCertVerificationError, verify_code=62, verify_message="x"), "another name"),
+        (error(ssl.SSLCertVerificationError, verify_code=19, verify_message="self-signed"), "(self-signed)"),
+        (error(reason="WRONG_VERSION_NUMBER"), "speaks no TLS"),
+        (error(reason="TLSV13_ALERT_CERTIFICATE_REQUIRED"), "redis.tls_certificate_file and redis.tls_key_file"),
+        (error(reason="TLSV1_ALERT_UNKNOWN_CA"), "who issued our certificate"),
+    ],
+)
+def test_a_failed_handshake_has_a_cure(found, words):
+    assert words in tls.explained(found)
+
+
+def test_other_failures_have_none():
+    assert tls.explained(RuntimeError("away")) == ""
+    assert tls.explained(error(reason="SOMETHING_NEW")) == ""
+    assert tls.doubt(RuntimeError("away")) == ""
+    assert "client certificate" in tls.doubt(error(ssl.SSLEOFError))

@@ -1,0 +1,1 @@
+"""The one door to Redis: store, connection, users, and what its errors mean."""

@@ -1,0 +1,163 @@
+"""What a connection to Redis is made with: the user, its password, and TLS; and what a failed TLS handshake means."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rechannel.conf.redis_url import SENTINEL_SCHEME
+from rechannel.conf.settings import RedisSettings
+
+# OpenSSL's reasons why a handshake failed that will fail again.
+_CURES = {
+    "CERTIFICATE_REQUIRED": "it wants a client certificate: set redis.tls_certificate_file and redis.tls_key_file",
+    "HANDSHAKE_FAILURE": "it refuses the handshake: does it want a client certificate (redis.tls_certificate_file)?",
+    "UNKNOWN_CA": "it does not know who issued our certificate: see redis.tls_certificate_file, and the server's CA",
+    "BAD_CERTIFICATE": "it refuses our certificate: see redis.tls_certificate_file",
+    "CERTIFICATE_EXPIRED": "our certificate has expired: renew redis.tls_certificate_file",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
+    "RECORD_LAYER_FAILURE": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
+    "PACKET_LENGTH_TOO_LONG": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
+    "PROTOCOL_VERSION": "it speaks no TLS of version 1.2 or newer",
+    "UNSUPPORTED_PROTOCOL": "it speaks no TLS of version 1.2 or newer",
+}
+_NOT_YET_VALID, _EXPIRED, _NAME, _ADDRESS = 9, 10, 62, 64  # X509_V_ERR_*
+
+
+class ChannelError(ValueError):
+    """A file that the connection needs is missing, unreadable, or not what it should be; names it and the cure."""
+
+
+class Secret(str):
+    """Text that no log, error or `repr` shows; where it is sent it is plain text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'…'"
+
+    __str__ = __repr__
+
+    def __format__(self, _how: str) -> str:
+        return repr(self)
+
+
+def options(settings: RedisSettings) -> dict[str, Any]:
+    """Return what redis-py is to be given beside the address. Raises ChannelError for files that cannot be used."""
+    password = password_of(settings.password_file, "redis.password_file")
+    return {"username": settings.username or None, "password": password, **tls(settings)}
+
+
+def check_private(path: str | os.PathLike[str], field: str) -> None:
+    """Raise ChannelError where others may read a private key. Its group may, if it is root's."""
+    found = Path(path).stat()
+    allowed = 0o640 if found.st_uid == 0 else 0o600
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077 & ~allowed:
+        raise ChannelError(f"{field}: {path} can be read by others (mode {mode:o}); `chmod {allowed:o} {path}`")
+
+
+def explained(error: BaseException) -> str:
+    """Say what a TLS handshake failed of, and the cure; "" where it was none, or one that may go by itself."""
+    cause = _ssl_error(error)
+    if cause is None:
+        return ""
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        if cause.verify_code == _EXPIRED:
+            return "its certificate has expired: renew it on the server, and see to this machine's clock"
+        if cause.verify_code == _NOT_YET_VALID:
+            return "its certificate is not valid yet: see to this machine's clock"
+        if cause.verify_code in (_NAME, _ADDRESS):
+            return (
+                f"its certificate is for another name ({cause.verify_message}): write a name of the certificate into "
+                "redis.url, or have it issued for this one"
+            )
+        return (
+            f"its certificate is not trusted ({cause.verify_message}): redis.tls_ca_file must hold the certificate of "
+            "the CA that issued it"
+        )
+    reason = str(getattr(cause, "reason", "") or "")
+    for mark, cure in _CURES.items():
+        if mark in reason:
+            return cure
+    return ""
+
+
+def doubt(error: BaseException) -> str:
+    """Say what may be wrong with TLS where a connection failed in a way that may also go by itself; "" elsewhere."""
+    if isinstance(_ssl_error(error), ssl.SSLEOFError):
+        return "; it ended the TLS connection: does it want a client certificate (redis.tls_certificate_file)?"
+    if any("handshake operation timed out" in str(cause) for cause in _causes(error)):
+        return "; it does not answer the TLS handshake: does it speak TLS at this port?"
+    return ""
+
+
+def _ssl_error(error: BaseException) -> ssl.SSLError | None:
+    return next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(8):  # redis-py wraps what it got
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def password_of(path: str, field: str) -> Secret | None:
+    """Return the password of a file, None without one. Raises ChannelError, which names the field."""
+    if not path:
+        return None
+    try:
+        return Secret(Path(path).read_text(encoding="utf-8").strip())
+    except UnicodeDecodeError:
+        raise ChannelError(f"{field}: {path} is not a text file") from None
+    except OSError as error:
+        raise ChannelError(f"{field}: {path} cannot be read ({error.strerror})") from error
+
+
+def tls(settings: RedisSettings) -> dict[str, Any]:
+    """Return the part of `options` that is TLS: empty where it is not spoken. Raises ChannelError."""
+    sentinels = settings.url.startswith(SENTINEL_SCHEME)
+    if not (settings.url.startswith("rediss://") or (sentinels and settings.tls_ca_file)):
+        return {}
+    context = ssl.create_default_context()
+    authority, certificate, key = settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file
+    if authority:
+        _readable(authority, "redis.tls_ca_file")
+        try:
+            context.load_verify_locations(cafile=authority)
+        except (ssl.SSLError, ValueError):
+            raise ChannelError(f"redis.tls_ca_file: {authority} holds no certificate in PEM") from None
+    if certificate:
+        _readable(certificate, "redis.tls_certificate_file")
+        _readable(key, "redis.tls_key_file")
+        check_private(key, "redis.tls_key_file")
+        try:
+            context.load_cert_chain(certificate, key, password=lambda: "")
+        except (ssl.SSLError, ValueError):
+            raise ChannelError(
+                f"redis.tls_certificate_file: {certificate} and redis.tls_key_file: {key} are no certificate and its "
+                "key in PEM, without a pass phrase"
+            ) from None
+    return {
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,  # not the default of older clients
+        "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+        "ssl_ca_certs": authority or None,
+        "ssl_certfile": certificate or None,
+        "ssl_keyfile": key or None,
+        **({"ssl": True} if sentinels else {}),
+    }
+
+
+def _readable(path: str, field: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            return
+    except OSError as error:
+        raise ChannelError(f"{field}: {path} cannot be read ({error.strerror})") from error
