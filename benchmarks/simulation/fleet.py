@@ -25,6 +25,7 @@ import redis
 from benchmarks.monitors import fleet as agents
 from rechannel.conf.settings import Settings, load
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import (
     MAX_MESSAGE_BYTES,
     AgentWindow,
@@ -41,7 +42,7 @@ from rechannel.wire.messages import (
     encode,
 )
 from rechannel.wire.redis.capacity import batch_room
-from rechannel.wire.redis.store import Author, Store
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer

@@ -180,7 +180,7 @@ def plan(words: Words, environ: Mapping[str, str]) -> Submission:
     import rechannel
 
     root = Path(rechannel.__file__).parent
-    runner = root / "migration" / "link" / "runner.py"
+    runner = root / "migration" / "link" / "submit_main.py"
     script = Path(words.script).resolve()  # as spark-submit itself names a script to Python
     options = words.options
     if not conf.get("spark.app.name"):

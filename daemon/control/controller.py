@@ -5,9 +5,8 @@ StoreError (nothing is decided on stale data; the next cycle tries again) and ar
 What it writes goes through `Lead.store`, so that nothing is written once another leads.
 
 Plans and models are made without the lock, in threads of their own (`rechannel.daemon.jobs.planning`): meanwhile the
-lease
-is renewed, requests are answered and migrations go on. A plan counts only if the lead was never lost and nothing was
-ordered meanwhile that it does not know of.
+lease is renewed, requests are answered and migrations go on. A plan counts only if the lead was never lost and nothing
+was ordered meanwhile that it does not know of.
 
 One migration at a time per application. It decides by time, on request, when an application's executors changed and
 stayed so for a while, as long as a drained node holds state, and when a migration made things worse.
@@ -46,8 +45,9 @@ from rechannel.daemon.model.snapshot import NotReady
 from rechannel.daemon.view.controller_snapshot import Seen, look
 from rechannel.daemon.view.counters import Counts
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
-from rechannel.wire.redis.store import Author, Store, StoreError
+from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import Signer
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application

@@ -23,8 +23,9 @@ from rechannel.daemon.control.migration_progress import Migration, in_flight
 from rechannel.daemon.decide.policy_settings import DRAIN, SAVED_PLAN
 from rechannel.wire import keys
 from rechannel.wire.display_names import count
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, MessageError, body_of
-from rechannel.wire.redis.store import Author, Store, StoreError
+from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import SignatureError, Signer
 
 _AFTER_ROLLBACK = 4  # times the usual rest, for each in a row: the same figures would lead to the same mistake

@@ -21,8 +21,9 @@ from rechannel.daemon.decide.policy_settings import DRAIN
 from rechannel.daemon.model.collector import Facts
 from rechannel.migration.plan.cost import Outcome, Rates, learned
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
-from rechannel.wire.redis.store import Author, Store
+from rechannel.wire.redis.store import Store
 
 _LINES_A_MOVE = 8  # of the journal, at most, as a rule
 _LEARNED_FROM = 86_400.0  # seconds that a measured load counts

@@ -31,10 +31,11 @@ from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
 from rechannel.wire.display_names import count
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.exit_codes import NOBODY_REPORTS, Exit
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.messages import Decision, Envelope, PendingPlan, Refusal, Reply, Request
-from rechannel.wire.redis.store import Author, Lease, Store, StoreError
+from rechannel.wire.redis.store import Lease, Store, StoreError
 
 _PLANS = frozenset({"plan", "rebalance", "apply", "rollback"})  # verbs that may need a plan
 _REMEMBERED = 1000

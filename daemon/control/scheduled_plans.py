@@ -17,8 +17,9 @@ from rechannel.conf.settings import RescheduleSettings
 from rechannel.daemon.control.time_windows import Calendar, Span, clock_time
 from rechannel.wire import keys
 from rechannel.wire.display_names import count
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import Decision, PendingPlan, PendingPlans, Refusal
-from rechannel.wire.redis.store import Author, Store, StoreError
+from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import Signer
 
 PENDING = "pending"  # the trigger of decisions on plans that waited

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import structlog
 
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.keys import KeyNameError
 from rechannel.wire.messages import Drain, Envelope, LinkReport, MessageError, StandingOrders, decode
-from rechannel.wire.redis.store import Author, Store
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 _UNKNOWN = (

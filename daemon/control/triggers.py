@@ -35,8 +35,9 @@ from rechannel.daemon.decide.requested_placement import SavedPlan, from_plan, re
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.display_names import count, query_name
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import BatchReport, Decision, LinkReport, PendingPlan, Refusal
-from rechannel.wire.redis.store import Author, Store
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 _RETRY_EVERY = 10.0  # seconds between two decisions on the same drain

@@ -40,6 +40,7 @@ from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.hooks import StartHook
 from rechannel.monitors.spark import events, task_table
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import (
     Drain,
     Envelope,
@@ -50,7 +51,6 @@ from rechannel.wire.messages import (
     StandingOrders,
     encode,
 )
-from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")

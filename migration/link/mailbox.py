@@ -20,6 +20,7 @@ import structlog
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import (
     AgentEvidence,
     BatchReport,
@@ -34,7 +35,7 @@ from rechannel.wire.messages import (
     StandingOrders,
 )
 from rechannel.wire.redis.capacity import batch_room
-from rechannel.wire.redis.store import Author, Store, StoreError, StoreTooLargeError
+from rechannel.wire.redis.store import Store, StoreError, StoreTooLargeError
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")

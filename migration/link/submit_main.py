@@ -1,6 +1,6 @@
 """What `rechannel submit` gives to spark-submit as the main file: runs a PySpark script and attaches its sessions.
 
-``python runner.py SCRIPT [ARGUMENTS]`` runs the script as Python itself would: its own ``sys.argv``, ``__main__``,
+``python submit_main.py SCRIPT [ARGUMENTS]`` runs the script as Python itself would: its own ``sys.argv``, ``__main__``,
 ``sys.path[0]``, exit code and tracebacks; its threads and exit handlers find all that as the script left it. Every
 session that is created, by a late thread too, is given to `rechannel.attach` before the script has it. All sessions of
 one application share one link; it ends itself when Python does, after the script's threads.
@@ -111,7 +111,7 @@ def run(script: str, arguments: list[str]) -> None:
 def main() -> None:
     """Run what the command line names."""
     if len(sys.argv) < 2:
-        print("rechannel: usage: runner.py SCRIPT [ARGUMENTS]", file=sys.stderr)
+        print("rechannel: usage: submit_main.py SCRIPT [ARGUMENTS]", file=sys.stderr)
         sys.exit(_USAGE)
     attacher = Attacher(strict=bool(os.environ.get(STRICT)))
     try:

@@ -34,9 +34,10 @@ from rechannel.monitors.node.processes import (
 )
 from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, Reading, SystemClock, Windower
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule, Keys
 from rechannel.wire.messages import AgentEvidence, AgentWindow, ClosedStore, Envelope, ExecutorUsage, StreamRow
-from rechannel.wire.redis.store import Author, Store, StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
 from rechannel.wire.systemd import Notifier
 
 WINDOW_SIZES = MOST_PARTITIONS  # numbers in the stream rows of one window; as JSON well below the largest message

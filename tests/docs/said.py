@@ -85,7 +85,7 @@ def skipped() -> set[str]:
     """Return what agents count as not measured; names of executors left out."""
     found: set[str] = set()
     for path, node in _nodes():
-        if path.parent.name != "monitors":
+        if path.parent.parent.name != "monitors":
             continue
         keys: list[ast.expr | None] = []
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):

@@ -29,8 +29,9 @@ from rechannel.daemon.cli import history
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
-from rechannel.wire.redis.store import Author, Store, StoreDeposedError, StoreRefusedError
+from rechannel.wire.redis.store import Store, StoreDeposedError, StoreRefusedError
 from rechannel.wire.signing import Verifier
 from testbed.redis_server import RedisServer
 

@@ -17,8 +17,9 @@ from rechannel.conf.settings import load
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.keys import Role
-from rechannel.wire.redis.store import Author, Store
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.redis_server import RedisServer
 

@@ -28,11 +28,12 @@ from rechannel.daemon.decide import pipeline
 from rechannel.daemon.service import signer_of
 from rechannel.migration.link.mailbox import Courier
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.exit_codes import Exit
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import AgentWindow, ControllerState, Decision, Envelope, MessageError, Request, decode
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Author, Store, StoreDeposedError, StoreError, StoreUnavailableError
+from rechannel.wire.redis.store import Store, StoreDeposedError, StoreError, StoreUnavailableError
 from rechannel.wire.signing import Verifier, make_keys
 from testbed.processes import ManagedProcess, ProcessDiedError, ProcessGroup
 from testbed.redis_server import RedisServer

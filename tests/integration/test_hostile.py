@@ -30,6 +30,7 @@ from rechannel.conf.settings import Settings, load
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.mailbox import Courier
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.exit_codes import Exit
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import (
@@ -42,7 +43,7 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
-from rechannel.wire.redis.store import Author, Store
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, Verifier, make_keys
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer

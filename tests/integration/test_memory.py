@@ -13,9 +13,10 @@ from unit.daemon import fakes
 from rechannel.conf.settings import RedisSettings
 from rechannel.migration.link.mailbox import Courier
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import AgentEvidence, ClosedStore, Envelope, Reply, encode
-from rechannel.wire.redis.store import Author, Store, StoreTooLargeError
+from rechannel.wire.redis.store import Store, StoreTooLargeError
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 

@@ -27,9 +27,10 @@ from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Courier
 from rechannel.monitors.node.agent import Pusher, open_store
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.keys import KeyRule, Keys, Role
 from rechannel.wire.messages import DesiredPlacement, Request, StandingOrders
-from rechannel.wire.redis.store import Author, Store, StoreForbiddenError, StoreRefusedError
+from rechannel.wire.redis.store import Store, StoreForbiddenError, StoreRefusedError
 from rechannel.wire.signing import Signer, Verifier, make_keys
 from testbed.redis_server import RedisServer
 

@@ -23,7 +23,8 @@ from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Courier
 from rechannel.monitors.node.agent import Pusher, open_store
-from rechannel.wire.redis.store import Author, Store, StoreError
+from rechannel.wire.envelope_factory import Author
+from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import KeyFileError, Signer, Verifier
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer

@@ -13,8 +13,9 @@ import redis
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import AgentEvidence
-from rechannel.wire.redis.store import Author, Store, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store, StoreRefusedError, StoreUnavailableError
 from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(60)]

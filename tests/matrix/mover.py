@@ -20,8 +20,9 @@ from matrix.app import checkpoint
 from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
 from rechannel.migration.moves import UNSETTLED, MoveState
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
-from rechannel.wire.redis.store import Author, Store
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 OPEN = {*UNSETTLED, MoveState.RELEASED_IDLE}  # what is released while its query is idle lands with the next file

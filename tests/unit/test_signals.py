@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent / "migration" / "test_runner.py"
+TESTS = Path(__file__).parent / "migration" / "link" / "test_submit_main.py"
 
 
 @pytest.mark.root

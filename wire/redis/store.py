@@ -16,7 +16,6 @@ import redis.exceptions
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys as key_rules
-from rechannel.wire.envelope_factory import Author as Author
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
 from rechannel.wire.messages import Envelope, MessageError, decode, encode
 from rechannel.wire.redis import acl, error_messages, lua_scripts, tls

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.keys import KeyRule, Keys
 from rechannel.wire.messages import (
     AgentWindow,
@@ -38,7 +39,7 @@ from rechannel.wire.messages import (
     encode,
 )
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Author, Lease, Page, StoreDeposedError, StoreUnavailableError, Waiting
+from rechannel.wire.redis.store import Lease, Page, StoreDeposedError, StoreUnavailableError, Waiting
 from rechannel.wire.redis.trimming import Trimming
 from rechannel.wire.signing import Signer, Verifier
 

@@ -22,6 +22,7 @@ from rechannel.daemon.control.migration_progress import Migration
 from rechannel.migration.link.driver_state import Limits, Observed
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import Move
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import (
     ClosedStore,
     DesiredMove,
@@ -31,7 +32,6 @@ from rechannel.wire.messages import (
     MessageError,
     MoveTransition,
 )
-from rechannel.wire.redis.store import Author
 
 Unit = tuple[str, int, int]  # query, stage, partition
 

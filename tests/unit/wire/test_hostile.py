@@ -37,6 +37,7 @@ from rechannel.migration.link.mailbox import Courier
 from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
 from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import (
     AgentEvidence,
@@ -65,7 +66,6 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
-from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import Signer
 from unit.daemon import fakes
 from unit.daemon.fakes import APP, CONFIG, NOW, QUERY, SIGNER, VERIFIER, FakeClock, FakeStore, World, controller

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.wire import messages
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import (
     AgentWindow,
     DesiredMove,
@@ -21,7 +22,6 @@ from rechannel.wire.messages import (
     decode,
     encode,
 )
-from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys
 
 WINDOW = AgentWindow(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import DesiredPlacement, Envelope
-from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys, public_keys
 
 

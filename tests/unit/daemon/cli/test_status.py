@@ -19,7 +19,7 @@ from rechannel.wire import keys
 from rechannel.wire.exit_codes import OBSERVE_MODE
 from rechannel.wire.messages import ControllerState, MoveView
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, query, settings
-from unit.daemon.test_publisher import Shown
+from unit.daemon.view.test_publisher import Shown
 
 UUID = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"
 

@@ -94,7 +94,7 @@ def test_the_runner_is_the_main_file_and_the_script_keeps_its_name(spark, script
     runner = Path(made.command[-4])
     assert made.command[0] == str(spark / "bin" / "spark-submit")
     assert made.command[1:5] == ("--master", "spark://x:7077", "--name", "count words.py")
-    assert (runner.name, runner.is_file()) == ("runner.py", True)
+    assert (runner.name, runner.is_file()) == ("submit_main.py", True)
     assert made.command[-3:] == (script, "one", "two words")
     assert made.warnings == ()
 
@@ -244,7 +244,7 @@ def test_a_dry_run_prints_a_line_for_the_shell_and_starts_nothing(spark, script,
     done = CliRunner().invoke(main, ["submit", "--executor-cores", "2", "--dry-run", script, "--json", "-h"])
     assert done.exit_code == 0, done.output
     assert f"{spark}/bin/spark-submit --executor-cores 2 --name 'count words.py'" in done.output
-    assert done.output.rstrip().endswith("runner.py '" + script + "' --json -h")
+    assert done.output.rstrip().endswith("submit_main.py '" + script + "' --json -h")
 
 
 def test_this_process_becomes_spark_submit(spark, script, tmp_path, monkeypatch):

@@ -18,9 +18,9 @@ from rechannel.daemon.control import audit, requests
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.exit_codes import Exit
 from rechannel.wire.messages import Reply, Request
-from rechannel.wire.redis.store import Author
 from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, reply, request
 
 

@@ -12,13 +12,14 @@ from rechannel.conf.settings import GateSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import (
     Decision,
     DesiredPlacement,
     MessageError,
     MoveView,
 )
-from rechannel.wire.redis.store import Author, StoreUnavailableError
+from rechannel.wire.redis.store import StoreUnavailableError
 from rechannel.wire.signing import SignatureError, Signer
 from unit.daemon.fakes import (
     APP,

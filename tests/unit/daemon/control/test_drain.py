@@ -13,10 +13,12 @@ from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.standing_orders import left_on
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.exit_codes import Exit
 from rechannel.wire.messages import Drain, Envelope, MoveView, StandingOrders, encode
-from rechannel.wire.redis.store import Author, StoreUnavailableError
+from rechannel.wire.redis.store import StoreUnavailableError
 from rechannel.wire.signing import Signer
+from unit.daemon.control.test_outcomes import land
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -37,7 +39,6 @@ from unit.daemon.fakes import (
     wanted,
     window,
 )
-from unit.daemon.test_aftermath import land
 
 NODE = "127.0.0.5"  # holds partitions 10 and 11
 

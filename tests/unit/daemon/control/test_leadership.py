@@ -15,8 +15,9 @@ from rechannel.conf import lease_timing
 from rechannel.conf.settings import ControllerSettings, RedisSettings, Settings
 from rechannel.daemon.control.leadership import Lead, Turn
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import ControllerState
-from rechannel.wire.redis.store import Author, Lease, StoreDeposedError, StoreUnavailableError
+from rechannel.wire.redis.store import Lease, StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import FakeClock, FakeFenced, FakeStore
 from unit.daemon.virtual_time import VirtualTime
 

@@ -10,8 +10,8 @@ import pytest
 
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.memory import FORGOTTEN_AFTER, Memory
+from unit.daemon.control.test_outcomes import land, outcomes
 from unit.daemon.fakes import FakeClock, FakeStore, World, controller, decisions, request
-from unit.daemon.test_aftermath import land, outcomes
 
 AT_ONCE = 20
 _SKIPPED = (type, types.ModuleType, types.CodeType, FakeStore, FakeClock)

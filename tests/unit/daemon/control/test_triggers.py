@@ -13,10 +13,11 @@ from rechannel.daemon.decide.requested_placement import to_save
 from rechannel.daemon.model import forecast
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.exit_codes import Exit
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, PendingPlans
-from rechannel.wire.redis.store import Author, StoreUnavailableError
+from rechannel.wire.redis.store import StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
     CONFIG,

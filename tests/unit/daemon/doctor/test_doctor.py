@@ -26,11 +26,11 @@ from rechannel.daemon.doctor.node import CATALOG, NEEDED, Found, Machine, Rights
 from rechannel.daemon.view.last_leader import leading
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.exit_codes import Exit
 from rechannel.wire.keys import Role
 from rechannel.wire.messages import ControllerState, Envelope, LinkReport
 from rechannel.wire.redis import capacity
-from rechannel.wire.redis.store import Author
 from rechannel.wire.signing import make_keys
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window
 

@@ -13,8 +13,8 @@ from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.jobs.planning import Aside, Mutex, Planning
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import Decision, Request
-from rechannel.wire.redis.store import Author
 from unit.daemon.fakes import (
     APP,
     CONFIG,

@@ -14,8 +14,9 @@ from rechannel.daemon.view.counters import Counted
 from rechannel.daemon.view.model import VIEW_EVERY, Board, ControllerView, Role
 from rechannel.daemon.view.publisher import Publisher
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
-from rechannel.wire.redis.store import Author, StoreUnavailableError
+from rechannel.wire.redis.store import StoreUnavailableError
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, go_on, query, reply, request
 
 

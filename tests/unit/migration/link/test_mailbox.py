@@ -17,6 +17,7 @@ from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.link import mailbox
 from rechannel.migration.link.mailbox import Courier
 from rechannel.wire import keys
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import (
     AgentEvidence,
     BatchReport,
@@ -26,7 +27,7 @@ from rechannel.wire.messages import (
     MoveTransition,
     StageRun,
 )
-from rechannel.wire.redis.store import Author, StoreTooLargeError, StoreUnavailableError
+from rechannel.wire.redis.store import StoreTooLargeError, StoreUnavailableError
 from unit.daemon import fakes
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, settings
 

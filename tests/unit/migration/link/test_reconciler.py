@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rechannel.migration.link.driver_state import Limits, Observed
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move, MoveState, Reason
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, MessageError, MoveTransition
-from rechannel.wire.redis.store import Author
 
 LIMITS = Limits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
 STORES = {(0, "default")}

@@ -16,7 +16,7 @@ from rechannel.daemon.cli import submit
 from rechannel.migration.link import submit_main
 from rechannel.migration.link.submit_main import Attacher
 
-RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "runner.py"
+RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "submit_main.py"
 
 
 def run(script: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ import rechannel
 from rechannel.migration.link import submit_main
 from rechannel.migration.link.submit_main import Attacher
 
-RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "runner.py"
+RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "submit_main.py"
 
 
 class Session:

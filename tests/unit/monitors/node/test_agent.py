@@ -22,9 +22,10 @@ from rechannel.monitors.node.agent import (
     run_agent,
 )
 from rechannel.monitors.node.processes import MachineUsage
+from rechannel.wire.envelope_factory import Author
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyNameError, KeyRule
 from rechannel.wire.messages import MAX_MESSAGE_BYTES, AgentEvidence, AgentWindow, Envelope, StreamRow, encode
-from rechannel.wire.redis.store import Author, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import StoreRefusedError, StoreUnavailableError
 from unit.monitors.fakes import DAEMON, START, FakeClock, FakeProcess, FakeTable, backend
 
 NODE = "127.0.0.2"

@@ -32,8 +32,8 @@ from rechannel.policies.published.round_robin import (
     container_resources,
     round_robin,
 )
+from unit.policies.published.test_lf import check_entry, unplaced
 from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
-from unit.policies.test_published_lf import check_entry, unplaced
 
 INSTANCE = np.array([512.0, 500.0, 2.0])
 TWO_BY_FOUR = workload_of({"A": [1.0] * 4, "B": [1.0] * 4})
