@@ -27,7 +27,7 @@ _SECTIONS = frozenset(item.name for item in dataclasses.fields(Settings))
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadResult:
     """What was read. ``settings`` holds defaults where there are ``mistakes``, and is then good for looking only.
 
     ``origins``: field, as in ``gate.min_gain`` -> the file or the variable that set it; fields left out are defaults.
@@ -70,7 +70,7 @@ class Loaded:
         return any(mistake.partition(":")[0] in names for mistake in self.mistakes)
 
 
-def read(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Loaded:
+def read(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> LoadResult:
     """Do as `rechannel.conf.settings.load`, but return the mistakes, and where each value comes from."""
     environ = os.environ if environ is None else environ
     file = config_file.find(path, environ)
@@ -91,7 +91,7 @@ def read(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] 
             sections[name] = build(section_class(name), name, given, mistakes)
     mistakes += [f"[{name}]: no such section; {known_are(name, known)}" for name in values]
     settings = Settings(**sections)
-    found = Loaded(settings, origins, tuple(mistakes), file)
+    found = LoadResult(settings, origins, tuple(mistakes), file)
     # A field with a mistake stands at its default, which says nothing about how it fits the others.
     more = [mistake for names, mistake in validation.mistakes(settings) if not found.wrong(*names)]
     return dataclasses.replace(found, mistakes=(*mistakes, *more))

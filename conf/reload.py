@@ -61,7 +61,7 @@ def merged(old: Settings, new: Settings) -> Settings:
 
 
 @dataclass(frozen=True)
-class Reread:
+class ReloadSignal:
     """How a daemon is told to read its configuration again (``asked``, by SIGHUP), and how it does.
 
     ``again`` raises SettingsError with the mistakes.
@@ -94,7 +94,7 @@ class Reloader:
     def __init__(
         self,
         given: Settings,
-        reread: Reread | None,
+        reread: ReloadSignal | None,
         concerns: frozenset[str],
         log: Log,
         examine: Callable[[Settings], list[str]] = lambda _: [],

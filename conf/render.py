@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from rechannel.conf.loader import DEFAULT, Loaded
+from rechannel.conf.loader import DEFAULT, LoadResult
 from rechannel.conf.parser import POLICIES
 from rechannel.conf.settings import Settings, section_class
 
@@ -17,7 +17,7 @@ _HEAD = """\
 """
 
 
-def document(loaded: Loaded) -> dict[str, Any]:
+def document(loaded: LoadResult) -> dict[str, Any]:
     """Return the settings, and for each field its origin, as plain values."""
     settings = dataclasses.asdict(loaded.settings)
     origins = {name: loaded.origins.get(name, DEFAULT) for name in fields()}
@@ -26,7 +26,7 @@ def document(loaded: Loaded) -> dict[str, Any]:
     return {"file": str(loaded.path) if loaded.path else None, "settings": settings, "origins": origins}
 
 
-def toml(loaded: Loaded) -> str:
+def toml(loaded: LoadResult) -> str:
     """Return the settings as a TOML file that gives the same ones again."""
     lines = [_HEAD.rstrip()]
     for section in dataclasses.fields(Settings):
@@ -86,11 +86,11 @@ def _rule(item: dataclasses.Field[Any]) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _line(name: str, value: str, loaded: Loaded, field: str) -> str:
+def _line(name: str, value: str, loaded: LoadResult, field: str) -> str:
     return f"{name} = {value}  # {loaded.origins.get(field, DEFAULT)}".replace("\n", " ")
 
 
-def _policies(loaded: Loaded) -> list[str]:
+def _policies(loaded: LoadResult) -> list[str]:
     lines = []
     for policy, given in loaded.settings.policies.items():
         table = policy if policy.replace("-", "").replace("_", "").isalnum() and policy.isascii() else literal(policy)

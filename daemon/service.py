@@ -20,8 +20,8 @@ from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
-from rechannel.daemon.jobs.planning import Aside, Planning
-from rechannel.daemon.jobs.watchdog import Heartbeat
+from rechannel.daemon.jobs.planning import Aside, PlanningClock
+from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.controller_snapshot import role_of
 from rechannel.daemon.view.model import VIEW_EVERY, Role
 from rechannel.wire.redis.store import Store, StoreError, StoreUnavailableError
@@ -29,12 +29,12 @@ from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.systemd import Notifier
 
 if TYPE_CHECKING:
-    from rechannel.daemon.view.frontend import Front
+    from rechannel.daemon.view.frontend import HttpFrontend
 
 _STEP = 1.0  # seconds; less is the clock's own drift, and a job that is late by as much does no harm
 
 
-class ClockSteps:
+class ClockJumpDetector:
     """Notices that somebody set the clock: it no longer agrees with a steady one. Both in seconds."""
 
     def __init__(self, clock: Callable[[], float], steady: Callable[[], float]) -> None:
@@ -75,7 +75,7 @@ def run_controller(
     stop: threading.Event,
     clock: Callable[[], float] = time.time,
     *,
-    reread: reload.Reread | None = None,
+    reread: reload.ReloadSignal | None = None,
 ) -> None:
     """Run the controller until ``stop`` is set; with ``reread``, take other settings over when asked to.
 
@@ -87,8 +87,8 @@ def run_controller(
     signer = signer_of(settings)
     store = Store(settings.redis, settings.cluster.name)
     log = structlog.get_logger("rechannel.controller")
-    planning = Planning()
-    heart = Heartbeat(Notifier.from_environment(), settings, planning=planning)
+    planning = PlanningClock()
+    heart = Watchdog(Notifier.from_environment(), settings, planning=planning)
     heart.begin()
     reread = reread and replace(reread, again=heart.notifier.reloads(reread.again))
     notes = security.key_notes(settings)
@@ -131,7 +131,7 @@ def run_controller(
     if front is not None:
         front.start()
     scheduler.start()
-    steps = ClockSteps(clock, time.monotonic)
+    steps = ClockJumpDetector(clock, time.monotonic)
     reloader = reload.Reloader(settings, reread, reload.CONTROLLER, log, policy_settings.mistakes)
     try:
         while not stop.wait(often):
@@ -172,10 +172,10 @@ def _seconds(job: str, settings: Settings) -> float:
     return settings.reschedule.timeout if job == "decide" else settings.controller.observe
 
 
-def _front(controller: Controller, store: Store, settings: Settings, clock: Callable[[], float]) -> Front:
-    from rechannel.daemon.view.frontend import Front  # only who shows something needs what serves it
+def _front(controller: Controller, store: Store, settings: Settings, clock: Callable[[], float]) -> HttpFrontend:
+    from rechannel.daemon.view.frontend import HttpFrontend  # only who shows something needs what serves it
 
-    return Front(controller, store, settings, clock)
+    return HttpFrontend(controller, store, settings, clock)
 
 
 def signer_of(settings: Settings) -> Signer:

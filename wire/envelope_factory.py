@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rechannel.wire.messages import SCHEMA, AnyBody, Envelope
 
 
-class Author:
+class EnvelopeFactory:
     """Makes envelopes for one sender; sequence numbers rise by one."""
 
     def __init__(self, cluster: str, sender: str, clock: Callable[[], float] = time.time) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What a command's end means."""
 
     DONE = 0
@@ -33,15 +33,15 @@ class Exit(IntEnum):
 
 
 EXIT_WORDS = {
-    Exit.DONE: "done",
-    Exit.REFUSED: "the request is wrong, or a law refuses it",
-    Exit.USAGE: "wrong usage",
-    Exit.NOTHING: "nothing to do, or the gate or the cool-down says no",
-    Exit.NOT_READY: "not ready: the figures a decision needs are not there yet; of doctor: something failed",
-    Exit.REDIS: "Redis cannot be reached, or refuses",
-    Exit.NO_ANSWER: "no controller answered",
-    Exit.CONFIGURATION: "the configuration is wrong",
-    Exit.UNCLEAR: "a controller took the order up and lost the lead; history says how far it came",
+    ExitCode.DONE: "done",
+    ExitCode.REFUSED: "the request is wrong, or a law refuses it",
+    ExitCode.USAGE: "wrong usage",
+    ExitCode.NOTHING: "nothing to do, or the gate or the cool-down says no",
+    ExitCode.NOT_READY: "not ready: the figures a decision needs are not there yet; of doctor: something failed",
+    ExitCode.REDIS: "Redis cannot be reached, or refuses",
+    ExitCode.NO_ANSWER: "no controller answered",
+    ExitCode.CONFIGURATION: "the configuration is wrong",
+    ExitCode.UNCLEAR: "a controller took the order up and lost the lead; history says how far it came",
 }
 
 
@@ -55,7 +55,7 @@ NOBODY_REPORTS = (
 class CommandError(Exception):
     """A command ends without doing what was asked: the sentence for people, and the exit code."""
 
-    def __init__(self, code: Exit, sentence: str) -> None:
+    def __init__(self, code: ExitCode, sentence: str) -> None:
         super().__init__(sentence)
         self.code = code
         self.sentence = sentence

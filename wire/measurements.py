@@ -19,9 +19,9 @@ __all__ = [
 
 # What a message may hold in figures. A float holds every such whole number, and sums and products of a few of them stay
 # finite; every moment is a date. What is beyond that was not measured by anybody, and is refused with its message.
-Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
-Number: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
-Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]  # seconds since 1970 (UTC)
+Int53: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+BoundedFloat: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
+Timestamp: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]  # seconds since 1970 (UTC)
 
 
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=False, kw_only=True):
@@ -34,16 +34,18 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
     application: str
     executor: str
     host: str
-    pid: Whole
-    started: Moment
-    cores: Whole
-    jvm_cpu: Number  # CPU seconds in the window
-    python_cpu: Number  # CPU seconds of its Python workers in the window
-    jvm_rss: Whole
-    python_rss: Whole
-    python_workers: Whole
-    samples: Whole
-    steps: list[tuple[Moment, Number, Number]] = []  # end of each sample's part of the window, JVM and Python CPU in it
+    pid: Int53
+    started: Timestamp
+    cores: Int53
+    jvm_cpu: BoundedFloat  # CPU seconds in the window
+    python_cpu: BoundedFloat  # CPU seconds of its Python workers in the window
+    jvm_rss: Int53
+    python_rss: Int53
+    python_workers: Int53
+    samples: Int53
+    steps: list[
+        tuple[Timestamp, BoundedFloat, BoundedFloat]
+    ] = []  # end of each sample's part of the window, JVM and Python CPU in it
 
 
 # Rows come by the hundred thousand and hold nothing that could hold them: `gc=False` keeps the collector off them.
@@ -52,25 +54,25 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     application: str
     executor: str
-    shuffle: Whole
-    map_task: Whole
-    sizes: list[Whole]
+    shuffle: Int53
+    map_task: Int53
+    sizes: list[Int53]
 
 
 class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
     """One window of one node. ``complete`` is the share of the wanted samples that were taken."""
 
     node: str
-    start: Moment
-    end: Moment
-    complete: Number
-    cores: Whole
-    node_cpu: Number  # CPU seconds of the whole node in the window
-    memory_total: Whole
-    memory_used: Whole
+    start: Timestamp
+    end: Timestamp
+    complete: BoundedFloat
+    cores: Int53
+    node_cpu: BoundedFloat  # CPU seconds of the whole node in the window
+    memory_total: Int53
+    memory_used: Int53
     executors: list[ExecutorUsage]
     streams: list[StreamRow]
-    skipped: dict[str, Whole] = {}  # what was not measured and why: reason -> count
+    skipped: dict[str, Int53] = {}  # what was not measured and why: reason -> count
 
 
 class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +81,8 @@ class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):
     application: str
     executor: str
     run: str
-    operator: Whole
-    partition: Whole
+    operator: Int53
+    partition: Int53
     store: str
     evidence: str
 
@@ -95,32 +97,34 @@ class AgentEvidence(Body, frozen=True, tag="agent-evidence", kw_only=True):
 class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One successful task of a batch."""
 
-    task: Whole
-    partition: Whole
+    task: Int53
+    partition: Int53
     executor: str
-    launch: Moment
-    finish: Moment
-    run: Number  # executor run time
-    cpu: Number  # executor CPU time: the JVM's, without Python workers
-    fetch_wait: Number
-    rows_in: Whole
-    rows_out: Whole
-    bytes_local: Whole
-    bytes_remote: Whole
-    bytes_out: Whole
-    state_rows: Whole
-    state_bytes: Whole
-    commit: Number
-    python: Number = 0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or is told
-    state_size: Whole = 0  # bytes of the state as another executor loads it; state_bytes is what it takes in memory
+    launch: Timestamp
+    finish: Timestamp
+    run: BoundedFloat  # executor run time
+    cpu: BoundedFloat  # executor CPU time: the JVM's, without Python workers
+    fetch_wait: BoundedFloat
+    rows_in: Int53
+    rows_out: Int53
+    bytes_local: Int53
+    bytes_remote: Int53
+    bytes_out: Int53
+    state_rows: Int53
+    state_bytes: Int53
+    commit: BoundedFloat
+    python: BoundedFloat = (
+        0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or is told
+    )
+    state_size: Int53 = 0  # bytes of the state as another executor loads it; state_bytes is what it takes in memory
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of one batch. ``stateful`` is the ordinal of `StatefulStage.stage`, -1 for all other stages."""
 
-    spark_stage: Whole
-    parents: list[Whole]
-    stateful: Whole
+    spark_stage: Int53
+    parents: list[Int53]
+    stateful: Int53
     tasks: list[TaskRow]
 
 
@@ -132,14 +136,16 @@ class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
     """
 
     query: str
-    batch: Whole
-    start: Moment
-    end: Moment
-    input_rows: Whole
+    batch: Int53
+    start: Timestamp
+    end: Timestamp
+    input_rows: Int53
     stages: list[StageRun]
-    duration: Number = 0.0  # of the whole trigger, by Spark: planning and commit included; 0 where it was not told
-    part: Whole = 0
-    parts: Whole = 1
+    duration: BoundedFloat = (
+        0.0  # of the whole trigger, by Spark: planning and commit included; 0 where it was not told
+    )
+    part: Int53 = 0
+    parts: Int53 = 1
 
     @property
     def tasks(self) -> int:

@@ -16,14 +16,14 @@ from rechannel.wire.measurements import (
     AgentWindow,
     BatchReport,
     Body,
+    BoundedFloat,
     ClosedStore,
     ExecutorUsage,
-    Moment,
-    Number,
+    Int53,
     StageRun,
     StreamRow,
     TaskRow,
-    Whole,
+    Timestamp,
 )
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "BatchReport",
     "Body",
     "BodyT",
+    "BoundedFloat",
     "ClosedStore",
     "ControllerState",
     "Decision",
@@ -45,15 +46,14 @@ __all__ = [
     "ExecutorInfo",
     "ExecutorLoad",
     "ExecutorUsage",
+    "Int53",
     "LastPlacement",
     "LinkReport",
     "MessageError",
     "MigrationOutcome",
     "MigrationPrice",
-    "Moment",
     "MoveTransition",
     "MoveView",
-    "Number",
     "Operator",
     "QueryState",
     "Refusal",
@@ -64,7 +64,7 @@ __all__ = [
     "StatefulStage",
     "StreamRow",
     "TaskRow",
-    "Whole",
+    "Timestamp",
     "body_of",
     "decode",
     "encode",
@@ -86,15 +86,15 @@ class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     executor: str
     host: str
-    cores: Whole
-    added: Moment
-    memory: Whole = 0
+    cores: Int53
+    added: Timestamp
+    memory: Int53 = 0
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """A stateful operator of a query with the names of its state stores."""
 
-    operator: Whole
+    operator: Int53
     name: str
     stores: list[str]
 
@@ -107,11 +107,11 @@ class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
     snapshot lay behind when it was asked for last (-1: none known in this run); empty when this Spark does not tell.
     """
 
-    stage: Whole
-    partitions: Whole
+    stage: Int53
+    partitions: Int53
     operators: list[Operator]
     placement: list[str]
-    snapshot_lag: list[Whole] = []
+    snapshot_lag: list[Int53] = []
 
 
 class QueryState(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,12 +120,12 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     query: str
     run: str
     name: str
-    batch: Whole
+    batch: Int53
     active: bool
     stages: list[StatefulStage]
     problem: str = ""  # why this query cannot be moved, in plain words
-    began: Moment = 0.0  # when the batch began that is not committed yet, 0 when there is none
-    interval: Number = 0.0  # seconds from one trigger to the next; 0: at once, or not told
+    began: Timestamp = 0.0  # when the batch began that is not committed yet, 0 when there is none
+    interval: BoundedFloat = 0.0  # seconds from one trigger to the next; 0: at once, or not told
 
 
 class MoveView(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,14 +133,14 @@ class MoveView(msgspec.Struct, frozen=True, kw_only=True):
 
     move: str
     query: str
-    stage: Whole
-    partition: Whole
+    stage: Int53
+    partition: Int53
     source: str
     target: str
-    step: Whole
+    step: Int53
     state: str
     reason: str = ""
-    misses: Whole = 0
+    misses: Int53 = 0
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,11 +151,11 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node: str
-    since: Moment
+    since: Timestamp
     user: str = ""
     reason: str = ""
     remove: bool = False
-    deadline: Moment = 0.0
+    deadline: Timestamp = 0.0
 
 
 class StandingOrders(Body, frozen=True, tag="standing-orders", kw_only=True):
@@ -173,8 +173,8 @@ class LastPlacement(Body, frozen=True, tag="last-placement", kw_only=True):
 
     query: str
     name: str
-    batch: Whole
-    operators: dict[Whole, list[str]]
+    batch: Int53
+    operators: dict[Int53, list[str]]
     hosts: dict[str, str]
 
 
@@ -183,19 +183,19 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
 
     name: str
     spark_version: str
-    attached: Moment
+    attached: Timestamp
     executors: list[ExecutorInfo]
     queries: list[QueryState]
     moves: list[MoveView]
     decision: str = ""  # of the accepted placement
-    accepted_epoch: Whole = 0
-    failed_tasks: Whole = 0
-    missed: Whole = 0
-    landed: Whole = 0
-    abandoned: Whole = 0
-    rejected_messages: Whole = 0
+    accepted_epoch: Int53 = 0
+    failed_tasks: Int53 = 0
+    missed: Int53 = 0
+    landed: Int53 = 0
+    abandoned: Int53 = 0
+    rejected_messages: Int53 = 0
     problems: list[str] = []
-    drifted: Whole = 0  # partitions that Spark ran elsewhere than before though nobody asked
+    drifted: Int53 = 0  # partitions that Spark ran elsewhere than before though nobody asked
     starts: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
     orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
     releasing: list[str] = []  # executors that get no task any more: about to be released, or retired by the cluster
@@ -207,12 +207,14 @@ class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
 
     move: str
     query: str
-    stage: Whole
-    partition: Whole
+    stage: Int53
+    partition: Int53
     source: str
     target: str
-    step: Whole
-    bytes: Number = 0.0  # what the target has to load, as far as known: its state, and what came after the snapshot
+    step: Int53
+    bytes: BoundedFloat = (
+        0.0  # what the target has to load, as far as known: its state, and what came after the snapshot
+    )
 
 
 class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True):
@@ -233,17 +235,17 @@ class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
     move: str
     decision: str
     query: str
-    stage: Whole
-    partition: Whole
+    stage: Int53
+    partition: Int53
     source: str
     target: str
-    step: Whole
+    step: Int53
     before: str
     after: str
     reason: str
     evidence: str
-    batch: Whole
-    at: Moment
+    batch: Int53
+    at: Timestamp
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,10 +258,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     law: str
     reach: str
     detail: str
-    measured: Number | None = None
-    limit: Number | None = None
+    measured: BoundedFloat | None = None
+    limit: BoundedFloat | None = None
     unit: str = ""
-    until: Moment = 0.0
+    until: Timestamp = 0.0
 
 
 class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,14 +269,14 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     executor: str
     node: str
-    partitions_before: Whole
-    partitions_after: Whole
-    arrival_before: Number
-    arrival_after: Number
-    service: Number
-    utilization_before: Number
-    utilization_after: Number
-    service_after: Number = 0.0
+    partitions_before: Int53
+    partitions_after: Int53
+    arrival_before: BoundedFloat
+    arrival_after: BoundedFloat
+    service: BoundedFloat
+    utilization_before: BoundedFloat
+    utilization_after: BoundedFloat
+    service_after: BoundedFloat = 0.0
 
 
 class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,18 +288,20 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     that were made (0: by the settings).
     """
 
-    steps: Whole
-    bytes: Number
-    pause: Number
-    seconds: Number
-    total: Number
-    batch_before: dict[str, Number]
-    peak: dict[str, Number]
-    batch_after: dict[str, Number]
-    overhead: Number
-    load_rate: Number
-    moves: Whole = 0
-    usual: dict[str, tuple[Number, Number]] = {}  # query -> median seconds and rows of its last batches before
+    steps: Int53
+    bytes: BoundedFloat
+    pause: BoundedFloat
+    seconds: BoundedFloat
+    total: BoundedFloat
+    batch_before: dict[str, BoundedFloat]
+    peak: dict[str, BoundedFloat]
+    batch_after: dict[str, BoundedFloat]
+    overhead: BoundedFloat
+    load_rate: BoundedFloat
+    moves: Int53 = 0
+    usual: dict[
+        str, tuple[BoundedFloat, BoundedFloat]
+    ] = {}  # query -> median seconds and rows of its last batches before
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):
@@ -309,14 +313,14 @@ class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True)
     """
 
     decision: str
-    at: Moment
-    landed: Whole
-    abandoned: Whole
-    total: Number
-    batch_before: dict[str, Number]
-    peak: dict[str, Number]
-    batch_after: dict[str, Number]
-    loads: list[tuple[Number, Number]]
+    at: Timestamp
+    landed: Int53
+    abandoned: Int53
+    total: BoundedFloat
+    batch_before: dict[str, BoundedFloat]
+    peak: dict[str, BoundedFloat]
+    batch_after: dict[str, BoundedFloat]
+    loads: list[tuple[BoundedFloat, BoundedFloat]]
     verdict: str
     sentence: str
     predicted: MigrationPrice | None = None
@@ -326,7 +330,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     """What was decided, with its numbers; kept whether or not anything was moved."""
 
     decision: str
-    at: Moment
+    at: Timestamp
     trigger: str
     user: str
     policy: str
@@ -336,11 +340,11 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     executors: list[ExecutorLoad] = []
     moves: list[DesiredMove] = []
     refusals: list[Refusal] = []
-    batch_time_before: dict[str, Number] = {}  # query -> predicted critical path, seconds
-    batch_time_after: dict[str, Number] = {}
-    gain: Number = 0.0  # seconds over the horizon
-    cost: Number = 0.0  # seconds
-    streams: dict[str, Whole] = {}  # class -> count
+    batch_time_before: dict[str, BoundedFloat] = {}  # query -> predicted critical path, seconds
+    batch_time_after: dict[str, BoundedFloat] = {}
+    gain: BoundedFloat = 0.0  # seconds over the horizon
+    cost: BoundedFloat = 0.0  # seconds
+    streams: dict[str, Int53] = {}  # class -> count
     hot_streams: list[str] = []
     notes: list[str] = []
     names: dict[str, str] = {}  # query -> its name, where it has one
@@ -351,7 +355,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     why: dict[str, str] = {}  # move -> why this partition goes there, in words with numbers; of many moves the first
     asked: str = ""  # why the operator asked
     pending: str = ""  # the plan that waited, where this says what became of it
-    batches: dict[str, Whole] = {}  # query -> its last batch, of those that are moved
+    batches: dict[str, Int53] = {}  # query -> its last batch, of those that are moved
 
 
 class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,13 +365,13 @@ class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     pending: str
-    at: Moment
+    at: Timestamp
     application: str
-    begin: Moment
-    end: Moment
+    begin: Timestamp
+    end: Timestamp
     window: str
     plan: str
-    moves: Whole
+    moves: Int53
     user: str = ""
     reason: str = ""
     force: bool = False
@@ -393,7 +397,7 @@ class Reply(Body, frozen=True, tag="reply", kw_only=True):
     """The answer: ``code`` is the CLI's exit code, ``sentence`` for people, ``data`` for programs."""
 
     request: str
-    code: Whole
+    code: Int53
     sentence: str
     data: dict[str, Any] = {}
 
@@ -402,11 +406,11 @@ class ControllerState(Body, frozen=True, tag="controller-state", kw_only=True):
     """What the leading controller is doing."""
 
     leader: str
-    since: Moment
-    epoch: Whole
+    since: Timestamp
+    epoch: Int53
     paused: bool
     mode: str
-    next_decision: Moment
+    next_decision: Timestamp
     last_sentence: str
     applications: dict[str, str] = {}  # application -> readiness in plain words
 
@@ -438,15 +442,15 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     put more into it than this one knows. Whoever changes a message that was read has it signed anew.
     """
 
-    schema: Whole
+    schema: Int53
     cluster: str
     application: str
     run: str
     sender: str
-    sequence: Whole
-    epoch: Whole
-    time: Moment
-    expires: Moment
+    sequence: Int53
+    epoch: Int53
+    time: Timestamp
+    expires: Timestamp
     body: AnyBody
     signature: str = ""
     said: bytes | msgspec.UnsetType = msgspec.UNSET

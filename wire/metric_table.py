@@ -18,7 +18,7 @@ _CLUSTER = "cluster"
 
 
 @dataclass(frozen=True)
-class Definition:
+class MetricDefinition:
     """One metric. ``name`` as Prometheus shows it; a name that ends in ``_total`` is a counter, any other a gauge."""
 
     name: str
@@ -31,18 +31,18 @@ class Definition:
         return "counter" if self.name.endswith(_TOTAL) else "gauge"
 
 
-class Values:
+class MetricSamples:
     """Samples of one answer. Setting the same labels twice keeps the last, so no answer names a series twice.
 
     Every sample has the label ``cluster`` as well: one Prometheus may see several.
     """
 
-    def __init__(self, table: Sequence[Definition], cluster: str) -> None:
+    def __init__(self, table: Sequence[MetricDefinition], cluster: str) -> None:
         self._cluster = _printable(cluster)
         self.left_out = 0  # samples beyond what one metric may have
-        self._found: dict[Definition, dict[tuple[str, ...], float]] = {item: {} for item in table}
+        self._found: dict[MetricDefinition, dict[tuple[str, ...], float]] = {item: {} for item in table}
 
-    def set(self, item: Definition, value: float | None, *labels: str) -> None:
+    def set(self, item: MetricDefinition, value: float | None, *labels: str) -> None:
         """Set a sample; None sets nothing. KeyError for a metric that is not in the table."""
         found = self._found[item]
         if len(labels) != len(item.labels):
@@ -65,7 +65,7 @@ class Values:
             yield family
 
 
-def markdown(table: Iterable[Definition]) -> str:
+def markdown(table: Iterable[MetricDefinition]) -> str:
     """Return the table in Markdown, as it stands in ``docs/metrics.md``."""
     lines = ["| metric | kind | labels | what it says |", "| --- | --- | --- | --- |"]
     for item in table:

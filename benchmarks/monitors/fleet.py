@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from rechannel.conf.settings import RedisSettings
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import WINDOWS
 from rechannel.wire.messages import AgentWindow, ExecutorUsage, StreamRow, encode
 from rechannel.wire.redis.store import Store
@@ -30,7 +30,7 @@ def measure(directory: Path, agents: int, seconds: float, say: Callable[[str], N
         server = RedisServer(group, options={"maxmemory": "0"}).start()
         settings = RedisSettings(url=server.url, timeout=10.0)
         stores = [Store(settings, "bench") for _ in range(agents)]
-        authors = [Author("bench", f"agent:{number}") for number in range(agents)]
+        authors = [EnvelopeFactory("bench", f"agent:{number}") for number in range(agents)]
         client = redis.Redis(unix_socket_path=str(server.socket_path))
 
         def push(number: int, count: int = 1) -> None:

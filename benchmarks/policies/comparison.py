@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.policies.machine import machine, say
 from rechannel.policies.adaptive.adaptive import certified_bound
 from rechannel.policies.registry import POLICIES
-from rechannel.policies.scenarios.compare import Row, compare, figures
+from rechannel.policies.scenarios.compare import PolicyResult, compare, figures
 from rechannel.policies.scenarios.generators import GENERATORS, generate
 
 __all__ = ["CURRENT", "EAGER", "describe", "measure"]
@@ -82,7 +82,7 @@ def _rows(name: str, seed: int) -> list[dict[str, Any]]:
     return rows + [{**same, **_row(label, row)} for label, row in asked]
 
 
-def _row(label: str, row: Row) -> dict[str, Any]:
+def _row(label: str, row: PolicyResult) -> dict[str, Any]:
     return {
         "policy": label,
         "figures": asdict(row.figures) if row.figures else None,

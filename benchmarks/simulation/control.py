@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.simulation.engine import Simulation, Step
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import parameters_for
-from rechannel.migration.plan.constraints import Disposition, Facts, dispose
+from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
@@ -82,7 +82,7 @@ def _facts(
     current: Placement,
     seconds: Mapping[str, float],
     period: Mapping[str, float],
-) -> Facts:
+) -> PlanInputs:
     numbers: dict[str, tuple[str, int]] = {}
     found: dict[str, list[StatefulStage]] = {query: [] for query in workload.queries}
     for stage in workload.placeable:
@@ -95,10 +95,10 @@ def _facts(
         name: QueryState(query=name, run="run", name=name, batch=0, active=True, stages=stages)
         for name, stages in found.items()
     }
-    return Facts(cluster, workload, current, numbers, queries, batch_seconds=seconds, batch_period=period)
+    return PlanInputs(cluster, workload, current, numbers, queries, batch_seconds=seconds, batch_period=period)
 
 
-def _steps(disposed: Disposition, facts: Facts) -> list[Step]:
+def _steps(disposed: ReviewedPlan, facts: PlanInputs) -> list[Step]:
     keys = {unit: key for key, unit in facts.stages.items()}
     index = facts.cluster.index_of
     found: dict[int, list[Move]] = {}

@@ -25,7 +25,7 @@ import redis
 from benchmarks.monitors import fleet as agents
 from rechannel.conf.settings import Settings, load
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import (
     MAX_MESSAGE_BYTES,
     AgentWindow,
@@ -155,7 +155,7 @@ def window(shape: Shape, number: int, now: float, outputs: int = OUTPUTS) -> Age
 
 def bounds(shape: Shape) -> dict[str, Any]:
     """Bytes of the messages, what they may have, and what a node would tell if it told every map output."""
-    now, author = time.time(), Author(_CLUSTER, "bench")
+    now, author = time.time(), EnvelopeFactory(_CLUSTER, "bench")
 
     def size(body: AnyBody) -> int:
         return len(encode(author.envelope(body, ttl=60.0, application=APPLICATION)))
@@ -206,8 +206,8 @@ class _Pushing:
     def __init__(self, settings: Settings, shape: Shape) -> None:
         self.shape = shape
         self.store = Store(settings.redis, _CLUSTER)
-        self.authors = [Author(_CLUSTER, f"agent:{number}") for number in range(shape.agents)]
-        self.link = Author(_CLUSTER, "link:synthetic")
+        self.authors = [EnvelopeFactory(_CLUSTER, f"agent:{number}") for number in range(shape.agents)]
+        self.link = EnvelopeFactory(_CLUSTER, "link:synthetic")
         self.number = 0  # of the batches
         self.late = 0.0
         self._due: list[list[float]] = []  # when next, how often, which

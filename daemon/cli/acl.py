@@ -13,9 +13,9 @@ import click
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.doctor import security
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import Role, commands, patterns
-from rechannel.wire.redis.acl import Made
+from rechannel.wire.redis.acl import AclResult
 from rechannel.wire.redis.store import Store
 
 SHORTEST_PASSWORD = 16
@@ -42,7 +42,7 @@ def add(settings: Settings, part: str, name: str, password_file: str, *, only_pr
     """Make the user of a role, with the password of the file or a new one that is written there."""
     role = Role(part)
     if role is Role.AGENT and not name:
-        raise CommandError(Exit.USAGE, "an agent's user is one node's: name the node")
+        raise CommandError(ExitCode.USAGE, "an agent's user is one node's: name the node")
     cluster = settings.cluster.name
     user = user_of(cluster, role, name)
     path = Path(password_file or f"{user}.password")
@@ -69,7 +69,7 @@ def add(settings: Settings, part: str, name: str, password_file: str, *, only_pr
         click.echo(f"note: {sentence}", err=True)
 
 
-def _made(settings: Settings, user: str, rules: list[str]) -> list[Made]:
+def _made(settings: Settings, user: str, rules: list[str]) -> list[AclResult]:
     store = Store(settings.redis, settings.cluster.name)
     try:
         return store.set_user(user, rules)
@@ -77,13 +77,13 @@ def _made(settings: Settings, user: str, rules: list[str]) -> list[Made]:
         store.close()
 
 
-def _document(made: list[Made] | None) -> dict[str, object]:
+def _document(made: list[AclResult] | None) -> dict[str, object]:
     if made is None:
         return {"lasting": None, "servers": []}
     return {"lasting": all(one.lasting for one in made), "servers": [dataclasses.asdict(one) for one in made]}
 
 
-def _tell(made: list[Made], line: str) -> None:
+def _tell(made: list[AclResult], line: str) -> None:
     """Say on which servers the user is, and what is left to be done on the others."""
     there = [one for one in made if not one.problem]
     if len(there) > 1:
@@ -115,13 +115,13 @@ def _password(path: Path, *, named: bool) -> tuple[str, bool]:
     except FileExistsError:
         if not named and path.lstat().st_uid != os.geteuid():
             raise CommandError(
-                Exit.REFUSED,
+                ExitCode.REFUSED,
                 f"{path} is there already and belongs to somebody else, who may know that password; name it with "
                 "--password-file if it is meant, or go to another directory",
             ) from None
         return _known_password(path), False
     except OSError as error:
-        raise CommandError(Exit.REFUSED, f"--password-file: {path} cannot be written ({error.strerror})") from error
+        raise CommandError(ExitCode.REFUSED, f"--password-file: {path} cannot be written ({error.strerror})") from error
     password = secrets.token_urlsafe(32)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(password + "\n")
@@ -132,10 +132,10 @@ def _known_password(path: Path) -> str:
     try:
         password = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(Exit.REFUSED, f"--password-file: {path} cannot be read") from error
+        raise CommandError(ExitCode.REFUSED, f"--password-file: {path} cannot be read") from error
     if len(password) < SHORTEST_PASSWORD or password.split() != [password]:
         raise CommandError(
-            Exit.REFUSED,
+            ExitCode.REFUSED,
             f"--password-file: {path} must hold one word of {SHORTEST_PASSWORD} characters or more; "
             "remove it to have a new one made",
         )

@@ -19,8 +19,8 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.view.last_leader import last_leadership
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply, Request
 from rechannel.wire.printable import plain
 from rechannel.wire.redis.store import Store, StoreForbiddenError, StoreUnavailableError
@@ -46,7 +46,7 @@ def decide(
     """Ask for a plan or a rebalance and show the decision; ``save``: a file for the plan. Returns the exit code."""
     reply = ask(settings, verb, arguments, reason=reason, wait=wait)
     if "decision" not in reply.data:
-        raise CommandError(Exit(reply.code), reply.sentence)
+        raise CommandError(ExitCode(reply.code), reply.sentence)
     application, decision = str(reply.data["application"]), msgspec.convert(reply.data["decision"], Decision)
     if as_json:
         click.echo(json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}))
@@ -72,7 +72,7 @@ def _save(settings: Settings, application: str, decision: Decision, path: Path, 
     try:
         path.write_bytes(data + b"\n")
     except OSError as error:
-        raise CommandError(Exit.REFUSED, f"{path}: the plan cannot be written ({error.strerror})") from error
+        raise CommandError(ExitCode.REFUSED, f"{path}: the plan cannot be written ({error.strerror})") from error
     if not quiet:
         click.echo(f"saved in {path}; `rechannel apply {path}` does it")
 
@@ -85,7 +85,7 @@ def saved_plan(settings: Settings, path: Path) -> str:
     try:
         read_plan(text, settings.cluster.name)
     except PlanFileError as error:
-        raise CommandError(Exit.REFUSED, f"{path}: {error}") from error
+        raise CommandError(ExitCode.REFUSED, f"{path}: {error}") from error
     return text
 
 
@@ -101,11 +101,11 @@ def plan_drain(settings: Settings, nodes: str, *, wait: float | None, as_json: b
         if dry_run:
             raise
         return {}
-    if reply.code == Exit.REFUSED or (reply.code and dry_run):
-        raise CommandError(Exit(reply.code), reply.sentence)
+    if reply.code == ExitCode.REFUSED or (reply.code and dry_run):
+        raise CommandError(ExitCode(reply.code), reply.sentence)
     if "plans" not in reply.data:
         if dry_run:
-            raise CommandError(Exit.REFUSED, "the controller is of a release that plans no drains: upgrade it")
+            raise CommandError(ExitCode.REFUSED, "the controller is of a release that plans no drains: upgrade it")
         return {}
     if as_json:
         if dry_run:
@@ -133,7 +133,7 @@ def order(
     """Give a standing order (a pause, a drain) or end it; returns the exit code. ``more``: goes into the document."""
     reply = ask(settings, verb, arguments, reason=reason, wait=wait)
     if reply.code:
-        raise CommandError(Exit(reply.code), reply.sentence)
+        raise CommandError(ExitCode(reply.code), reply.sentence)
     document = {"code": reply.code, "sentence": reply.sentence, **reply.data, **(more or {})}
     click.echo(json.dumps(document) if as_json else plain(reply.sentence))
     return reply.code
@@ -160,7 +160,7 @@ def ask(
         reason=reason,
         arguments={name: value for name, value in arguments.items() if value},
     )
-    author = Author(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
+    author = EnvelopeFactory(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
     question = verb in keys.QUESTIONS_ARE
     store.check()  # a Redis that is away from the beginning is said at once
     stream, envelope = keys.QUESTIONS if question else keys.REQUESTS, author.envelope(request, ttl=patience)
@@ -185,10 +185,11 @@ def ask(
         if clock() >= deadline and away is not None:
             if question:
                 raise away
-            raise CommandError(Exit.UNCLEAR, f"{away}; {_MAY_BE_DONE}") from away
+            raise CommandError(ExitCode.UNCLEAR, f"{away}; {_MAY_BE_DONE}") from away
         if clock() >= deadline:
             raise CommandError(
-                Exit.NO_ANSWER, f"no controller answered within {patience:g} s{_who_leads(store, settings, clock())}"
+                ExitCode.NO_ANSWER,
+                f"no controller answered within {patience:g} s{_who_leads(store, settings, clock())}",
             )
         sleep(_POLL)
 

@@ -16,13 +16,13 @@ import click
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from rechannel.conf import render
-from rechannel.conf.loader import Loaded, read
+from rechannel.conf.loader import LoadResult, read
 from rechannel.conf.parser import ENVIRONMENT_PREFIX
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings, SettingsError
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.redis import tls
 from rechannel.wire.redis.tls import ChannelError
 from rechannel.wire.signing import (
@@ -58,7 +58,7 @@ def check(config: str | None, *, as_json: bool) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def examine(loaded: Loaded) -> tuple[list[str], list[str]]:
+def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
     """Return every mistake in the values and in the files they name, and what is worth knowing."""
     settings = loaded.settings
     mistakes = [*loaded.mistakes, *policy_settings.mistakes(settings)]
@@ -118,7 +118,7 @@ def _missing(settings: Settings) -> list[str]:
     return found
 
 
-def _open_to_writers(loaded: Loaded) -> list[str]:
+def _open_to_writers(loaded: LoadResult) -> list[str]:
     """Name the files that everybody may write to: who does decides what is trusted."""
     link, public = loaded.settings.link.directory, loaded.settings.signing.public_key_file
     found = []
@@ -200,9 +200,9 @@ def init(file: str, *, as_json: bool) -> None:
         with path.open("x", encoding="utf-8") as out:
             out.write(text)
     except FileExistsError:
-        raise CommandError(Exit.REFUSED, f"{path} exists; name another file, or move it away first") from None
+        raise CommandError(ExitCode.REFUSED, f"{path} exists; name another file, or move it away first") from None
     except OSError as error:
-        raise CommandError(Exit.REFUSED, f"{path} cannot be written ({error.strerror})") from error
+        raise CommandError(ExitCode.REFUSED, f"{path} cannot be written ({error.strerror})") from error
     if as_json:
         click.echo(json.dumps({"file": str(path)}))
         return
@@ -213,16 +213,18 @@ def init(file: str, *, as_json: bool) -> None:
 def keys(directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool) -> None:
     """Make a signing key pair, or change the one there is without a gap."""
     if rotate and retire:
-        raise CommandError(Exit.USAGE, "--rotate begins a change of keys and --retire ends it; drivers come between")
+        raise CommandError(
+            ExitCode.USAGE, "--rotate begins a change of keys and --retire ends it; drivers come between"
+        )
     if force and not retire:
-        raise CommandError(Exit.USAGE, "--force goes with --retire")
+        raise CommandError(ExitCode.USAGE, "--force goes with --retire")
     place = Path(directory)
     try:
         document, lines = _retire(place, force) if retire else _rotate(place) if rotate else _make(place)
     except KeyFileError as error:
-        raise CommandError(Exit.REFUSED, str(error)) from error
+        raise CommandError(ExitCode.REFUSED, str(error)) from error
     except OSError as error:
-        raise CommandError(Exit.REFUSED, f"{directory}: cannot be written ({error.strerror})") from error
+        raise CommandError(ExitCode.REFUSED, f"{directory}: cannot be written ({error.strerror})") from error
     click.echo(json.dumps(document) if as_json else "\n".join(lines))
 
 

@@ -28,11 +28,11 @@ from rechannel.daemon.doctor import cluster as doctor_cluster
 from rechannel.daemon.doctor import node as doctor
 from rechannel.daemon.doctor import spark_properties
 from rechannel.daemon.doctor.cluster import Application, Node
-from rechannel.daemon.doctor.node import Found, Machine, Rights, Server, Verdict
+from rechannel.daemon.doctor.node import Finding, HostFacts, RedisFacts, RedisPermissions, Severity
 from rechannel.daemon.model.snapshot import stale_after
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import keys
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule, Role
 from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport
 from rechannel.wire.printable import plain
@@ -42,7 +42,7 @@ _BATCHES = 20  # of an application that are looked at
 _WINDOWS, _LOOKED_INTO = 8, 200  # of a node, for so many nodes: one may be a megabyte
 _NODES = 1000  # at most
 _NAMED = "doctor"  # what stands in a key for an application, a query or a request
-_STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
+_STYLES = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.FAILED: "bold red"}
 _JAVA_PATIENCE = 20.0  # seconds
 
 # Sent to learn whether they are allowed. Redis looks at the rights before it looks at what these ask for: the ones that
@@ -60,14 +60,14 @@ _READS = {
 _ADMINISTRATION = ("CONFIG", "GET", "maxmemory-policy")
 
 
-def run(config: str | None, *, spark_conf: str, as_json: bool) -> Exit:
+def run(config: str | None, *, spark_conf: str, as_json: bool) -> ExitCode:
     """Check everything that can be reached, or one file of Spark settings; returns the exit code."""
     found = doctor_cluster.settings(spark_defaults(Path(spark_conf)), spark_conf) if spark_conf else examine(config)
     show(found, as_json=as_json)
     return doctor.exit_of(found)
 
 
-def examine(config: str | None) -> list[Found]:
+def examine(config: str | None) -> list[Finding]:
     """Gather the facts and check them. Without a usable configuration only this machine is looked at."""
     loaded = read(config)
     mistakes, notes = cli_config.examine(loaded)
@@ -89,11 +89,11 @@ def examine(config: str | None) -> list[Found]:
     return found
 
 
-def show(found: Sequence[Found], *, as_json: bool) -> None:
+def show(found: Sequence[Finding], *, as_json: bool) -> None:
     """Print what was found: JSON, or lines with the cures."""
-    counts = {verdict: sum(item.verdict is verdict for item in found) for verdict in Verdict}
+    counts = {verdict: sum(item.verdict is verdict for item in found) for verdict in Severity}
     if as_json:
-        document = {"ok": not counts[Verdict.FAILED], "counts": counts, "checks": [asdict(item) for item in found]}
+        document = {"ok": not counts[Severity.FAILED], "counts": counts, "checks": [asdict(item) for item in found]}
         click.echo(json.dumps(document))
         return
     console = tables.new_console()
@@ -104,11 +104,11 @@ def show(found: Sequence[Found], *, as_json: bool) -> None:
         console.print(f"[{style}]{item.verdict:<8}[/{style}]{said}")
         if item.cure:
             console.print(f"        → {escape(plain(item.cure))}")
-    words = [f"{counts[Verdict.FAILED]} failed", f"{counts[Verdict.WARNING]} warnings", f"{counts[Verdict.OK]} ok"]
+    words = [f"{counts[Severity.FAILED]} failed", f"{counts[Severity.WARNING]} warnings", f"{counts[Severity.OK]} ok"]
     console.print(", ".join(words))
 
 
-def this_machine() -> Machine:
+def this_machine() -> HostFacts:
     """Return the versions of what is installed here."""
     packages = {}
     for name in doctor.NEEDED:
@@ -116,7 +116,7 @@ def this_machine() -> Machine:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return Machine(sys.version_info[:3], packages, java_version(os.environ))
+    return HostFacts(sys.version_info[:3], packages, java_version(os.environ))
 
 
 def java_version(environ: Mapping[str, str]) -> str:
@@ -137,17 +137,17 @@ def spark_defaults(path: Path) -> dict[str, str]:
     try:
         return spark_properties.read(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(Exit.REFUSED, f"--conf: {path} cannot be read") from error
+        raise CommandError(ExitCode.REFUSED, f"--conf: {path} cannot be read") from error
 
 
-def _of_redis(store: Store, settings: Settings) -> list[Found]:
+def _of_redis(store: Store, settings: Settings) -> list[Finding]:
     """Check Redis, and all that is known through it. Raises StoreError where it cannot be asked."""
     began, clock = time.monotonic(), time.time()
     info = store.facts()
     seconds = time.monotonic() - began
     ahead = float(info.get("server_time_usec", clock * 1e6)) / 1e6 - (clock + seconds / 2)
-    found = doctor.redis(Server(info, seconds, ahead), settings.redis.timeout)
-    if found[1].verdict is Verdict.FAILED:
+    found = doctor.redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)
+    if found[1].verdict is Severity.FAILED:
         return found
     rights = rights_of(store, settings)
     found.append(doctor.rights(rights))
@@ -160,7 +160,7 @@ def _of_redis(store: Store, settings: Settings) -> list[Found]:
         return [*found, doctor.failed("redis-rights", str(error), "make the user anew with `rechannel acl add-role`")]
 
 
-def rights_of(store: Store, settings: Settings) -> Rights:
+def rights_of(store: Store, settings: Settings) -> RedisPermissions:
     """Try what the user of these settings may do, without doing it; Redis notes what it refuses in its ACL log."""
     user = settings.redis.username or "default"
     administrator = store.may(*_ADMINISTRATION)
@@ -170,10 +170,10 @@ def rights_of(store: Store, settings: Settings) -> Rights:
         for verb, commands in (("read", _READS), ("write", _WRITES)):
             if administrator or store.may(*(word.format(key) for word in commands[rule.kind])):
                 may.add((rule.pattern, verb))
-    return Rights(user, doctor.named_role(settings), frozenset(may), administrator)
+    return RedisPermissions(user, doctor.named_role(settings), frozenset(may), administrator)
 
 
-def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[str, Any]) -> list[Found]:
+def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[str, Any]) -> list[Finding]:
     now = time.time() + ahead  # by Redis' clock
     clocks: dict[str, float] = {}
     applications = [_application(store, name, now, clocks) for name in store.applications(now - keys.APPLICATIONS.ttl)]

@@ -62,7 +62,7 @@ def run(settings: Settings, *, decision: str, application: str, as_json: bool) -
     import msgspec
 
     from rechannel.wire import keys
-    from rechannel.wire.exit_codes import CommandError, Exit
+    from rechannel.wire.exit_codes import CommandError, ExitCode
     from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
     from rechannel.wire.printable import plain
     from rechannel.wire.redis.store import Store
@@ -79,8 +79,8 @@ def run(settings: Settings, *, decision: str, application: str, as_json: bool) -
         found = [it for it in kept if it[1].moves or it[1].batch_time_after] or kept
     if not found:
         if not kept:
-            raise CommandError(Exit.NOTHING, "nothing has been decided yet")
-        raise CommandError(Exit.REFUSED, f"unknown decision {decision}; `rechannel history` lists them")
+            raise CommandError(ExitCode.NOTHING, "nothing has been decided yet")
+        raise CommandError(ExitCode.REFUSED, f"unknown decision {decision}; `rechannel history` lists them")
     of, made = found[-1]
     outcome = None
     for envelope in store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound):

@@ -18,7 +18,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.model.collector import read_on
 from rechannel.wire import keys
 from rechannel.wire.display_names import query_name
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Envelope, LinkReport, MigrationOutcome, MoveTransition, QueryState
 from rechannel.wire.redis.store import Store
 
@@ -40,7 +40,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class HistoryFilter:
     """Which entries are shown: of decisions by this trigger, that ended so (outcome or reason), from ``since`` on."""
 
     trigger: str = ""
@@ -81,11 +81,11 @@ def run(
     limit: int,
     as_json: bool,
     follow_until: threading.Event | None,
-    wanted: Wanted | None = None,
+    wanted: HistoryFilter | None = None,
 ) -> None:
     """Show the newest ``limit`` entries, then with an event to stop on, whatever comes."""
-    reader = Reader(Store(settings.redis, settings.cluster.name), time.time, application)
-    reader.wanted = wanted or Wanted()
+    reader = HistoryReader(Store(settings.redis, settings.cluster.name), time.time, application)
+    reader.wanted = wanted or HistoryFilter()
     reader.only_query(query)
     first = reader.first(limit)
     reader.examine()
@@ -114,14 +114,14 @@ def _show(entries: list[Entry], as_json: bool) -> None:
             click.echo(tables.history_line(entry))
 
 
-class Reader:
+class HistoryReader:
     """Reads decisions and journals of one application, or of all. ``seen``: decisions read, wanted or not."""
 
     def __init__(self, store: Store, clock: Callable[[], float], application: str = "") -> None:
         self._store = store
         self._clock = clock
         self._only = application
-        self.wanted = Wanted()
+        self.wanted = HistoryFilter()
         self.seen = 0
         self._names: set[str] = set()  # triggers, outcomes and reasons of what was read: those of later releases too
         self._query = ""
@@ -141,7 +141,7 @@ class Reader:
             past = {entry["query"] for entry in self.first(keys.JOURNAL.bound) if entry["type"] == "move"}
             if query not in past:
                 names = ", ".join(sorted(set(known) | past)) or "none"
-                raise CommandError(Exit.REFUSED, f"unknown query {query}; known are {names}")
+                raise CommandError(ExitCode.REFUSED, f"unknown query {query}; known are {names}")
         self._query = found or query
 
     def _reported(self) -> list[QueryState]:
@@ -160,7 +160,7 @@ class Reader:
             ("outcome", self.wanted.outcome, (*OUTCOMES, *REASONS)),
         ):
             if name and name not in (*known, *self._names):
-                raise CommandError(Exit.REFUSED, f"unknown {what} {name}; {known_are(name, known)}")
+                raise CommandError(ExitCode.REFUSED, f"unknown {what} {name}; {known_are(name, known)}")
 
     def first(self, limit: int) -> list[Entry]:
         """Return the newest entries, oldest first."""
@@ -168,7 +168,7 @@ class Reader:
         self._called |= {state.query: state.name for state in self._reported() if state.name}
         if self._only and self._only not in known:
             raise CommandError(
-                Exit.REFUSED, f"unknown application {self._only}; known are {', '.join(known) or 'none'}"
+                ExitCode.REFUSED, f"unknown application {self._only}; known are {', '.join(known) or 'none'}"
             )
         self._after.clear()
         self._shown.clear()

@@ -208,7 +208,7 @@ def history(
     """Show decisions, who asked for them and why, and the steps of their moves, oldest first."""
     from rechannel.daemon.cli import history as cli_history
 
-    wanted = cli_history.Wanted(trigger, outcome, cli_history.moment(since))
+    wanted = cli_history.HistoryFilter(trigger, outcome, cli_history.moment(since))
     stop = stop_on_signals() if follow else None
     cli_history.run(
         settings_of(config),

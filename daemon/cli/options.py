@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.printable import plain
 
 if TYPE_CHECKING:
-    from rechannel.conf.reload import Reread
+    from rechannel.conf.reload import ReloadSignal
     from rechannel.conf.settings import Settings
 
 _DEBUG = "RECHANNEL_DEBUG"
@@ -123,7 +123,7 @@ def _log_to_standard_error() -> None:
         )
 
 
-def _explained(error: Exception, config: str | None) -> tuple[Exit, list[str]]:
+def _explained(error: Exception, config: str | None) -> tuple[ExitCode, list[str]]:
     """Return the exit code and what is wrong: one sentence, or each mistake of a configuration with its place."""
     from rechannel.conf.loader import read
     from rechannel.conf.settings import SettingsError
@@ -132,21 +132,21 @@ def _explained(error: Exception, config: str | None) -> tuple[Exit, list[str]]:
     from rechannel.wire.signing import KeyFileError
 
     if isinstance(error, SettingsError):
-        return Exit.CONFIGURATION, read(config).located(error.mistakes)
+        return ExitCode.CONFIGURATION, read(config).located(error.mistakes)
     if isinstance(error, KeyFileError):
-        return Exit.CONFIGURATION, read(config).located([str(error)])
+        return ExitCode.CONFIGURATION, read(config).located([str(error)])
     if isinstance(error, StoreError):  # the wrong Redis is mostly one of another configuration than was meant
         loaded = read(config)
         used = loaded.sentence()
-        return Exit.REDIS, [f"{loaded.located([str(error)])[0]}. {used[0].upper()}{used[1:]}"]
+        return ExitCode.REDIS, [f"{loaded.located([str(error)])[0]}. {used[0].upper()}{used[1:]}"]
     if isinstance(error, KeyNameError):
-        return Exit.REFUSED, [str(error)]
-    return Exit.REFUSED, [f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"]
+        return ExitCode.REFUSED, [str(error)]
+    return ExitCode.REFUSED, [f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"]
 
 
-def _fail(code: Exit, wrong: Sequence[str], as_json: bool) -> NoReturn:
+def _fail(code: ExitCode, wrong: Sequence[str], as_json: bool) -> NoReturn:
     """Say what went wrong and end; several mistakes of a configuration are told one a line."""
-    mistakes = wrong if code is Exit.CONFIGURATION else ()
+    mistakes = wrong if code is ExitCode.CONFIGURATION else ()
     sentence = f"configuration: {'; '.join(mistakes)}" if mistakes else wrong[0]
     if as_json:
         document = {"error": sentence, "code": int(code)} | ({"mistakes": list(mistakes)} if mistakes else {})
@@ -177,13 +177,13 @@ def log_source(config: str | None) -> None:
     structlog.get_logger("rechannel").info("configuration", used=used)
 
 
-def reread_on_hangup(again: Callable[[], Settings]) -> Reread:
+def reread_on_hangup(again: Callable[[], Settings]) -> ReloadSignal:
     """Have SIGHUP ask for the configuration to be read ``again``."""
-    from rechannel.conf.reload import Reread
+    from rechannel.conf.reload import ReloadSignal
 
     asked = threading.Event()
     signal.signal(signal.SIGHUP, lambda *_: asked.set())
-    return Reread(asked, again)
+    return ReloadSignal(asked, again)
 
 
 def stop_on_signals() -> threading.Event:

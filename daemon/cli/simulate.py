@@ -17,11 +17,11 @@ from rich.markup import escape
 from rechannel.daemon.cli.tables import new_console, new_table
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.registry import POLICIES
-from rechannel.policies.scenarios.compare import Figures, Row, compare, figures
+from rechannel.policies.scenarios.compare import PlacementCost, PolicyResult, compare, figures
 from rechannel.policies.scenarios.generators import GENERATORS, GeneratorError, Parameter, generate
 from rechannel.policies.scenarios.scenario import Scenario, ScenarioError, from_document, to_document
 from rechannel.wire.display_names import count
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 
 _ALL = "all"
 
@@ -148,21 +148,23 @@ def _scenario(text: str) -> Scenario:
         return from_document(msgspec.json.decode(Path(text).read_bytes()))
     except OSError as error:
         why = f"{text}: cannot be read ({error.strerror})"
-        raise CommandError(Exit.REFUSED, f"{why}, and no generator is called so: {', '.join(GENERATORS)}") from error
+        raise CommandError(
+            ExitCode.REFUSED, f"{why}, and no generator is called so: {', '.join(GENERATORS)}"
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CommandError(Exit.REFUSED, f"{text}: is no JSON ({error})") from error
+        raise CommandError(ExitCode.REFUSED, f"{text}: is no JSON ({error})") from error
     except ScenarioError as error:
-        raise CommandError(Exit.REFUSED, f"{text}: describes no scenario: {'; '.join(error.problems)}") from error
+        raise CommandError(ExitCode.REFUSED, f"{text}: describes no scenario: {'; '.join(error.problems)}") from error
 
 
 def _save(scenario: Scenario, path: str) -> None:
     try:
         Path(path).write_bytes(msgspec.json.encode(to_document(scenario)) + b"\n")
     except OSError as error:
-        raise CommandError(Exit.REFUSED, f"{path}: cannot be written ({error.strerror})") from error
+        raise CommandError(ExitCode.REFUSED, f"{path}: cannot be written ({error.strerror})") from error
 
 
-def _show(scenario: Scenario, current: Figures, rows: Sequence[Row]) -> None:
+def _show(scenario: Scenario, current: PlacementCost, rows: Sequence[PolicyResult]) -> None:
     console = new_console()
     stages = scenario.workload.placeable
     partitions = sum(stage.n for stage in stages)
@@ -202,7 +204,7 @@ def _show(scenario: Scenario, current: Figures, rows: Sequence[Row]) -> None:
             console.print(f"note of {escape(row.policy)}: {escape(note)}")
 
 
-def _cells(one: Figures) -> tuple[str, ...]:
+def _cells(one: PlacementCost) -> tuple[str, ...]:
     return (
         f"{one.seconds_per_batch:.3f}",
         f"{one.seconds_per_second:.3f}",

@@ -16,8 +16,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.control import scheduled_plans
 from rechannel.daemon.control.standing_orders import left_on
 from rechannel.daemon.decide.pipeline import stream_classes
-from rechannel.daemon.model.collector import Collector, Facts
-from rechannel.daemon.model.forecast import StageOutlook
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.forecast import StageForecast
 from rechannel.daemon.model.silence import silence
 from rechannel.daemon.model.snapshot import (
     NotReady,
@@ -34,7 +34,7 @@ from rechannel.migration.moves import UNSETTLED
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire import keys
 from rechannel.wire.display_names import count, query_name
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Drain, LinkReport, PendingPlans, QueryState, StandingOrders
 from rechannel.wire.printable import plain
 from rechannel.wire.redis.store import Store
@@ -111,7 +111,7 @@ def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event
         rows = {row["node"]: row for row in collect(store, settings, time.time())["drains"]}
         for node in nodes:
             if node not in rows:
-                raise CommandError(Exit.REFUSED, f"{node} is not drained any more")
+                raise CommandError(ExitCode.REFUSED, f"{node} is not drained any more")
             if rows[node] != last.get(node):
                 click.echo(json.dumps(rows[node]) if as_json else f"{node}: {plain(rows[node]['sentence'])}")
             last[node] = rows[node]
@@ -166,7 +166,7 @@ def _drain(drain: Drain, reports: list[LinkReport], now: float) -> Row:
 
 
 def _application(
-    facts: Facts,
+    facts: ApplicationMessages,
     settings: Settings,
     now: float,
     controller: Row | None,
@@ -223,7 +223,7 @@ def _application(
     }
 
 
-def _forecast(one: StageOutlook, settings: Settings) -> Row:
+def _forecast(one: StageForecast, settings: Settings) -> Row:
     return {
         "stage": one.key,
         "name": one.name,
@@ -238,7 +238,7 @@ def _forecast(one: StageOutlook, settings: Settings) -> Row:
 
 
 def _executors(
-    facts: Facts,
+    facts: ApplicationMessages,
     model: Snapshot | None,
     settings: Settings,
     now: float,
@@ -352,4 +352,4 @@ def _filter(applications: list[Row], field: str, wanted: str, names: Any, what: 
 
 def _unknown(what: str, wanted: str, known: list[str]) -> None:
     listed = ", ".join(sorted(set(known))) or "none"
-    raise CommandError(Exit.REFUSED, f"unknown {what} {wanted}; known are {listed}")
+    raise CommandError(ExitCode.REFUSED, f"unknown {what} {wanted}; known are {listed}")

@@ -21,7 +21,7 @@ import click
 from rechannel.conf.settings import CONFIG_VARIABLE
 from rechannel.daemon.cli.options import guarded, settings_of
 from rechannel.daemon.doctor import spark_properties
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 
 # The options of spark-submit that take no value, as org.apache.spark.launcher.SparkSubmitOptionParser has them.
 SWITCHES = ("--supervise", "--verbose", "-v", "--load-spark-defaults")
@@ -47,7 +47,7 @@ _PACKAGES = {"site-packages", "dist-packages"}
 
 
 @dataclass(frozen=True)
-class Words:
+class SubmitArguments:
     """The command line, taken apart. ``options`` are spark-submit's, as they were given; ``conf`` what they set.
 
     ``properties``: the files that go before spark-defaults.conf, later ones first; ``defaults``: whether that counts.
@@ -65,7 +65,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Submission:
+class SparkSubmitCommand:
     """What is started: the command, and what its environment gets on top. ``warnings`` are sentences."""
 
     command: tuple[str, ...]
@@ -110,7 +110,7 @@ def submit(words: tuple[str, ...]) -> None:
     )
 
 
-def parse(words: Sequence[str]) -> Words:
+def parse(words: Sequence[str]) -> SubmitArguments:
     """Take a command line apart, as spark-submit does: options first, then the script, then the script's own."""
     options: list[str] = []
     conf: dict[str, str] = {}
@@ -125,14 +125,14 @@ def parse(words: Sequence[str]) -> Words:
             continue
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if name in OTHER_ERRANDS:
-            raise CommandError(Exit.USAGE, f"{name} submits no Python script; call spark-submit itself")
+            raise CommandError(ExitCode.USAGE, f"{name} submits no Python script; call spark-submit itself")
         if name in SWITCHES:
             options.append(word)
             defaults = defaults or name == "--load-spark-defaults"
             continue
         if not equals:
             if not left:
-                raise CommandError(Exit.USAGE, f"{name} has no value")
+                raise CommandError(ExitCode.USAGE, f"{name} has no value")
             value = left.pop(0)
         if name == "--config":
             config = value
@@ -148,32 +148,34 @@ def parse(words: Sequence[str]) -> Words:
         elif name == "--extra-properties-file":
             extra.append(value)
     if not left:
-        raise CommandError(Exit.USAGE, "no script is named; as in `rechannel submit --master URL script.py`")
+        raise CommandError(ExitCode.USAGE, "no script is named; as in `rechannel submit --master URL script.py`")
     files = (*reversed(extra), *([properties] if properties else []))
     defaults = defaults or not properties
     dry_run, strict = (switch in own for switch in _OWN_SWITCHES)
-    return Words(tuple(options), left[0], tuple(left[1:]), dry_run, strict, config, conf, files, defaults)
+    return SubmitArguments(tuple(options), left[0], tuple(left[1:]), dry_run, strict, config, conf, files, defaults)
 
 
-def plan(words: Words, environ: Mapping[str, str]) -> Submission:
+def plan(words: SubmitArguments, environ: Mapping[str, str]) -> SparkSubmitCommand:
     """Say what is to be started; CommandError where it cannot be, or would not be attached."""
     if not words.script.endswith(".py"):
-        raise CommandError(Exit.REFUSED, f"{words.script} is no Python script (.py); call spark-submit itself")
+        raise CommandError(ExitCode.REFUSED, f"{words.script} is no Python script (.py); call spark-submit itself")
     if "://" in words.script or not Path(words.script).is_file():
-        raise CommandError(Exit.REFUSED, f"{words.script} is no file on this machine; the driver runs here, so copy it")
+        raise CommandError(
+            ExitCode.REFUSED, f"{words.script} is no file on this machine; the driver runs here, so copy it"
+        )
     home = spark_home(environ)
     conf = {**_from_files(words, environ, home), **words.conf}
     mode = conf.get("spark.submit.deployMode") or environ.get("DEPLOY_MODE", "")
     if mode == "cluster":
         raise CommandError(
-            Exit.REFUSED,
+            ExitCode.REFUSED,
             f"in cluster mode the driver runs elsewhere, where this command has no hand in it: use --deploy-mode "
             f"client, {_BY_HAND}",
         )
     remote = conf.get("spark.remote") or environ.get("SPARK_REMOTE", "")
     if remote or "connect" in (conf.get("spark.api.mode", ""), environ.get("SPARK_API_MODE", "")):
         raise CommandError(
-            Exit.REFUSED,
+            ExitCode.REFUSED,
             "a Spark Connect session has no driver to attach to: use --master instead of --remote, SPARK_REMOTE and "
             "spark.api.mode=connect",
         )
@@ -189,7 +191,7 @@ def plan(words: Words, environ: Mapping[str, str]) -> Submission:
     master = conf.get("spark.master") or environ.get("MASTER", "")
     untried = (_UNTRIED.format(master=master),) if master and not master.startswith(_TRIED) else ()
     environment = _environment(words, conf, environ, home, root.parent)
-    return Submission(command, environment, (*untried, *_warnings(conf)))
+    return SparkSubmitCommand(command, environment, (*untried, *_warnings(conf)))
 
 
 def spark_home(environ: Mapping[str, str]) -> Path:
@@ -198,7 +200,7 @@ def spark_home(environ: Mapping[str, str]) -> Path:
     if given:
         if not (Path(given) / "bin" / "spark-submit").is_file():
             raise CommandError(
-                Exit.REFUSED, f"SPARK_HOME={given} holds no bin/spark-submit; set it to a Spark, or unset"
+                ExitCode.REFUSED, f"SPARK_HOME={given} holds no bin/spark-submit; set it to a Spark, or unset"
             )
         return Path(given)
     spec = importlib.util.find_spec("pyspark")
@@ -208,11 +210,11 @@ def spark_home(environ: Mapping[str, str]) -> Path:
     for place in places:
         if (place / "bin" / "spark-submit").is_file() and (place / "jars").is_dir():
             return place
-    raise CommandError(Exit.REFUSED, "no Spark is found: set SPARK_HOME, or install pyspark")
+    raise CommandError(ExitCode.REFUSED, "no Spark is found: set SPARK_HOME, or install pyspark")
 
 
 def _environment(
-    words: Words, conf: Mapping[str, str], environ: Mapping[str, str], home: Path, package: Path
+    words: SubmitArguments, conf: Mapping[str, str], environ: Mapping[str, str], home: Path, package: Path
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     if not environ.get("SPARK_HOME"):
@@ -240,7 +242,7 @@ def _warnings(conf: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(finding.sentence for finding in compatibility.examine(lambda key, default: conf.get(key, default)))
 
 
-def _from_files(words: Words, environ: Mapping[str, str], home: Path) -> dict[str, str]:
+def _from_files(words: SubmitArguments, environ: Mapping[str, str], home: Path) -> dict[str, str]:
     """Read the files that spark-submit will read, in its order: spark-defaults.conf, then those that were named."""
     directory = environ.get("SPARK_CONF_DIR") or str(home / "conf")
     paths = [*words.properties, *([str(Path(directory) / "spark-defaults.conf")] if words.defaults else [])]

@@ -29,7 +29,7 @@ from rechannel.daemon.cli.tables import (
 )
 from rechannel.daemon.model.collector import Collector
 from rechannel.wire.display_names import query_name
-from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, Exit
+from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
 from rechannel.wire.printable import plain
 from rechannel.wire.redis.store import Store, StoreError
 
@@ -70,7 +70,7 @@ class _View:
         rows = document["applications"]
         if self._only and not self._met and self._only not in [row["application"] for row in rows]:
             known = ", ".join(row["application"] for row in rows) or "none"
-            raise CommandError(Exit.REFUSED, f"unknown application {self._only}; known are {known}")
+            raise CommandError(ExitCode.REFUSED, f"unknown application {self._only}; known are {known}")
         self._met = True  # one that goes away later may come back
         shown = [row for row in rows if self._only in ("", row["application"])]
         clock = shown_time(now, "%H:%M:%S %Z")

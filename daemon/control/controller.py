@@ -2,7 +2,7 @@
 
 Each public method is one cycle: it reads once, walks its guards and returns a sentence or a decision. Methods may raise
 StoreError (nothing is decided on stale data; the next cycle tries again) and are safe to call from several threads.
-What it writes goes through `Lead.store`, so that nothing is written once another leads.
+What it writes goes through `LeaderElection.store`, so that nothing is written once another leads.
 
 Plans and models are made without the lock, in threads of their own (`rechannel.daemon.jobs.planning`): meanwhile the
 lease is renewed, requests are answered and migrations go on. A plan counts only if the lead was never lost and nothing
@@ -24,28 +24,28 @@ import structlog
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control import draining
 from rechannel.daemon.control.decision_log import kept_decisions
-from rechannel.daemon.control.deduplication import Telling
+from rechannel.daemon.control.deduplication import DecisionDeduplicator
 from rechannel.daemon.control.guard import TIMEOUT
-from rechannel.daemon.control.leadership import Lead, Turn, steady_clock
+from rechannel.daemon.control.leadership import LeaderElection, LeaseResult, steady_clock
 from rechannel.daemon.control.memory import Memory
-from rechannel.daemon.control.migrations import Migrations
-from rechannel.daemon.control.outcomes import Aftermath
+from rechannel.daemon.control.migrations import MigrationTracker
+from rechannel.daemon.control.outcomes import OutcomeTracker
 from rechannel.daemon.control.plans import Asked, Plans
 from rechannel.daemon.control.readiness import Readiness
-from rechannel.daemon.control.requests import Desk
-from rechannel.daemon.control.rollback import Undoing
-from rechannel.daemon.control.standing_orders import Orders, left_on
-from rechannel.daemon.control.triggers import Occasions
+from rechannel.daemon.control.requests import RequestHandler
+from rechannel.daemon.control.rollback import RollbackManager
+from rechannel.daemon.control.standing_orders import StandingOrderStore, left_on
+from rechannel.daemon.control.triggers import TriggerEngine
 from rechannel.daemon.decide import pipeline
-from rechannel.daemon.decide.pipeline import Ask
+from rechannel.daemon.decide.pipeline import DecisionRequest
 from rechannel.daemon.decide.policy_settings import policy_for
-from rechannel.daemon.jobs.planning import Aside, Mutex, Planning
+from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.snapshot import NotReady
-from rechannel.daemon.view.controller_snapshot import Seen, look
-from rechannel.daemon.view.counters import Counts
+from rechannel.daemon.view.controller_snapshot import ControllerSnapshot, look
+from rechannel.daemon.view.counters import Counters
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
 from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import Signer
@@ -65,28 +65,30 @@ class Controller:
         *,
         name: str = "controller",
         steady: Callable[[], float] = steady_clock,
-        planning: Planning | None = None,
+        planning: PlanningClock | None = None,
         aside: Aside | None = None,
         busy: Callable[[], float] = time.thread_time,
     ) -> None:
         self.settings = settings
-        self.lead = Lead(settings, store, clock, name, steady=steady)
+        self.lead = LeaderElection(settings, store, clock, name, steady=steady)
         store = self.lead.store  # a leader writes nothing that its lease does not cover
         self.next_decision = clock() + settings.reschedule.timeout
         self._store = store
         self._signer = signer
         self._clock = clock
         self._steady = steady  # for waits: the clock may be set while they last
-        self._author = Author(settings.cluster.name, self.lead.name, clock)
+        self._author = EnvelopeFactory(settings.cluster.name, self.lead.name, clock)
         self._collector = Collector(store, settings, clock)
         self._memory = memory = Memory(steady)
-        self.orders = Orders(store, signer, self._author, clock)
-        self.migrations = Migrations(settings, store, signer, self._author, self.lead, clock, memory)
-        self._aftermath = Aftermath(settings, store, self._author, clock, steady, memory)
-        self.occasions = Occasions(self, store, signer, self._author, clock, steady, memory)
-        self.undoing = Undoing(self, self._collector, self._aftermath, self.occasions.guard, clock, steady, memory)
+        self.orders = StandingOrderStore(store, signer, self._author, clock)
+        self.migrations = MigrationTracker(settings, store, signer, self._author, self.lead, clock, memory)
+        self._aftermath = OutcomeTracker(settings, store, self._author, clock, steady, memory)
+        self.occasions = TriggerEngine(self, store, signer, self._author, clock, steady, memory)
+        self.undoing = RollbackManager(
+            self, self._collector, self._aftermath, self.occasions.guard, clock, steady, memory
+        )
         self._plans = Plans(self, self._collector, self._aftermath, clock)
-        self._telling = Telling(memory)
+        self._telling = DecisionDeduplicator(memory)
         self._lock = Mutex()
         self._aside = aside or Aside()
         self._log = structlog.get_logger("rechannel.controller")
@@ -97,9 +99,9 @@ class Controller:
         self._last_sentence = ""
         self._followed_at = steady()
         self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
-        self.counts = Counts()
-        self.planning = planning or Planning()
-        self._desk = Desk(self, store, self._author, clock, self.counts.answered)
+        self.counts = Counters()
+        self.planning = planning or PlanningClock()
+        self._desk = RequestHandler(self, store, self._author, clock, self.counts.answered)
 
     def observe(self) -> str:
         """See to the lease and the links' reports, and publish what the controller is doing."""
@@ -116,12 +118,12 @@ class Controller:
             reports = self._collector.refresh()
             self._memory.hear(reports)
             turn = self.lead.renew(max((report.accepted_epoch for report in reports.values()), default=0))
-            if turn is Turn.WAITING:
+            if turn is LeaseResult.WAITING:
                 if not self.migrations.idle:
                     self._log.warning("lead-lost", leader=self.lead.holder, epoch=self.lead.epoch)
                 self._forget()
                 return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
-            if turn is not Turn.KEPT:
+            if turn is not LeaseResult.KEPT:
                 self._adopted = False
                 self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
             unseen = self.migrations.unexamined(set(reports), anew=not self._adopted)
@@ -229,11 +231,11 @@ class Controller:
         apply: bool = False,
         force: bool = False,
         pending: str = "",
-    ) -> Ask:
+    ) -> DecisionRequest:
         now = self._clock()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
         policy = policy or policy_for(trigger, self.settings)
-        return Ask(name, now, trigger, policy, user, reason, apply, force, pending)
+        return DecisionRequest(name, now, trigger, policy, user, reason, apply, force, pending)
 
     def follow(self) -> str:
         """Renew what is wanted and not yet reached, notice what is over, and decide on what asks for it."""
@@ -422,7 +424,7 @@ class Controller:
         """Ids of the applications with a fresh report."""
         return sorted(self._collector.reports)
 
-    def seen(self) -> Seen:
+    def seen(self) -> ControllerSnapshot:
         """Return what this controller knows at this moment, for those who show it; reads what is new from Redis."""
         with self._lock:
             return look(self._collector, self.lead, self.migrations, self._store.rejected + self._collector.incomplete)

@@ -12,7 +12,7 @@ _ORDERED = frozenset({DRAIN, ROLLBACK, PENDING})
 _RETRIED = _ORDERED | {CONTINUATION, EXECUTORS, OVERLOAD}  # the triggers that try again within seconds
 
 
-class Telling:
+class DecisionDeduplicator:
     """What was told last of each application and trigger. Without it one query that stands still fills the history."""
 
     def __init__(self, memory: Memory) -> None:

@@ -28,7 +28,7 @@ class _Watched:
 
 
 @dataclass
-class Joining:
+class ExecutorSetTrigger:
     """The executors of every application, and what was decided for which of them. ``clock`` in seconds."""
 
     clock: Callable[[], float]

@@ -5,7 +5,7 @@ second are
 cool-downs, excluded periods, the budget of moves an hour, and agreement before a costly move.
 
 Pure: times are given, and what has to outlive a controller is read off the decisions that are kept in Redis. Nobody is
-held back for an order: an operator is warned (`Guard.warning`), and goes on.
+held back for an order: an operator is warned (`SelfActionGuard.warning`), and goes on.
 
 An overload has hysteresis. It begins when an executor's utilization, or a query's batch, was over its limit for so many
 windows in a row; it asks for one decision; and it has to fall below a lower bound before it can begin again.
@@ -36,7 +36,7 @@ Unit = tuple[str, int, int, str]
 
 
 @dataclass(frozen=True)
-class Measure:
+class LoadReading:
     """What may be too much: ``key`` of an executor or a query, its value and limit, and words with the numbers.
 
     ``fresh``: whether it was measured since it was looked at last; else it says nothing new.
@@ -56,7 +56,7 @@ class _Level:
     due: str = ""
 
 
-class Overload:
+class OverloadDetector:
     """Which overloads have begun in each application, and whether they were decided on."""
 
     def __init__(self, memory: Memory | None = None) -> None:
@@ -64,7 +64,7 @@ class Overload:
         self._levels: dict[str, dict[str, _Level]] = memory.table()
         self._next_try: dict[str, float] = memory.table()
 
-    def see(self, application: str, measures: Iterable[Measure], rules: RescheduleSettings) -> None:
+    def see(self, application: str, measures: Iterable[LoadReading], rules: RescheduleSettings) -> None:
         """Take in one window; what is no longer measured is no longer overloaded."""
         known = self._levels.get(application, {})
         now: dict[str, _Level] = {}
@@ -97,7 +97,7 @@ class Overload:
         self._next_try.clear()
 
 
-def _step(level: _Level, measure: Measure, rules: RescheduleSettings) -> None:
+def _step(level: _Level, measure: LoadReading, rules: RescheduleSettings) -> None:
     if measure.value > measure.limit:
         level.streak += 1
         if level.streak >= rules.overload_windows and not level.over:
@@ -173,7 +173,7 @@ def room_from(moved: Mapping[str, tuple[float, int]], now: float, limit: int) ->
     return now
 
 
-class Guard:
+class SelfActionGuard:
     """What holds the controller back when nobody asks it to move. `take` tells it of every decision that was kept.
 
     What was moved outlives its application, for an hour: it is everybody's budget.
@@ -218,9 +218,9 @@ class Guard:
         elif decision.reason != "cooldown":  # that is about the last migration, not about this plan
             self._recommended.pop(application, None)
 
-    def copy(self) -> Guard:
+    def copy(self) -> SelfActionGuard:
         """Return what is known at this moment, for a plan that is made while others decide."""
-        copy = Guard(self.settings)
+        copy = SelfActionGuard(self.settings)
         for mine, its in zip(self._tables(), copy._tables(), strict=True):
             its.update(mine)
         return copy

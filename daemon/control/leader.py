@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.migrations import Migrations
-from rechannel.daemon.control.standing_orders import Orders
-from rechannel.daemon.decide.requested_placement import Wish
+from rechannel.daemon.control.migrations import MigrationTracker
+from rechannel.daemon.control.standing_orders import StandingOrderStore
+from rechannel.daemon.decide.requested_placement import RequestedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.wire.messages import Decision, Refusal
 
@@ -16,8 +16,8 @@ from rechannel.wire.messages import Decision, Refusal
 class Leader(Protocol):
     """The controller, as its occasions and rollbacks see it."""
 
-    migrations: Migrations
-    orders: Orders
+    migrations: MigrationTracker
+    orders: StandingOrderStore
 
     @property
     def settings(self) -> Settings:
@@ -41,7 +41,7 @@ class Leader(Protocol):
         apply: bool = False,
         force: bool = False,
         policy: str = "",
-        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
+        asked: Callable[[Snapshot], RequestedPlacement | Refusal] | None = None,
         pending: str = "",
     ) -> Decision:
         """Decide on one application and keep the decision."""

@@ -24,7 +24,7 @@ from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 from rechannel.wire.redis.store import Lease, Store
 
 
-class Turn(StrEnum):
+class LeaseResult(StrEnum):
     """What a renewal of the lease brought."""
 
     TAKEN = "taken"
@@ -38,7 +38,7 @@ def steady_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Lead:
+class LeaderElection:
     """One controller's hold on the lead.
 
     ``clock``: seconds since the epoch, for people to read. ``steady``: seconds that only ever pass, for the lease.
@@ -83,14 +83,14 @@ class Lead:
         if self.holds() or not self._leading:
             return self.holds()
         turn = self.renew(0)
-        self._untold = turn is Turn.RAISED
-        return turn is Turn.KEPT and self.holds()
+        self._untold = turn is LeaseResult.RAISED
+        return turn is LeaseResult.KEPT and self.holds()
 
     def lease(self) -> Lease:
         """What has to stand in Redis for this controller to write."""
         return Lease(self.name, self.epoch)
 
-    def renew(self, least_epoch: int) -> Turn:
+    def renew(self, least_epoch: int) -> LeaseResult:
         """Take or keep the lead; ``least_epoch`` is the highest epoch that any link has accepted."""
         asked, now = self._steady(), self._clock()
         self._highest = max(self._highest, least_epoch)
@@ -103,7 +103,7 @@ class Lead:
             self._leading = self._untold = False
             self._raised_from = None
             self.paused = self.store.paused()
-            return Turn.WAITING
+            return LeaseResult.WAITING
         if self._leading:
             if lease.epoch != mine:
                 # Nothing is done under the new epoch before it is known what was ordered under others meanwhile: should
@@ -117,7 +117,7 @@ class Lead:
             self._keep_paused()
             self._until = asked + self._acting
             raised, self._untold = self._untold, False
-            return Turn.RAISED if raised else Turn.KEPT
+            return LeaseResult.RAISED if raised else LeaseResult.KEPT
         self.epoch = lease.epoch
         self._until = asked + self._acting
         # A stand-by that knew of a pause and finds no word of any leader was left with an emptied Redis.
@@ -125,7 +125,7 @@ class Lead:
         self._keep_paused()
         self._leading = True
         self.since = now
-        return Turn.TAKEN
+        return LeaseResult.TAKEN
 
     def learn(self, epoch: int) -> None:
         """Take note of an epoch that was given out: the next renewal goes above it if it has to."""

@@ -17,7 +17,7 @@ _LANDED = frozenset({MoveState.DRAINED, MoveState.KILLED})
 
 
 @dataclass
-class Migration:
+class RunningMigration:
     """One desired placement of one application.
 
     ``patience``: seconds without a sign of the link's obedience; ``epoch``: under which it was last published.
@@ -35,14 +35,14 @@ class Migration:
     def __post_init__(self) -> None:
         self.last_sign = max(self.last_sign, self.begun)
 
-    def stopped(self, now: float) -> Migration:
+    def stopped(self, now: float) -> RunningMigration:
         """Return what takes its place so that it begins no further move.
 
         Nothing is wanted any more, so the link gives up what it has not said to Spark yet; what it has lands with the
         batch that runs next.
         """
         desired = DesiredPlacement(decision=f"{self.decision}{_STOP}", runs=self.desired.runs, moves=[])
-        return Migration(self.application, desired, now, self.patience)
+        return RunningMigration(self.application, desired, now, self.patience)
 
     def update(self, report: LinkReport | None, now: float) -> None:
         """Take in what the link says of the moves. A settled move stays settled, though the link forgets it."""

@@ -17,13 +17,13 @@ import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.leadership import Lead
+from rechannel.daemon.control.leadership import LeaderElection
 from rechannel.daemon.control.memory import Memory
-from rechannel.daemon.control.migration_progress import Migration, in_flight
+from rechannel.daemon.control.migration_progress import RunningMigration, in_flight
 from rechannel.daemon.decide.policy_settings import DRAIN, SAVED_PLAN
 from rechannel.wire import keys
 from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, MessageError, body_of
 from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import SignatureError, Signer
@@ -32,7 +32,7 @@ _AFTER_ROLLBACK = 4  # times the usual rest, for each in a row: the same figures
 _LONGEST_REST = 86_400.0  # seconds
 
 
-class Migrations:
+class MigrationTracker:
     """What is wanted of each application's link and not yet reached. ``clock`` in seconds since the epoch."""
 
     def __init__(
@@ -40,13 +40,13 @@ class Migrations:
         settings: Settings,
         store: Store,
         signer: Signer,
-        author: Author,
-        lead: Lead,
+        author: EnvelopeFactory,
+        lead: LeaderElection,
         clock: Callable[[], float],
         memory: Memory | None = None,
     ) -> None:
         memory = memory or Memory()
-        self.running: dict[str, Migration] = memory.table()
+        self.running: dict[str, RunningMigration] = memory.table()
         self.ended: dict[str, float] = memory.table()  # application -> end of its last migration
         self.rejected = 0  # desired placements found in Redis that we did not sign
         self._settings = settings
@@ -74,7 +74,7 @@ class Migrations:
         self.learn(application, decision)
         self._plan_rest(application, decision)
         self._plan_continuation(application, decision)
-        self.running[application] = Migration(application, desired, self._clock(), patience)
+        self.running[application] = RunningMigration(application, desired, self._clock(), patience)
         try:
             self.renew(application)
         except StoreError as error:
@@ -246,7 +246,7 @@ class Migrations:
                 return
             del self.running[application]  # somebody led while we could not, and decided anew
         now = self._clock()
-        migration = Migration(application, desired, found.time, self._settings.controller.placement_ttl)
+        migration = RunningMigration(application, desired, found.time, self._settings.controller.placement_ttl)
         migration.update(report, now)
         if found.expires <= now or migration.over(now):
             if not self._drained(application, desired):

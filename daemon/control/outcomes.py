@@ -18,10 +18,10 @@ from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.time_windows import calendar_of
 from rechannel.daemon.decide.outcome import REGRESSED, measure
 from rechannel.daemon.decide.policy_settings import DRAIN
-from rechannel.daemon.model.collector import Facts
-from rechannel.migration.plan.cost import Outcome, Rates, learned
+from rechannel.daemon.model.collector import ApplicationMessages
+from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, learned
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.redis.store import Store
 
@@ -32,7 +32,7 @@ _STILL_TO_UNDO = 600.0  # seconds in which a new leader undoes what the one befo
 
 
 @dataclass
-class Undo:
+class PendingRollback:
     """A decision whose moves are to go back, who asks for that and why, and until when it is tried."""
 
     decision: Decision
@@ -42,7 +42,7 @@ class Undo:
     next_try: float = 0.0
 
 
-class Aftermath:
+class OutcomeTracker:
     """The migrations of one cluster whose outcome is still to come, and what the earlier ones cost.
 
     ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets, for waits.
@@ -52,7 +52,7 @@ class Aftermath:
         self,
         settings: Settings,
         store: Store,
-        author: Author,
+        author: EnvelopeFactory,
         clock: Callable[[], float],
         steady: Callable[[], float],
         memory: Memory,
@@ -64,18 +64,18 @@ class Aftermath:
         self._steady = steady
         self._awaited: dict[str, Decision] = memory.table()
         self._looked: dict[str, float] = memory.table()
-        self._loads: list[tuple[float, Outcome]] | None = None  # when they were measured
+        self._loads: list[tuple[float, MeasuredLoad]] | None = None  # when they were measured
         self._log = structlog.get_logger("rechannel.controller")
 
     def take(self, settings: Settings) -> None:
         """Go on with other settings."""
         self._settings = settings
 
-    def rates(self) -> Rates:
+    def rates(self) -> LoadRates:
         """What loading costs: by the settings, or as this cluster's last moves say."""
         if self._loads is None:
             self._loads = [
-                (envelope.time, Outcome(size, added))
+                (envelope.time, MeasuredLoad(size, added))
                 for envelope in self._store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
                 if isinstance(envelope.body, MigrationOutcome)
                 for size, added in envelope.body.loads
@@ -83,7 +83,7 @@ class Aftermath:
         # What was dear once is tried again: where nothing is moved for its price, nothing new is learned of it.
         since = self._clock() - _LEARNED_FROM
         self._loads = [(at, load) for at, load in self._loads if at >= since]
-        given = Rates(self._settings.gate.move_cost, self._settings.gate.load_rate)
+        given = LoadRates(self._settings.gate.move_cost, self._settings.gate.load_rate)
         return learned([load for _, load in self._loads], given)
 
     def begun(self, application: str, decision: Decision) -> None:
@@ -124,7 +124,9 @@ class Aftermath:
         """Whether the outcome of an application's last migration is still to come."""
         return application in self._awaited
 
-    def look(self, application: str, facts: Facts, epoch: int) -> tuple[MigrationOutcome, Decision | None] | None:
+    def look(
+        self, application: str, facts: ApplicationMessages, epoch: int
+    ) -> tuple[MigrationOutcome, Decision | None] | None:
         """Measure what can be measured now; returns the outcome, and the decision if it is to be undone."""
         decision, now = self._awaited[application], self._steady()
         if now < self._looked.get(application, now - _LOOK_EVERY) + _LOOK_EVERY:
@@ -147,7 +149,7 @@ class Aftermath:
         self._store.append(keys.OUTCOMES, "", envelope)
         del self._awaited[application], self._looked[application]
         if self._loads is not None:
-            self._loads += [(outcome.at, Outcome(size, added)) for size, added in outcome.loads]
+            self._loads += [(outcome.at, MeasuredLoad(size, added)) for size, added in outcome.loads]
         self._log.info(
             "outcome",
             application=application,

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rechannel.daemon.control.guard import BY_ITSELF
-from rechannel.daemon.control.outcomes import Aftermath
+from rechannel.daemon.control.outcomes import OutcomeTracker
 from rechannel.daemon.decide import pipeline
-from rechannel.daemon.decide.pipeline import Ask
-from rechannel.daemon.decide.requested_placement import Wish
+from rechannel.daemon.decide.pipeline import DecisionRequest
+from rechannel.daemon.decide.requested_placement import RequestedPlacement
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.silence import silence
 from rechannel.daemon.model.snapshot import NotReady, Snapshot
@@ -23,7 +23,7 @@ from rechannel.wire.messages import Decision, Refusal
 if TYPE_CHECKING:
     from rechannel.daemon.control.controller import Controller
 
-Asked = Callable[[Snapshot], Wish | Refusal]
+Asked = Callable[[Snapshot], RequestedPlacement | Refusal]
 Basis = tuple[object, ...]
 
 
@@ -31,14 +31,14 @@ class Plans:
     """Plans of one controller, whose lock has to be held. ``clock``: seconds since the epoch."""
 
     def __init__(
-        self, leader: Controller, collector: Collector, aftermath: Aftermath, clock: Callable[[], float]
+        self, leader: Controller, collector: Collector, aftermath: OutcomeTracker, clock: Callable[[], float]
     ) -> None:
         self._leader = leader
         self._collector = collector
         self._aftermath = aftermath
         self._clock = clock
 
-    def prepare(self, ask: Ask, application: str, asked: Asked | None) -> Decision | Callable[[], Decision]:
+    def prepare(self, ask: DecisionRequest, application: str, asked: Asked | None) -> Decision | Callable[[], Decision]:
         """Return a decision that needs no plan, or else what makes the plan, without reading anything that changes."""
         leader = self._leader
         if ask.apply and leader.paused:
@@ -80,7 +80,7 @@ class Plans:
             frozenset(leader.occasions.pending.plans) - leader.occasions.pending.settled.keys(),
         )
 
-    def overtaken(self, ask: Ask, application: str, basis: Basis, made: Decision) -> Decision | None:
+    def overtaken(self, ask: DecisionRequest, application: str, basis: Basis, made: Decision) -> Decision | None:
         """Return what is decided instead of what was planned, where that is out of date by now."""
         if ask.apply and self._leader.paused:
             return pipeline.refused(ask, pipeline.PAUSED)

@@ -2,7 +2,7 @@
 
 It looks at each once an agent window. What takes long is the model, seconds for tens of thousands of partitions: that
 is made anew only so often that it takes a fifth of a core, though every half a minute at least. What is read off it
-tells of overloads too (`Occasions.look`). That an application is not ready is seen without it.
+tells of overloads too (`TriggerEngine.look`). That an application is not ready is seen without it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 
 from rechannel.daemon.control.leader import Leader
 from rechannel.daemon.control.memory import Memory
-from rechannel.daemon.control.triggers import Occasions
-from rechannel.daemon.jobs.duty_cycle import CpuShare
-from rechannel.daemon.model.collector import Collector, Facts
+from rechannel.daemon.control.triggers import TriggerEngine
+from rechannel.daemon.jobs.duty_cycle import DutyCycle
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.daemon.model.silence import silence
 from rechannel.daemon.model.snapshot import NotReady, Snapshot, measured_only, missing_agents, take_snapshot, unready
 from rechannel.wire.display_names import count
@@ -36,7 +36,7 @@ class Readiness:
         self,
         leader: Leader,
         collector: Collector,
-        occasions: Occasions,
+        occasions: TriggerEngine,
         clock: Callable[[], float],
         steady: Callable[[], float],
         busy: Callable[[], float],
@@ -106,14 +106,14 @@ class Readiness:
         ):
             return
         drained = self._leader.orders.nodes
-        with self._released(), CpuShare(_SHARE, _LONGEST_REST, self._busy) as work:
+        with self._released(), DutyCycle(_SHARE, _LONGEST_REST, self._busy) as work:
             found = take_snapshot(*arguments, drained)
         if application not in self._collector.reports:
             return
         self._not_before[application] = began + work.rest
         self.words[application] = self._words(application, found, facts)
 
-    def _words(self, application: str, found: Snapshot | NotReady, facts: Facts) -> str:
+    def _words(self, application: str, found: Snapshot | NotReady, facts: ApplicationMessages) -> str:
         if isinstance(found, NotReady):
             self._occasions.not_ready(application)
             return f"not ready: {found.sentence}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 
 
@@ -12,7 +12,7 @@ def taken_up(request: Request) -> Reply:
         f"{request.verb} was taken up by a controller that lost the lead before it answered, and is not begun again; "
         "whether it was carried out shows in `rechannel history` and `rechannel status`"
     )
-    return Reply(request=request.request, code=int(Exit.UNCLEAR), sentence=sentence)
+    return Reply(request=request.request, code=int(ExitCode.UNCLEAR), sentence=sentence)
 
 
 def unknown(request: Request, application: str, known: list[str]) -> Reply:
@@ -22,4 +22,4 @@ def unknown(request: Request, application: str, known: list[str]) -> Reply:
 
 def refused(request: Request, sentence: str) -> Reply:
     """A request that is not carried out."""
-    return Reply(request=request.request, code=int(Exit.REFUSED), sentence=sentence)
+    return Reply(request=request.request, code=int(ExitCode.REFUSED), sentence=sentence)

@@ -25,14 +25,14 @@ from rechannel.daemon.control import audit, draining, replies
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.policy_settings import DRAIN, unknown_policy
-from rechannel.daemon.decide.requested_placement import PlanFileError, Wish, from_plan, read_plan
+from rechannel.daemon.decide.requested_placement import PlanFileError, RequestedPlacement, from_plan, read_plan
 from rechannel.daemon.model.collector import entry_number
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
 from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import Author
-from rechannel.wire.exit_codes import NOBODY_REPORTS, Exit
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.exit_codes import NOBODY_REPORTS, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.messages import Decision, Envelope, PendingPlan, Refusal, Reply, Request
 from rechannel.wire.redis.store import Lease, Store, StoreError
@@ -74,7 +74,7 @@ class Leader(Protocol):
         apply: bool,
         force: bool,
         policy: str,
-        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
+        asked: Callable[[Snapshot], RequestedPlacement | Refusal] | None = None,
         leave: frozenset[str] = frozenset(),
     ) -> Decision:
         """Decide on one application and publish the decision.
@@ -111,14 +111,14 @@ class Leader(Protocol):
         """Let nodes hold state again; returns a sentence, raises ValueError."""
 
 
-class Desk:
+class RequestHandler:
     """Reads requests and questions, and writes replies. ``refused``: orders on the stream of questions, since start."""
 
     def __init__(
         self,
         leader: Leader,
         store: Store,
-        author: Author,
+        author: EnvelopeFactory,
         clock: Callable[[], float],
         answered: Callable[[str, int], None] | None = None,
     ) -> None:
@@ -226,7 +226,7 @@ class Desk:
             self._questions += 1
             if self._questions > _QUESTIONS_AT_ONCE:
                 sentence = "too many questions came at once; ask again"
-                return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=sentence)
+                return Reply(request=request.request, code=int(ExitCode.NOT_READY), sentence=sentence)
         is_order = request.verb in self._verbs and request.verb not in keys.QUESTIONS_ARE
         reply = self._ordered(request, envelope, stream) if is_order else self._reply(request)
         if stream is keys.REQUESTS or not is_order:
@@ -342,7 +342,7 @@ class Desk:
         held = ", ".join(nodes)
         sentence = f"{held}: state of {count(len(plans), 'application')} would leave" if plans else f"{held}: no state"
         data: dict[str, Any] = {"nodes": nodes, "plans": plans}
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
+        return Reply(request=request.request, code=int(ExitCode.DONE), sentence=sentence, data=data)
 
     def _rebalance(self, request: Request) -> Reply:
         return self._decide(request, apply=True)
@@ -372,7 +372,7 @@ class Desk:
         except ValueError as error:
             return replies.refused(request, str(error))
         data = {name: value for name, value in msgspec.to_builtins(waiting).items() if name != "plan"}
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
+        return Reply(request=request.request, code=int(ExitCode.DONE), sentence=sentence, data=data)
 
     def _rollback(self, request: Request) -> Reply:
         application = self._application(request, request.arguments.get("application", ""))
@@ -384,9 +384,9 @@ class Desk:
         except ValueError as error:
             if wanted:
                 return replies.refused(request, f"{error}; `rechannel history` lists them")
-            return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
+            return Reply(request=request.request, code=int(ExitCode.NOTHING), sentence=str(error))
         if made is None:
-            return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
+            return Reply(request=request.request, code=int(ExitCode.DONE), sentence=sentence)
         undoes = f" (undoes {made.undoes})" if made.undoes else ""
         sentence = f"decision {made.decision}{undoes}: {made.sentence}"
         data = {"application": application, "decision": msgspec.to_builtins(made)}
@@ -398,7 +398,7 @@ class Desk:
         if application and application not in known:
             return replies.unknown(request, application, known)
         if not known:
-            return Reply(request=request.request, code=int(Exit.NOT_READY), sentence=NOBODY_REPORTS)
+            return Reply(request=request.request, code=int(ExitCode.NOT_READY), sentence=NOBODY_REPORTS)
         if not application and len(known) > 1:
             return replies.refused(
                 request, f"there are several applications, name one with --application: {', '.join(known)}"
@@ -411,7 +411,7 @@ class Desk:
         *,
         apply: bool,
         application: str = "",
-        asked: Callable[[Snapshot], Wish | Refusal] | None = None,
+        asked: Callable[[Snapshot], RequestedPlacement | Refusal] | None = None,
     ) -> Reply:
         found = self._application(request, application or request.arguments.get("application", ""))
         if isinstance(found, Reply):
@@ -435,7 +435,7 @@ class Desk:
 
     def _pause(self, request: Request, paused: bool) -> Reply:
         sentence = self._leader.pause(paused)
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data={"paused": paused})
+        return Reply(request=request.request, code=int(ExitCode.DONE), sentence=sentence, data={"paused": paused})
 
     def _stop(self, request: Request) -> Reply:
         application = request.arguments.get("application", "")
@@ -444,8 +444,8 @@ class Desk:
         except ValueError as error:  # one that reports no more may still have a migration to be stopped
             if application and application not in (known := self._leader.applications):
                 return replies.unknown(request, application, known)
-            return Reply(request=request.request, code=int(Exit.NOTHING), sentence=str(error))
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence)
+            return Reply(request=request.request, code=int(ExitCode.NOTHING), sentence=str(error))
+        return Reply(request=request.request, code=int(ExitCode.DONE), sentence=sentence)
 
     def _drain(self, request: Request) -> Reply:
         given = request.arguments
@@ -465,7 +465,7 @@ class Desk:
             return replies.refused(request, str(error))
         return Reply(
             request=request.request,
-            code=int(Exit.DONE),
+            code=int(ExitCode.DONE),
             sentence=sentence,
             data={"node": given["node"], "nodes": nodes},
         )
@@ -473,7 +473,7 @@ class Desk:
     def _undrain(self, request: Request) -> Reply:
         nodes = draining.separated(request.arguments.get("node", ""))
         reply = self._end(request, self._leader.undrain, nodes, {"node": ",".join(nodes), "nodes": nodes})
-        if reply.code == Exit.DONE:  # whether what the sentence promises needs an order
+        if reply.code == ExitCode.DONE:  # whether what the sentence promises needs an order
             acts = self._leader.settings.reschedule.mode == "apply" and not self._leader.paused
             reply = msgspec.structs.replace(reply, data={**reply.data, "moves_by_itself": acts})
         return reply
@@ -487,7 +487,7 @@ class Desk:
             sentence = order(*names, user=request.user, reason=request.reason)
         except ValueError as error:
             return replies.refused(request, str(error))
-        return Reply(request=request.request, code=int(Exit.DONE), sentence=sentence, data=data)
+        return Reply(request=request.request, code=int(ExitCode.DONE), sentence=sentence, data=data)
 
 
 def _bound(remembered: OrderedDict[str, Any]) -> None:

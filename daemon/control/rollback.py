@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from rechannel.daemon.control.guard import Guard
+from rechannel.daemon.control.guard import SelfActionGuard
 from rechannel.daemon.control.leader import Leader
 from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.migration_progress import in_flight
-from rechannel.daemon.control.outcomes import Aftermath, Undo
+from rechannel.daemon.control.outcomes import OutcomeTracker, PendingRollback
 from rechannel.daemon.decide.outcome import KEPT
 from rechannel.daemon.decide.policy_settings import ROLLBACK
 from rechannel.daemon.decide.requested_placement import back
@@ -26,7 +26,7 @@ _AGAIN = 300.0  # seconds in which a second rollback has to name what it means
 _PATIENCE = 600.0  # seconds in which a rollback has to become possible
 
 
-class Undoing:
+class RollbackManager:
     """What is to go back in each application. ``waiting``: by application.
 
     ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets, for waits.
@@ -36,13 +36,13 @@ class Undoing:
         self,
         leader: Leader,
         collector: Collector,
-        aftermath: Aftermath,
-        guard: Guard,
+        aftermath: OutcomeTracker,
+        guard: SelfActionGuard,
         clock: Callable[[], float],
         steady: Callable[[], float],
         memory: Memory,
     ) -> None:
-        self.waiting: dict[str, Undo] = memory.table()
+        self.waiting: dict[str, PendingRollback] = memory.table()
         self._leader = leader
         self._collector = collector
         self._aftermath = aftermath
@@ -69,7 +69,7 @@ class Undoing:
             left = "" if decision else " that was not undone"
             which = decision or "of the last days"
             raise ValueError(f"no decision {which} moved anything in {application}{left}")
-        self.waiting[application] = Undo(found, user, reason, self._steady() + _PATIENCE)
+        self.waiting[application] = PendingRollback(found, user, reason, self._steady() + _PATIENCE)
         migrations, paused = self._leader.migrations, self._leader.paused
         said = f"{migrations.stop(application)}; then " if application in migrations.running else ""
         self._log.info("rollback", application=application, decision=found.decision, user=user, reason=reason)
@@ -136,4 +136,4 @@ class Undoing:
     def _regressed(self, application: str, undo: Decision | None) -> None:
         if undo is not None:
             why = "its batches are longer than predicted and than before"
-            self.waiting[application] = Undo(undo, "", why, self._steady() + _PATIENCE)
+            self.waiting[application] = PendingRollback(undo, "", why, self._steady() + _PATIENCE)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from rechannel.conf.settings import RescheduleSettings
-from rechannel.daemon.control.time_windows import Calendar, Span, clock_time
+from rechannel.daemon.control.time_windows import Calendar, TimeWindow, clock_time
 from rechannel.wire import keys
 from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Decision, PendingPlan, PendingPlans, Refusal
 from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import Signer
@@ -31,7 +31,7 @@ _RETRY = 10.0  # seconds
 _PUBLISH_EVERY = 10.0  # seconds
 
 
-def window(at: str, when: str, rules: RescheduleSettings, now: float) -> Span:
+def window(at: str, when: str, rules: RescheduleSettings, now: float) -> TimeWindow:
     """Return the time that is meant, the one that holds already or the next; ValueError with the cure if none is.
 
     ``at`` is a period, ``when`` is ``off-peak``; one of them is empty.
@@ -80,14 +80,14 @@ def final(decision: Decision) -> bool:
     return decision.outcome != "not-ready" and decision.reason not in ("paused", "cooldown")
 
 
-class Pending:
+class ScheduledPlans:
     """The plans that wait in one cluster, as the leader knows them. ``steady``: seconds that nobody sets, for waits.
 
     ``settled``: plan -> the reason of the last word on it, as long as it stands with those that wait: it is only to be
     taken off the list any more.
     """
 
-    def __init__(self, store: Store, signer: Signer, author: Author, steady: Callable[[], float]) -> None:
+    def __init__(self, store: Store, signer: Signer, author: EnvelopeFactory, steady: Callable[[], float]) -> None:
         self.plans: dict[str, PendingPlan] = {}
         self.settled: dict[str, str] = {}
         self._store = store

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import structlog
 
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import KeyNameError
 from rechannel.wire.messages import Drain, Envelope, LinkReport, MessageError, StandingOrders, decode
 from rechannel.wire.redis.store import Store
@@ -26,10 +26,10 @@ _AGENT_HEARD = 60.0  # seconds in which an agent reports that runs
 _LIFE = 3650 * 86_400.0  # seconds; they hold until something else is said
 
 
-class Orders:
+class StandingOrderStore:
     """The drains of one cluster, as the leader knows them. ``clock`` in seconds since the epoch."""
 
-    def __init__(self, store: Store, signer: Signer, author: Author, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, signer: Signer, author: EnvelopeFactory, clock: Callable[[], float]) -> None:
         self.drains: dict[str, Drain] = {}
         self._store = store
         self._signer = signer

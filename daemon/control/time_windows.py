@@ -22,7 +22,7 @@ _AHEAD = 16  # days in which every period comes at least once: of two weeks one 
 
 
 @dataclass(frozen=True)
-class Period:
+class WeeklyPeriod:
     """A period of the week. ``days``: on which it begins, 0 is Monday; ``start`` and ``end`` in minutes of the day."""
 
     text: str
@@ -32,7 +32,7 @@ class Period:
 
 
 @dataclass(frozen=True)
-class Span:
+class TimeWindow:
     """One time that a period holds: from ``begin`` to before ``end``, seconds since the epoch."""
 
     begin: float
@@ -40,7 +40,7 @@ class Span:
     text: str
 
 
-def parse(text: str) -> Period:
+def parse(text: str) -> WeeklyPeriod:
     """Read a period; ValueError with the cure where it is none."""
     found = re.fullmatch(PERIOD, text.strip())
     if found is None:
@@ -50,7 +50,7 @@ def parse(text: str) -> Period:
         first, _, last = part.partition("-")
         begin, end = _DAYS.index(first), _DAYS.index(last or first)
         days |= {day % 7 for day in range(begin, end + 1 if end >= begin else end + 8)}
-    return Period(text.strip(), frozenset(days), _minutes(found[2]), _minutes(found[3]))
+    return WeeklyPeriod(text.strip(), frozenset(days), _minutes(found[2]), _minutes(found[3]))
 
 
 class Calendar:
@@ -60,7 +60,7 @@ class Calendar:
         self._periods = tuple(parse(text) for text in periods)
         self._zone = ZoneInfo(zone)
 
-    def inside(self, at: float) -> Span | None:
+    def inside(self, at: float) -> TimeWindow | None:
         """Return the time that holds at a moment, together with what follows it without a gap; None where none does."""
         found = self._holding(at)
         if found is None:
@@ -68,19 +68,19 @@ class Calendar:
         begin, end, text = found.begin, found.end, found.text
         while end < at + _AHEAD * _DAY.total_seconds() and (more := self._holding(end)) is not None:
             end = more.end
-        return Span(begin, end, text)
+        return TimeWindow(begin, end, text)
 
-    def coming(self, at: float) -> Span | None:
+    def coming(self, at: float) -> TimeWindow | None:
         """Return the time that holds at a moment, or else the next one; None where there is no period."""
         later = [span for span in self._spans(at, _AHEAD) if span.end > at]
         first = min((span.begin for span in later), default=None)
         return None if first is None else self.inside(max(at, first))
 
-    def _holding(self, at: float) -> Span | None:
+    def _holding(self, at: float) -> TimeWindow | None:
         spans = [span for span in self._spans(at, 1) if span.begin <= at < span.end]
         return max(spans, key=lambda span: span.end, default=None)
 
-    def _spans(self, at: float, days: int) -> list[Span]:
+    def _spans(self, at: float, days: int) -> list[TimeWindow]:
         """What begins from two days before a moment until ``days`` after it."""
         today = datetime.datetime.fromtimestamp(at, self._zone).date()
         found = []
@@ -91,7 +91,7 @@ class Calendar:
                     begin = _moment(day, period.start, self._zone, last=False)
                     end = _moment(day if period.end > period.start else day + _DAY, period.end, self._zone, last=True)
                     if begin < end:
-                        found.append(Span(begin, end, period.text))
+                        found.append(TimeWindow(begin, end, period.text))
         return found
 
 

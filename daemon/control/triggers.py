@@ -13,21 +13,21 @@ from collections.abc import Callable, Sequence
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control import scheduled_plans
-from rechannel.daemon.control.executor_set import Joining
+from rechannel.daemon.control.executor_set import ExecutorSetTrigger
 from rechannel.daemon.control.guard import (
     CONTINUATION,
     EXECUTORS,
     HELD_BACK,
     OVERLOAD,
-    Guard,
-    Measure,
-    Overload,
+    LoadReading,
+    OverloadDetector,
+    SelfActionGuard,
     figures_last,
 )
 from rechannel.daemon.control.leader import Leader
 from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.migration_progress import in_flight
-from rechannel.daemon.control.scheduled_plans import PENDING, Pending
+from rechannel.daemon.control.scheduled_plans import PENDING, ScheduledPlans
 from rechannel.daemon.control.standing_orders import left_on
 from rechannel.daemon.control.time_windows import clock_time
 from rechannel.daemon.decide.policy_settings import DRAIN
@@ -35,7 +35,7 @@ from rechannel.daemon.decide.requested_placement import SavedPlan, from_plan, re
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.display_names import count, query_name
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import BatchReport, Decision, LinkReport, PendingPlan, Refusal
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
@@ -43,7 +43,7 @@ from rechannel.wire.signing import Signer
 _RETRY_EVERY = 10.0  # seconds between two decisions on the same drain
 
 
-class Occasions:
+class TriggerEngine:
     """When one controller decides by itself.
 
     ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets, for waits.
@@ -54,19 +54,19 @@ class Occasions:
         leader: Leader,
         store: Store,
         signer: Signer,
-        author: Author,
+        author: EnvelopeFactory,
         clock: Callable[[], float],
         steady: Callable[[], float],
         memory: Memory,
     ) -> None:
-        self.guard = Guard(leader.settings, memory)
-        self.pending = Pending(store, signer, author, steady)
+        self.guard = SelfActionGuard(leader.settings, memory)
+        self.pending = ScheduledPlans(store, signer, author, steady)
         self._leader = leader
         self._author = author
         self._clock = clock
         self._steady = steady
-        self._joining = Joining(steady, 0.0, 0.0, memory=memory)
-        self._overload = Overload(memory)
+        self._joining = ExecutorSetTrigger(steady, 0.0, 0.0, memory=memory)
+        self._overload = OverloadDetector(memory)
         # application -> query -> last batch that was looked at
         self._batches: dict[str, dict[str, int]] = memory.table()
         self._looked: dict[str, float] = memory.table()  # application -> last window in which it was looked at
@@ -251,12 +251,12 @@ class Occasions:
         if self.pending.tried(waiting, decision):
             self.pending.remove(waiting.pending, self._leader.epoch)
 
-    def _executor_loads(self, snapshot: Snapshot, fresh: bool) -> list[Measure]:
+    def _executor_loads(self, snapshot: Snapshot, fresh: bool) -> list[LoadReading]:
         limit = self._leader.settings.reschedule.overload_utilization
         cluster = snapshot.cluster
         busy = executor_utilization(cluster, snapshot.workload, snapshot.placement).utilization
         return [
-            Measure(
+            LoadReading(
                 f"executor {name}",
                 float(share),
                 limit,
@@ -266,7 +266,7 @@ class Occasions:
             for name, share in zip(cluster.executors, busy, strict=True)
         ]
 
-    def _batch_times(self, application: str, snapshot: Snapshot, batches: Sequence[BatchReport]) -> list[Measure]:
+    def _batch_times(self, application: str, snapshot: Snapshot, batches: Sequence[BatchReport]) -> list[LoadReading]:
         times = self._leader.settings.reschedule.overload_duration
         looked = self._batches.setdefault(application, {})
         found = []
@@ -285,7 +285,7 @@ class Occasions:
             words = f"the last batch of {query_name(name, state.name)} took {last.seconds:.2f} s, {rule}"
             fresh = looked.get(name) != last.batch
             looked[name] = last.batch
-            found.append(Measure(f"query {name}", last.seconds, limit, words, fresh))
+            found.append(LoadReading(f"query {name}", last.seconds, limit, words, fresh))
         return found
 
     @staticmethod

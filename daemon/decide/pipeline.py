@@ -13,21 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.guard import BY_ITSELF, CONTINUATION, Guard
+from rechannel.daemon.control.guard import BY_ITSELF, CONTINUATION, SelfActionGuard
 from rechannel.daemon.control.migration_progress import in_flight
 from rechannel.daemon.decide.policy_settings import DRAIN, ROLLBACK, SAVED_PLAN, parameters_for
-from rechannel.daemon.decide.requested_placement import Wish
-from rechannel.daemon.model.collector import Facts as Measured
+from rechannel.daemon.decide.requested_placement import RequestedPlacement
+from rechannel.daemon.model.collector import ApplicationMessages as Measured
 from rechannel.daemon.model.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
-from rechannel.migration.plan.constraints import Disposition, Facts, dispose
-from rechannel.migration.plan.cost import Rates
+from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
+from rechannel.migration.plan.cost import LoadRates
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.display_names import query_name
-from rechannel.wire.exit_codes import OBSERVE_MODE, Exit
+from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
 
 #: what is to be known of a controller that only looks on
@@ -38,15 +38,15 @@ OVERTAKEN = NotReady(
 )
 _HOT_STREAMS = 10
 _EXITS = {
-    "ok": Exit.DONE,
-    "nothing-to-do": Exit.NOTHING,
-    "gate": Exit.NOTHING,
-    "cooldown": Exit.NOTHING,
+    "ok": ExitCode.DONE,
+    "nothing-to-do": ExitCode.NOTHING,
+    "gate": ExitCode.NOTHING,
+    "cooldown": ExitCode.NOTHING,
 }
 
 
 @dataclass(frozen=True)
-class Ask:
+class DecisionRequest:
     """Who wants a decision, why, by which policy, and what may be done with it.
 
     ``pending``: the plan that waited; ``leave``: nodes that are planned as if they were drained.
@@ -64,20 +64,20 @@ class Ask:
     leave: frozenset[str] = frozenset()
 
 
-def exit_of(decision: Decision) -> Exit:
+def exit_of(decision: Decision) -> ExitCode:
     """Return the exit code that stands for a decision."""
     if decision.outcome == "not-ready":
-        return Exit.NOT_READY
-    return _EXITS.get(decision.reason, Exit.REFUSED)
+        return ExitCode.NOT_READY
+    return _EXITS.get(decision.reason, ExitCode.REFUSED)
 
 
-def not_ready(ask: Ask, why: NotReady) -> Decision:
+def not_ready(ask: DecisionRequest, why: NotReady) -> Decision:
     """Return the decision not to decide."""
     wait = f"; ready in about {why.ready_in:.0f} s" if why.ready_in is not None else ""
     return _empty(ask, "not-ready", why.code, f"not ready: {why.sentence}{wait}")
 
 
-def refused(ask: Ask, refusal: Refusal) -> Decision:
+def refused(ask: DecisionRequest, refusal: Refusal) -> Decision:
     """Return a refusal that needed no plan."""
     return _empty(ask, "refused", refusal.law, refusal.detail, [refusal])
 
@@ -88,16 +88,16 @@ def no_report(application: str) -> NotReady:
 
 
 def plan(
-    ask: Ask,
+    ask: DecisionRequest,
     measured: Measured,
     settings: Settings,
     drained: Collection[str],
     *,
-    asked: Callable[[Snapshot], Wish | Refusal] | None,
+    asked: Callable[[Snapshot], RequestedPlacement | Refusal] | None,
     resting: float,
     rest: tuple[float, str],
-    rates: Rates,
-    guard: Guard,
+    rates: LoadRates,
+    guard: SelfActionGuard,
 ) -> Decision:
     """Model what was measured of an application and decide on it; may take minutes.
 
@@ -131,7 +131,7 @@ def plan(
 
 
 def decide(
-    ask: Ask,
+    ask: DecisionRequest,
     snapshot: Snapshot,
     settings: Settings,
     *,
@@ -139,9 +139,9 @@ def decide(
     resting: float = 0.0,
     rest: tuple[float, str] | None = None,
     notes: Sequence[str] = (),
-    rates: Rates | None = None,
-    wish: Wish | None = None,
-    guard: Guard | None = None,
+    rates: LoadRates | None = None,
+    wish: RequestedPlacement | None = None,
+    guard: SelfActionGuard | None = None,
 ) -> Decision:
     """Decide on one application.
 
@@ -159,7 +159,7 @@ def decide(
         return refused(ask, Refusal(law="scale-out", reach="plan", detail=str(error)))
     except (ModelError, PolicyLawError) as error:
         return refused(ask, Refusal(law="policy", reach="plan", detail=str(error)))
-    facts = Facts(
+    facts = PlanInputs(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
         current=snapshot.placement,
@@ -222,7 +222,11 @@ def _within(room: int | None, settings: Settings) -> Settings:
 
 
 def _held_back(
-    ask: Ask, disposed: Disposition, snapshot: Snapshot, guard: Guard | None, batches: Mapping[str, int]
+    ask: DecisionRequest,
+    disposed: ReviewedPlan,
+    snapshot: Snapshot,
+    guard: SelfActionGuard | None,
+    batches: Mapping[str, int],
 ) -> Refusal | None:
     """What a costly plan of nobody's still waits for."""
     if guard is None or not ask.apply or ask.trigger not in BY_ITSELF or not disposed.moves:
@@ -234,13 +238,13 @@ def _held_back(
     return guard.agreement(snapshot.application, disposed.moves, cost, total, ask.at, batches)
 
 
-def _asked(ask: Ask) -> list[str]:
+def _asked(ask: DecisionRequest) -> list[str]:
     if not ask.reason:
         return []
     return [f"asked by {ask.user}: {ask.reason}" if ask.user else f"because {ask.reason}"]
 
 
-def _price(disposed: Disposition, snapshot: Snapshot) -> MigrationPrice | None:
+def _price(disposed: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
     price, rates = disposed.price, disposed.rates
     if price is None:
         return None
@@ -264,7 +268,7 @@ def _price(disposed: Disposition, snapshot: Snapshot) -> MigrationPrice | None:
 
 
 def _wanted(
-    ask: Ask, snapshot: Snapshot, settings: Settings, wish: Wish | None
+    ask: DecisionRequest, snapshot: Snapshot, settings: Settings, wish: RequestedPlacement | None
 ) -> tuple[str, Placement, tuple[str, ...]]:
     """Whose placement is wanted, which one, and what is to be said about it.
 
@@ -302,7 +306,9 @@ def _only_leaving(snapshot: Snapshot, wanted: Placement) -> Placement:
     )
 
 
-def _empty(ask: Ask, outcome: str, code: str, sentence: str, refusals: list[Refusal] | None = None) -> Decision:
+def _empty(
+    ask: DecisionRequest, outcome: str, code: str, sentence: str, refusals: list[Refusal] | None = None
+) -> Decision:
     return Decision(
         decision=ask.decision,
         at=ask.at,
@@ -319,13 +325,13 @@ def _empty(ask: Ask, outcome: str, code: str, sentence: str, refusals: list[Refu
     )
 
 
-def _outcome(ask: Ask, disposed: Disposition) -> str:
+def _outcome(ask: DecisionRequest, disposed: ReviewedPlan) -> str:
     if disposed.code == "ok":
         return "applied" if ask.apply else "planned"
     return "planned" if disposed.code == "nothing-to-do" else "refused"
 
 
-def _sentence(ask: Ask, disposed: Disposition, refusal: Refusal | None) -> str:
+def _sentence(ask: DecisionRequest, disposed: ReviewedPlan, refusal: Refusal | None) -> str:
     if refusal is not None:
         return f"{refusal.detail}; would move {disposed.sentence}"
     if disposed.code == "ok":
@@ -333,7 +339,7 @@ def _sentence(ask: Ask, disposed: Disposition, refusal: Refusal | None) -> str:
     return disposed.sentence
 
 
-def _loads(snapshot: Snapshot, disposed: Disposition) -> list[ExecutorLoad]:
+def _loads(snapshot: Snapshot, disposed: ReviewedPlan) -> list[ExecutorLoad]:
     cluster, before, after = snapshot.cluster, disposed.queue_before, disposed.queue_after
     counts = [partitions(placement, cluster.size) for placement in (snapshot.placement, disposed.placement)]
     return [

@@ -50,7 +50,7 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @dataclass(frozen=True)
-class Wish:
+class RequestedPlacement:
     """A placement that is asked for. ``undoes``: the decision whose partitions go back where they were, if any."""
 
     placement: Placement
@@ -92,7 +92,7 @@ def read_plan(text: str | bytes, cluster: str) -> SavedPlan:
     return plan
 
 
-def from_plan(plan: SavedPlan, snapshot: Snapshot) -> Wish | Refusal:
+def from_plan(plan: SavedPlan, snapshot: Snapshot) -> RequestedPlacement | Refusal:
     """What a saved plan asks for now, or why it is expired."""
     here = dict(zip(snapshot.cluster.executors, snapshot.cluster.nodes, strict=True))
     changed = [
@@ -110,7 +110,7 @@ def from_plan(plan: SavedPlan, snapshot: Snapshot) -> Wish | Refusal:
     return _asked(plan.moves, snapshot, (), f"saved plan {plan.decision}")
 
 
-def back(decision: Decision, snapshot: Snapshot) -> Wish | Refusal:
+def back(decision: Decision, snapshot: Snapshot) -> RequestedPlacement | Refusal:
     """The partitions that a decision moved, back on the executors they were on; those that can be."""
     moves = [
         PlannedMove(
@@ -127,7 +127,7 @@ def back(decision: Decision, snapshot: Snapshot) -> Wish | Refusal:
     left = [move for move in moves if move.target in usable]
     notes = [f"{len(moves) - len(left)} of {len(moves)} stay: executor {', '.join(gone) or '?'} may hold nothing"]
     found = _asked(left, snapshot, notes if gone else (), f"rollback of {decision.decision}", decision.decision)
-    if isinstance(found, Wish) and found.placement == snapshot.placement:
+    if isinstance(found, RequestedPlacement) and found.placement == snapshot.placement:
         why = (
             f"none of the {len(moves)} partitions that {decision.decision} moved can go back: {'; '.join(found.notes)}"
         )
@@ -137,7 +137,7 @@ def back(decision: Decision, snapshot: Snapshot) -> Wish | Refusal:
 
 def _asked(
     moves: Iterable[PlannedMove | DesiredMove], snapshot: Snapshot, notes: Sequence[str], what: str, undoes: str = ""
-) -> Wish | Refusal:
+) -> RequestedPlacement | Refusal:
     keys = {unit: key for key, unit in snapshot.stages.items()}
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     names = snapshot.cluster.executors
@@ -165,7 +165,7 @@ def _asked(
     said += [f"{there} are there already"] if there else []
     said += [f"{gone} are of queries that cannot be moved now"] if gone else []
     said += [f"{elsewhere} are elsewhere by now and stay"] if elsewhere else []
-    return Wish(Placement(placement), tuple(said), undoes)
+    return RequestedPlacement(Placement(placement), tuple(said), undoes)
 
 
 def _named(executor: str, hosts: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from rechannel import __version__
-from rechannel.daemon.doctor.node import Found, failed, ok, warning
+from rechannel.daemon.doctor.node import Finding, failed, ok, warning
 from rechannel.migration.spark import compatibility, versions
 from rechannel.wire.messages import AgentWindow, ControllerState, Envelope, LinkReport
 from rechannel.wire.redis import capacity
@@ -49,7 +49,7 @@ class Node:
     several: bool = False
 
 
-def controller(state: ControllerState | None) -> Found:
+def controller(state: ControllerState | None) -> Finding:
     """Check that somebody leads."""
     if state is None:
         cure = "start `rechannel controller`; if it runs, see its log"
@@ -58,7 +58,7 @@ def controller(state: ControllerState | None) -> Found:
     return ok("controller", f"{state.leader} leads in epoch {state.epoch}, mode {state.mode}{held}")
 
 
-def memory(info: Mapping[str, Any], applications: Sequence[Application], nodes: int) -> Found:
+def memory(info: Mapping[str, Any], applications: Sequence[Application], nodes: int) -> Finding:
     """Check that Redis (``info``: INFO) has room for all that this cluster's keys may come to hold."""
     reports = [item.report for item in applications if item.report is not None]
     need = capacity.need(nodes, [_capacity(report) for report in reports])
@@ -92,7 +92,7 @@ def several(messages: Sequence[Envelope]) -> bool:
     return overlaps >= _OVERLAPS
 
 
-def agents(nodes: Mapping[str, Node], stale: float, *, listed: bool = True) -> list[Found]:
+def agents(nodes: Mapping[str, Node], stale: float, *, listed: bool = True) -> list[Finding]:
     """Check that each node with executors is measured; a window older than ``stale`` seconds is not used.
 
     ``listed``: agents of nodes without executors are among them.
@@ -124,7 +124,7 @@ def agents(nodes: Mapping[str, Node], stale: float, *, listed: bool = True) -> l
     return found
 
 
-def _odd_agents(nodes: Mapping[str, Node], stale: float) -> list[Found]:
+def _odd_agents(nodes: Mapping[str, Node], stale: float) -> list[Finding]:
     """Find agents that report for one node together, and those whose node no application knows."""
     known = sorted(host for host, node in nodes.items() if node.executors)
     found = []
@@ -143,7 +143,7 @@ def _odd_agents(nodes: Mapping[str, Node], stale: float) -> list[Found]:
     return found
 
 
-def links(applications: Sequence[Application]) -> list[Found]:
+def links(applications: Sequence[Application]) -> list[Finding]:
     """Check what each link says, and that it says something."""
     found = [found for application in applications for found in _link(application)]
     if not any(application.report or application.unreadable for application in applications):
@@ -152,7 +152,7 @@ def links(applications: Sequence[Application]) -> list[Found]:
     return found
 
 
-def _link(application: Application) -> list[Found]:
+def _link(application: Application) -> list[Finding]:
     name, report = application.application, application.report
     if report is None and application.unreadable:
         cure = "use one release of Rechannel everywhere; if it is one, somebody else writes to that key"
@@ -185,7 +185,7 @@ def _link(application: Application) -> list[Found]:
     return found or [ok("links", said, name)]
 
 
-def spark(applications: Sequence[Application]) -> list[Found]:
+def spark(applications: Sequence[Application]) -> list[Finding]:
     """Check the Spark settings of each application that tells them."""
     found = []
     for application in applications:
@@ -196,7 +196,7 @@ def spark(applications: Sequence[Application]) -> list[Found]:
     return found
 
 
-def settings(given: Mapping[str, str], subject: str) -> list[Found]:
+def settings(given: Mapping[str, str], subject: str) -> list[Finding]:
     """Check Spark settings, of an application or of a file; those that are not given are at their default."""
 
     def read(key: str, default: str) -> str:
@@ -217,7 +217,7 @@ def settings(given: Mapping[str, str], subject: str) -> list[Found]:
     ]
 
 
-def _shuffle(advice: Sequence[compatibility.Finding], threshold: str, subject: str) -> Found:
+def _shuffle(advice: Sequence[compatibility.Finding], threshold: str, subject: str) -> Finding:
     if not advice:
         said = f"{compatibility.BYPASS} is {threshold}: no shuffle takes the writer that may lose rows (SPARK-37473)"
         return ok("spark-shuffle", said, subject)
@@ -225,7 +225,7 @@ def _shuffle(advice: Sequence[compatibility.Finding], threshold: str, subject: s
     return warning("spark-shuffle", sentence, cure, subject)
 
 
-def _cores(cores: str, subject: str) -> Found:
+def _cores(cores: str, subject: str) -> Finding:
     if not cores.strip().isdecimal() or int(cores) <= 1:
         return ok("spark-cores", "a task takes one core", subject)
     sentence = (
@@ -236,7 +236,7 @@ def _cores(cores: str, subject: str) -> Found:
     return warning("spark-cores", sentence, cure, subject)
 
 
-def _scheduler(mode: str, subject: str) -> Found:
+def _scheduler(mode: str, subject: str) -> Finding:
     said = f"spark.scheduler.mode={mode or 'FIFO'} orders jobs, not their places: nothing to do"
     if mode.strip().upper() in ("", "FIFO", "FAIR"):
         return ok("spark-scheduler", said, subject)
@@ -244,7 +244,7 @@ def _scheduler(mode: str, subject: str) -> Found:
     return warning("spark-scheduler", sentence, "set it to FIFO or FAIR", subject)
 
 
-def _locality(report: LinkReport, application: Application) -> Found:
+def _locality(report: LinkReport, application: Application) -> Finding:
     """Compare the wait with the stages: tasks drift in stages longer than it, and a long one holds short ones up."""
     name = application.application
     value = report.environment.get("spark.locality.wait", "3s")

@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import Any
 
 from rechannel.conf import lease_timing
-from rechannel.conf.loader import Loaded
+from rechannel.conf.loader import LoadResult
 from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings
 from rechannel.wire import keys
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import Role
 
 #: check -> what it is about. The page docs/doctor.md says of each what it means and what to do.
@@ -83,7 +83,7 @@ _CURES = (
 _TIME = "let a time service (chrony, systemd-timesyncd) set the clock of that machine"
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How a check went."""
 
     OK = "ok"
@@ -92,18 +92,18 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Found:
+class Finding:
     """What one check says of one ``subject`` ("" where there is only one), with the ``cure`` where it is not well."""
 
     check: str
-    verdict: Verdict
+    verdict: Severity
     sentence: str
     cure: str = ""
     subject: str = ""
 
 
 @dataclass(frozen=True)
-class Machine:
+class HostFacts:
     """Versions on this machine: Python's, of packages by name (those that are missing left out), Java's ("": none)."""
 
     python: tuple[int, int, int]
@@ -112,7 +112,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Server:
+class RedisFacts:
     """What Redis says of itself (INFO), how many seconds that took, and by how many its clock is ahead of ours."""
 
     info: Mapping[str, Any]
@@ -121,7 +121,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Rights:
+class RedisPermissions:
     """What a user was found to be allowed: (pattern of a key, "read" or "write"). ``named`` is the role in its name."""
 
     user: str
@@ -130,32 +130,32 @@ class Rights:
     administrator: bool
 
 
-def ok(check: str, sentence: str, subject: str = "") -> Found:
+def ok(check: str, sentence: str, subject: str = "") -> Finding:
     """Say that all is well."""
-    return Found(check, Verdict.OK, sentence, "", subject)
+    return Finding(check, Severity.OK, sentence, "", subject)
 
 
-def warning(check: str, sentence: str, cure: str, subject: str = "") -> Found:
+def warning(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
     """Say what is not as it should be, but can be lived with."""
-    return Found(check, Verdict.WARNING, sentence, cure, subject)
+    return Finding(check, Severity.WARNING, sentence, cure, subject)
 
 
-def failed(check: str, sentence: str, cure: str, subject: str = "") -> Found:
+def failed(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
     """Say what keeps Rechannel from doing its work."""
-    return Found(check, Verdict.FAILED, sentence, cure, subject)
+    return Finding(check, Severity.FAILED, sentence, cure, subject)
 
 
-def exit_of(found: Iterable[Found]) -> Exit:
+def exit_of(found: Iterable[Finding]) -> ExitCode:
     """Return the exit code: only what failed counts, and the cause before its consequences."""
-    bad = {item.check for item in found if item.verdict is Verdict.FAILED}
+    bad = {item.check for item in found if item.verdict is Severity.FAILED}
     if bad & {"configuration", "signing-keys", "times"}:
-        return Exit.CONFIGURATION
+        return ExitCode.CONFIGURATION
     if any(check.startswith("redis") for check in bad):
-        return Exit.REDIS
-    return Exit.NOT_READY if bad else Exit.DONE
+        return ExitCode.REDIS
+    return ExitCode.NOT_READY if bad else ExitCode.DONE
 
 
-def machine(facts: Machine) -> list[Found]:
+def machine(facts: HostFacts) -> list[Finding]:
     """Check Python, packages and Java."""
     version = ".".join(map(str, facts.python))
     oldest = ".".join(map(str, OLDEST_PYTHON))
@@ -166,7 +166,7 @@ def machine(facts: Machine) -> list[Found]:
     return [first, *_packages(facts.packages), _java(facts)]
 
 
-def _packages(installed: Mapping[str, str]) -> list[Found]:
+def _packages(installed: Mapping[str, str]) -> list[Finding]:
     found = []
     for name, (low, high) in NEEDED.items():
         rule = f">={low}{f',<{high}' if high else ''}"
@@ -181,7 +181,7 @@ def _packages(installed: Mapping[str, str]) -> list[Found]:
     return found or [ok("packages", f"all {len(NEEDED)} packages are here, in versions that fit")]
 
 
-def _java(facts: Machine) -> Found:
+def _java(facts: HostFacts) -> Finding:
     spark = version_of(facts.packages.get("pyspark", ""))
     least = _JAVA.get(spark[0] if spark else 4, 17)
     named = f"Spark {facts.packages['pyspark']}" if spark else "Spark 4"
@@ -199,7 +199,7 @@ def _java(facts: Machine) -> Found:
     return ok("java", f"Java {facts.java} will do for {named}")
 
 
-def configuration(loaded: Loaded, mistakes: Sequence[str], notes: Sequence[str]) -> list[Found]:
+def configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str]) -> list[Finding]:
     """Sort what `config check` finds: keys have a check of their own, and so has what Redis lets others do."""
     found = []
     for text, say in [*((text, failed) for text in mistakes), *((text, warning) for text in notes)]:
@@ -217,7 +217,7 @@ def configuration(loaded: Loaded, mistakes: Sequence[str], notes: Sequence[str])
     return found
 
 
-def _source(loaded: Loaded) -> Found:
+def _source(loaded: LoadResult) -> Finding:
     used = loaded.sentence()
     if loaded.path is None and not loaded.origins:
         cure = f"name a file: `export {CONFIG_VARIABLE}=FILE`; `rechannel config init` writes one"
@@ -225,7 +225,7 @@ def _source(loaded: Loaded) -> Found:
     return ok("configuration", f"{used}; all values and the files they name can be used")
 
 
-def _keys(settings: Settings) -> Found:
+def _keys(settings: Settings) -> Finding:
     """Check that those keys are named that the user of these settings needs."""
     check, role = "signing-keys", named_role(settings)
     private, public = bool(settings.signing.private_key_file), bool(settings.signing.public_key_file)
@@ -253,7 +253,7 @@ def named_role(settings: Settings) -> Role | None:
     return Role(found[1]) if found else None
 
 
-def times(settings: Settings) -> list[Found]:
+def times(settings: Settings) -> list[Finding]:
     """Check time limits against each other; those that must hold are mistakes of the configuration already."""
     found = []
     controller, rules = settings.controller, settings.reschedule
@@ -280,7 +280,7 @@ def times(settings: Settings) -> list[Found]:
     ]
 
 
-def redis(server: Server, timeout: float) -> list[Found]:
+def redis(server: RedisFacts, timeout: float) -> list[Finding]:
     """Check the server by what it says of itself; ``timeout`` is redis.timeout."""
     info = server.info
     version = str(info.get("valkey_version") or info.get("redis_version") or "")
@@ -301,14 +301,14 @@ def redis(server: Server, timeout: float) -> list[Found]:
     return [first, second, _role(info), _eviction(info), _memory(info), _persistence(info), clock(server)]
 
 
-def _role(info: Mapping[str, Any]) -> Found:
+def _role(info: Mapping[str, Any]) -> Finding:
     if info.get("role", "master") != "master":
         cure = "name the master in redis.url, or let sentinels find it (sentinel://)"
         return failed("redis-role", "this server is a replica and takes no writes", cure)
     return ok("redis-role", "the server takes writes")
 
 
-def _eviction(info: Mapping[str, Any]) -> Found:
+def _eviction(info: Mapping[str, Any]) -> Finding:
     policy, limit, gone = info.get("maxmemory_policy", ""), _number(info, "maxmemory"), _number(info, "evicted_keys")
     cure = "in redis.conf: maxmemory-policy noeviction"
     if policy != "noeviction" and (limit or gone):
@@ -321,7 +321,7 @@ def _eviction(info: Mapping[str, Any]) -> Found:
     return ok("redis-eviction", "maxmemory-policy is noeviction")
 
 
-def _memory(info: Mapping[str, Any]) -> Found:
+def _memory(info: Mapping[str, Any]) -> Finding:
     used, limit = _number(info, "used_memory"), _number(info, "maxmemory")
     words = (
         f"{used / 2**20:.0f} MiB of {limit / 2**20:.0f} MiB are used" if limit else f"{used / 2**20:.0f} MiB are used"
@@ -331,7 +331,7 @@ def _memory(info: Mapping[str, Any]) -> Found:
     return ok("redis-memory", words)
 
 
-def _persistence(info: Mapping[str, Any]) -> Found:
+def _persistence(info: Mapping[str, Any]) -> Finding:
     check = "redis-persistence"
     for field in ("rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"):
         if info.get(field, "ok") != "ok":
@@ -347,7 +347,7 @@ def _persistence(info: Mapping[str, Any]) -> Found:
     )
 
 
-def clock(server: Server) -> Found:
+def clock(server: RedisFacts) -> Finding:
     """Check this machine's clock; how long the call took is allowed for."""
     off = max(0.0, abs(server.ahead) - server.seconds)
     words = f"this machine's clock is {abs(server.ahead):.1f} s {'behind' if server.ahead > 0 else 'ahead of'} Redis'"
@@ -360,7 +360,7 @@ def clock(server: Server) -> Found:
     )
 
 
-def clocks(ahead: Mapping[str, float]) -> list[Found]:
+def clocks(ahead: Mapping[str, float]) -> list[Finding]:
     """Check the clocks of those who write: part -> by how many seconds its clock is ahead of Redis'."""
     found = []
     for part, seconds in sorted(ahead.items()):
@@ -374,7 +374,7 @@ def clocks(ahead: Mapping[str, float]) -> list[Found]:
     return found or [ok("clock-parts", known)]
 
 
-def rights(facts: Rights) -> Found:
+def rights(facts: RedisPermissions) -> Finding:
     """Compare what a user may with what its role needs: no less, and no more."""
     check, user = "redis-rights", f"the user {facts.user}"
     cure = "make a user of its role with `rechannel acl add-role ROLE`, and set redis.username and redis.password_file"

@@ -16,7 +16,7 @@ _FIRST = 1.0
 _LONGEST = 60.0
 
 
-class Brake:
+class RetryBackoff:
     """Wraps one job. ``clock`` in seconds."""
 
     def __init__(self, name: str, job: Callable[[], object], clock: Callable[[], float]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Self
 
 
-class CpuShare:
+class DutyCycle:
     """Entered while a piece of work is done, once; then `rest` is known.
 
     ``share``: of a core, over time; ``longest``: seconds of rest that are never exceeded for it; ``busy``: seconds for

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from rechannel.daemon.jobs.planning import Planning
-from rechannel.daemon.view.model import LoopView
+from rechannel.daemon.jobs.planning import PlanningClock
+from rechannel.daemon.view.model import JobStatus
 from rechannel.wire.redis.store import StoreError
 
 _GRACE = 60.0  # seconds that a run may take, or that a failing job rests, before it counts as stuck
@@ -17,7 +17,7 @@ _INTERVALS = 3  # that may be missed on top
 _FAILURES = 3  # in a row that are no accident any more
 
 
-class Loops:
+class JobMonitor:
     """The jobs of one controller. ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets.
 
     ``patience``: seconds that a job may rightly take while Redis is away; ``planning``: plans that may hang.
@@ -29,18 +29,18 @@ class Loops:
         steady: Callable[[], float],
         *,
         patience: float = 0.0,
-        planning: Planning | None = None,
+        planning: PlanningClock | None = None,
     ) -> None:
         self._clock = clock
         self._steady = steady
         self._grace = max(_GRACE, patience)
-        self._planning = planning or Planning(steady)
-        self._views: dict[str, LoopView] = {}
+        self._planning = planning or PlanningClock(steady)
+        self._views: dict[str, JobStatus] = {}
         self._alive: dict[str, float] = {}  # job -> when it was begun with, or ended last, by the steady clock
 
     def watch(self, name: str, every: float, job: Callable[[], object]) -> Callable[[], object]:
         """Return the job with a record kept of its runs; it returns and raises what the job does."""
-        self._views[name] = LoopView(name, every, since=self._clock())
+        self._views[name] = JobStatus(name, every, since=self._clock())
         self._breathe(name)
         last: list[float] = []
 
@@ -63,7 +63,7 @@ class Loops:
         """A job is run every so many seconds from now on."""
         self._views[name] = dataclasses.replace(self._views[name], every=every)
 
-    def read(self) -> tuple[LoopView, ...]:
+    def read(self) -> tuple[JobStatus, ...]:
         """Return the records of all jobs, in the order in which they were given."""
         return tuple(self._views.values())
 

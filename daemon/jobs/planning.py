@@ -2,7 +2,7 @@
 
 Three parts. A `Mutex` is let go of while a plan or a model is made, so that the lease is renewed, requests are answered
 and other applications' migrations go on. `Aside` gives work that may make plans a thread of its own, so that the job
-that began it comes back. `Planning` knows the plans under way: one at a time for each application.
+that began it comes back. `PlanningClock` knows the plans under way: one at a time for each application.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _carry_out(work: Callable[[], Result], future: Future[Result]) -> None:
         future.set_exception(error)
 
 
-class Planning:
+class PlanningClock:
     """The plans under way, by application; to be read from any thread. ``steady``: seconds that nobody sets."""
 
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:

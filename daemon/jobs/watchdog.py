@@ -1,7 +1,8 @@
 """How the controller's jobs show the service manager that they get on.
 
 A heartbeat is sent once `observe`, `requests` and `follow` have all come back since the last one. A job that fails
-comes back too: Redis being away, a refusal or a defect is waited out by the job's `Brake`, and is no reason to restart.
+comes back too: Redis being away, a refusal or a defect is waited out by the job's `RetryBackoff`, and is no reason to
+restart.
 A job that does not come back (a lock that is never let go, a scheduler that died) is one, whatever the other jobs do;
 so is a plan that never ends. A plan that takes minutes keeps no job from coming back
 (`rechannel.daemon.jobs.planning`).
@@ -18,8 +19,8 @@ import structlog
 from rechannel.conf import lease_timing
 from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import Settings
-from rechannel.daemon.jobs.backoff import Brake
-from rechannel.daemon.jobs.planning import Planning
+from rechannel.daemon.jobs.backoff import RetryBackoff
+from rechannel.daemon.jobs.planning import PlanningClock
 from rechannel.wire.messages import Decision
 from rechannel.wire.redis.store import StoreError, StoreUnavailableError
 from rechannel.wire.systemd import Notifier
@@ -37,7 +38,7 @@ def patience(settings: Settings) -> float:
     return 2 * turns * call + 3 * settings.controller.observe
 
 
-class Heartbeat:
+class Watchdog:
     """The controller's word to the service manager: `watched` wraps its jobs, `beat` is called every little while."""
 
     def __init__(
@@ -46,12 +47,12 @@ class Heartbeat:
         settings: Settings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        planning: Planning | None = None,
+        planning: PlanningClock | None = None,
     ) -> None:
         self.patience = patience(settings)
         self.notifier = notifier
         self._monotonic = monotonic
-        self._planning = planning or Planning(monotonic)
+        self._planning = planning or PlanningClock(monotonic)
         self._lock = threading.Lock()
         self._back = dict.fromkeys(_JOBS, self._monotonic())  # job -> when it came back last
         self._missing = set(_JOBS)  # since the last heartbeat
@@ -68,8 +69,8 @@ class Heartbeat:
         self.notifier.status("asks Redis")
 
     def watched(self, title: str, job: Callable[[], object]) -> Callable[[], None]:
-        """Wrap one job, in its `Brake`; what it returns or raises becomes the status."""
-        brake = Brake(title, lambda: self._heard(title, job), self._monotonic)
+        """Wrap one job, in its `RetryBackoff`; what it returns or raises becomes the status."""
+        brake = RetryBackoff(title, lambda: self._heard(title, job), self._monotonic)
 
         def run() -> None:
             brake()

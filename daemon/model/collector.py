@@ -46,7 +46,7 @@ MOST_PARTITIONS = 200_000  # of an application
 
 
 @dataclass(frozen=True)
-class Facts:
+class ApplicationMessages:
     """The messages about one application at one moment; ``reported`` is the time of the link's report."""
 
     application: str
@@ -143,7 +143,7 @@ class Collector:
         self._forget_nodes()
         return self.reports
 
-    def gather(self, application: str) -> Facts | None:
+    def gather(self, application: str) -> ApplicationMessages | None:
         """Read what is new about an application and its nodes; None when it has no fresh report."""
         report = self.reports.get(application)
         if report is None:
@@ -163,7 +163,7 @@ class Collector:
         windows = {
             host: tuple(window for window, _ in self._nodes[host].windows) for host in hosts if host in self._nodes
         }
-        return Facts(application, report, known.report.time, batches, windows)
+        return ApplicationMessages(application, report, known.report.time, batches, windows)
 
     def _read_batches(self, application: str, known: _Application) -> None:
         kept_batches = max(_BATCHES_KEPT, self._settings.reschedule.batches * _SPARE)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorUsage, QueryState, TaskRow
 
 
-class Part(NamedTuple):
+class PartitionKey(NamedTuple):
     """A partition of a stateful stage on an executor; stage and partition are -1 for source and stateless tasks."""
 
     query: str
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 @dataclass
-class Cpu:
+class CpuSeconds:
     """CPU seconds: of the JVM's threads that ran it, of Python workers, and its share of the JVM's own work."""
 
     jvm: float = 0.0
@@ -74,7 +74,7 @@ class NodeCpu:
 class Attribution:
     """Who used what. ``parts`` of an executor and its ``idle`` add up to its JVM and Python seconds."""
 
-    parts: dict[Part, Cpu]
+    parts: dict[PartitionKey, CpuSeconds]
     executors: dict[str, ExecutorCpu]
     nodes: dict[str, NodeCpu]
 
@@ -101,12 +101,12 @@ def attribute(
 ) -> Attribution:
     """Share out the CPU of all windows (by node) that lie within a span of time, seconds since the epoch."""
     since, until = span
-    tasks: dict[str, list[tuple[Part, TaskRow]]] = defaultdict(list)
+    tasks: dict[str, list[tuple[PartitionKey, TaskRow]]] = defaultdict(list)
     for batch in batches:
         for run in batch.stages:
             for task in run.tasks:
                 placed = run.stateful >= 0
-                part = Part(batch.query, run.stateful, task.partition if placed else -1, task.executor)
+                part = PartitionKey(batch.query, run.stateful, task.partition if placed else -1, task.executor)
                 tasks[task.executor].append((part, task))
     found = Attribution({}, {}, {})
     for node, closed in windows.items():
@@ -122,7 +122,9 @@ def attribute(
     return found
 
 
-def _share(found: Attribution, window: AgentWindow, usage: ExecutorUsage, tasks: list[tuple[Part, TaskRow]]) -> None:
+def _share(
+    found: Attribution, window: AgentWindow, usage: ExecutorUsage, tasks: list[tuple[PartitionKey, TaskRow]]
+) -> None:
     executor = found.executors.setdefault(usage.executor, ExecutorCpu())
     executor.seconds += window.end - window.start
     steps = usage.steps or [(window.end, usage.jvm_cpu, usage.python_cpu)]
@@ -136,11 +138,11 @@ def _share(found: Attribution, window: AgentWindow, usage: ExecutorUsage, tasks:
 
 
 def _share_step(
-    parts: dict[Part, Cpu],
+    parts: dict[PartitionKey, CpuSeconds],
     step: tuple[float, float],
     jvm_cpu: float,
     python_cpu: float,
-    tasks: list[tuple[Part, TaskRow]],
+    tasks: list[tuple[PartitionKey, TaskRow]],
 ) -> float:
     """Share out what an executor used from one sample to the next; returns what nobody can be charged for."""
     start, end = step
@@ -158,7 +160,7 @@ def _share_step(
     rest = max(0.0, jvm_cpu - claimed * scale)
     shared = rest * min(1.0, ran / (end - start))
     for (part, _, overlap), jvm, wait in zip(here, own, waited, strict=True):
-        cpu = parts.setdefault(part, Cpu())
+        cpu = parts.setdefault(part, CpuSeconds())
         cpu.jvm += jvm * scale
         cpu.shared += shared * overlap / ran
         cpu.python += python_cpu * (wait / awaited if awaited > 0 else overlap / ran)

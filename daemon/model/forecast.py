@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rechannel.daemon.model import query_model
-from rechannel.policies.analysis.forecast import Method, Outlook, Rules, look_ahead, slots_ahead
+from rechannel.policies.analysis.forecast import Forecast, Method, Rules, look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.streams import Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
@@ -32,7 +32,7 @@ _RULES = Rules()
 
 
 @dataclass(frozen=True, eq=False)
-class StageOutlook:
+class StageForecast:
     """What is expected of one placeable stage. ``name`` is for people; ``seconds`` is how far it looks ahead.
 
     ``outlook`` is None while there are fewer than `FEWEST_SLOTS` slots; ``factors`` is what is expected over what is,
@@ -43,7 +43,7 @@ class StageOutlook:
     name: str
     slots: int
     seconds: float
-    outlook: Outlook | None
+    outlook: Forecast | None
     factors: FloatArray
 
     @property
@@ -83,13 +83,13 @@ def outlooks(
     group: Mapping[str, int],
     batches: Sequence[BatchReport],
     horizon: float,
-) -> dict[str, StageOutlook]:
+) -> dict[str, StageForecast]:
     """Look ahead for every placeable stage.
 
     ``named``: stage key -> (query, number in the link's report, name for people); ``group``: query -> how many batches
     the model averages; ``horizon`` in seconds.
     """
-    found: dict[str, StageOutlook] = {}
+    found: dict[str, StageForecast] = {}
     of_query: dict[str, list[list[BatchReport]]] = {}
     for stage in stages:
         if stage.key not in named:
@@ -99,7 +99,7 @@ def outlooks(
             of_query[query] = _slots(query, batches, group.get(query, 0))
         slots = of_query[query]
         if len(slots) < FEWEST_SLOTS:
-            found[stage.key] = StageOutlook(stage.key, name, len(slots), 0.0, None, np.ones(stage.n))
+            found[stage.key] = StageForecast(stage.key, name, len(slots), 0.0, None, np.ones(stage.n))
             continue
         spans = _spans(slots)
         length = float(np.median(spans))
@@ -107,11 +107,11 @@ def outlooks(
         past = _loads(slots, number, stage.n) / spans[:, None]
         outlook = look_ahead(past, ahead, _RULES)
         factors = _factors(outlook, past[-1])
-        found[stage.key] = StageOutlook(stage.key, name, len(slots), ahead * length, outlook, factors)
+        found[stage.key] = StageForecast(stage.key, name, len(slots), ahead * length, outlook, factors)
     return found
 
 
-def expected(workload: Workload, found: Mapping[str, StageOutlook]) -> Workload:
+def expected(workload: Workload, found: Mapping[str, StageForecast]) -> Workload:
     """Return the workload with the loads that are expected; the same one where nothing but last values are."""
     factors = {key: one.factors for key, one in found.items() if one.used}
     if not factors:
@@ -168,7 +168,7 @@ def _loads(slots: Sequence[Sequence[BatchReport]], number: int, partitions: int)
     return rows if rows.any() else busy
 
 
-def _factors(outlook: Outlook, last: FloatArray) -> FloatArray:
+def _factors(outlook: Forecast, last: FloatArray) -> FloatArray:
     """What is expected over what is; 1 where the last value stands, or is nothing: a row's cost is not known then."""
     told = (outlook.method != Method.LAST) & (last > 0)
     factors: FloatArray = np.divide(outlook.values, last, out=np.ones_like(last), where=told)

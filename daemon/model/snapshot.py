@@ -88,7 +88,7 @@ class Snapshot:
     loads: Mapping[str, FloatArray]
     shuffles_seen: float | None = None
     notes: tuple[str, ...] = ()
-    outlooks: Mapping[str, forecasting.StageOutlook] = field(default_factory=dict)
+    outlooks: Mapping[str, forecasting.StageForecast] = field(default_factory=dict)
 
 
 def measured_only(settings: Settings) -> Settings:
@@ -226,7 +226,7 @@ def _outlooks(
     last_of: Mapping[str, Sequence[BatchReport]],
     batches: Sequence[BatchReport],
     settings: Settings,
-) -> dict[str, forecasting.StageOutlook]:
+) -> dict[str, forecasting.StageForecast]:
     named = {
         key: (query, number, stage_name(query, number, queries[query].name)) for key, (query, number) in placed.items()
     }

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rechannel.daemon.control.leadership import Lead
-from rechannel.daemon.control.migrations import Migrations
-from rechannel.daemon.model.collector import Collector, Facts
+from rechannel.daemon.control.leadership import LeaderElection
+from rechannel.daemon.control.migrations import MigrationTracker
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.daemon.view.model import MigrationView, Role
 
 
 @dataclass(frozen=True)
-class Seen:
+class ControllerSnapshot:
     """The messages about every application that reports, who leads, and what runs. ``holder``: of the lease.
 
     ``rejected``: unreadable or impossible messages that were passed over.
     """
 
-    facts: tuple[Facts, ...]
+    facts: tuple[ApplicationMessages, ...]
     migrations: tuple[MigrationView, ...]
     role: Role
     name: str
@@ -27,14 +27,14 @@ class Seen:
     rejected: int
 
 
-def role_of(lead: Lead) -> Role:
+def role_of(lead: LeaderElection) -> Role:
     """Return what a controller does at this moment; takes no lock and asks nobody."""
     if lead.holds():
         return Role.LEADING
     return Role.STANDING_BY if lead.holder not in ("", lead.name) else Role.STARTING
 
 
-def look(collector: Collector, lead: Lead, migrations: Migrations, rejected: int) -> Seen:
+def look(collector: Collector, lead: LeaderElection, migrations: MigrationTracker, rejected: int) -> ControllerSnapshot:
     """Read what is new from Redis and copy the rest; may raise StoreError. The controller's lock has to be held."""
     facts = [collector.gather(name) for name in collector.refresh()]
     running = [
@@ -50,4 +50,6 @@ def look(collector: Collector, lead: Lead, migrations: Migrations, rejected: int
         for migration in migrations.running.values()
     ]
     found = tuple(item for item in facts if item is not None)
-    return Seen(found, tuple(running), role_of(lead), lead.name, lead.holder, lead.epoch, lead.paused, rejected)
+    return ControllerSnapshot(
+        found, tuple(running), role_of(lead), lead.name, lead.holder, lead.epoch, lead.paused, rejected
+    )

@@ -6,12 +6,12 @@ import threading
 from collections import Counter
 from enum import StrEnum
 
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.exit_codes import ExitCode
 
 _MOST = 1000  # sorts of one kind; what comes beyond is counted as other, whoever may have named it
 
 
-class Counted(StrEnum):
+class CounterKind(StrEnum):
     """What is counted, with what each is sorted by."""
 
     DECISIONS = "decisions"  # outcome, reason, trigger
@@ -20,24 +20,24 @@ class Counted(StrEnum):
     REQUESTS = "requests"  # verb, outcome
 
 
-class Counts:
+class Counters:
     """Counters that only grow."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counted: dict[Counted, Counter[tuple[str, ...]]] = {kind: Counter() for kind in Counted}
+        self._counted: dict[CounterKind, Counter[tuple[str, ...]]] = {kind: Counter() for kind in CounterKind}
 
     def answered(self, verb: str, code: int) -> None:
         """Count a request's answer."""
-        self.add(Counted.REQUESTS, verb, Exit(code).name.lower().replace("_", "-"))
+        self.add(CounterKind.REQUESTS, verb, ExitCode(code).name.lower().replace("_", "-"))
 
-    def add(self, kind: Counted, *sort: str) -> None:
+    def add(self, kind: CounterKind, *sort: str) -> None:
         """Count one of this sort."""
         with self._lock:
             known = self._counted[kind]
             known[sort if sort in known or len(known) < _MOST else ("other",) * len(sort)] += 1
 
-    def read(self, kind: Counted) -> dict[tuple[str, ...], int]:
+    def read(self, kind: CounterKind) -> dict[tuple[str, ...], int]:
         """Return how many there were of each sort."""
         with self._lock:
             return dict(self._counted[kind])

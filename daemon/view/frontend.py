@@ -9,20 +9,20 @@ from collections.abc import Callable
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.leadership import Lead
+from rechannel.daemon.control.leadership import LeaderElection
 from rechannel.daemon.jobs import watchdog
-from rechannel.daemon.jobs.health import Loops
+from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import http
 from rechannel.daemon.view.controller_snapshot import role_of
-from rechannel.daemon.view.model import Board, ControllerView, Role
+from rechannel.daemon.view.model import ControllerView, Role, ViewSlot
 from rechannel.daemon.view.publisher import Publisher
 from rechannel.wire.redis.store import Store
 
 
-class Current:
+class LatestView:
     """The newest view, with the role of this moment: a lease may end while the next view is still being made."""
 
-    def __init__(self, board: Board, lead: Lead) -> None:
+    def __init__(self, board: ViewSlot, lead: LeaderElection) -> None:
         self._board = board
         self._lead = lead
         self._deposed: tuple[ControllerView, ControllerView] | None = None  # a view, and what stands for it
@@ -39,7 +39,7 @@ class Current:
         return known[1]
 
 
-class Front:
+class HttpFrontend:
     """One controller's front. Takes its port at once, and answers once it is started.
 
     Raises SettingsError where the port cannot be had.
@@ -54,9 +54,9 @@ class Front:
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         patience = watchdog.patience(settings)
-        self._loops = Loops(clock, steady, patience=patience, planning=controller.planning)
-        board = Board()
-        current = Current(board, controller.lead)
+        self._loops = JobMonitor(clock, steady, patience=patience, planning=controller.planning)
+        board = ViewSlot()
+        current = LatestView(board, controller.lead)
         self._publisher = Publisher(controller, store, settings, board, self._loops, controller.counts, clock, steady)
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every odd request
         self._server = http.HttpServer(

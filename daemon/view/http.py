@@ -32,8 +32,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rechannel.conf.settings import SettingsError
-from rechannel.daemon.jobs.health import Loops
-from rechannel.daemon.view.counters import Counts
+from rechannel.daemon.jobs.health import JobMonitor
+from rechannel.daemon.view.counters import Counters
 from rechannel.daemon.view.metrics import ControllerMetrics
 from rechannel.daemon.view.model import ControllerView, Role
 
@@ -58,8 +58,8 @@ SECURITY_HEADERS = {
 
 def build_app(
     take: Callable[[], ControllerView],
-    loops: Loops,
-    counts: Counts,
+    loops: JobMonitor,
+    counts: Counters,
     *,
     silence: float,
     local: bool = True,

@@ -1,6 +1,6 @@
 """What one controller knows at one moment, as values that never change: what `/metrics` and the web page are made from.
 
-The controller's job ``view`` makes a new `ControllerView` every few seconds and puts it on the `Board`; whoever
+The controller's job ``view`` makes a new `ControllerView` every few seconds and puts it on the `ViewSlot`; whoever
 answers HTTP takes it from there, without a lock and without asking Redis. Everything here is frozen; the mappings in it
 must not be changed either. A view may be some seconds old (``at`` says how old), and on a stand-by it is as full as on
 the leader.
@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True)
-class LoopView:
+class JobStatus:
     """One of the controller's jobs: ``observe``, ``requests``, ``follow``, ``decide``, ``view`` and others.
 
     ``every``: seconds from start to start as the settings want it. ``began`` and ``ended``: the start of the last run
@@ -293,7 +293,7 @@ class ControllerView:
     drains: tuple[DrainView, ...] = ()
     waiting: tuple[str, ...] = ()
     decisions: tuple[DecisionView, ...] = ()
-    loops: tuple[LoopView, ...] = ()
+    loops: tuple[JobStatus, ...] = ()
     rejected_messages: int = 0
     version: str = ""
 
@@ -311,7 +311,7 @@ class ControllerView:
 
 
 @dataclass
-class Board:
+class ViewSlot:
     """Where the newest view hangs. One job puts, any thread takes; taking never waits.
 
     What shows views (`rechannel.daemon.web`) is given ``take`` and calls it anew for every answer.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rechannel.daemon.decide.pipeline import end_name
-from rechannel.daemon.model.collector import Facts
+from rechannel.daemon.model.collector import ApplicationMessages
 from rechannel.daemon.model.cpu_attribution import Attribution, attribute, known_span
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.classification import hot_streams
@@ -34,7 +34,7 @@ def hot(snapshot: Snapshot) -> list[Row]:
     ]
 
 
-def rows(facts: Facts, snapshot: Snapshot | None) -> list[Row]:
+def rows(facts: ApplicationMessages, snapshot: Snapshot | None) -> list[Row]:
     """Return a row for each partition of each stateful stage of the active queries."""
     queries = [query for query in facts.report.queries if query.active]
     span = known_span(queries, facts.batches, facts.reported)
@@ -60,7 +60,7 @@ def rows(facts: Facts, snapshot: Snapshot | None) -> list[Row]:
     return found
 
 
-def _last_tasks(facts: Facts) -> dict[tuple[str, int, int], TaskRow]:
+def _last_tasks(facts: ApplicationMessages) -> dict[tuple[str, int, int], TaskRow]:
     """The last task of each partition, by query, stage and partition."""
     found: dict[tuple[str, int, int], TaskRow] = {}
     for batch in facts.batches:

@@ -17,15 +17,14 @@ import structlog
 from rechannel import __version__
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import status as cli_status
-from rechannel.daemon.jobs.duty_cycle import CpuShare
-from rechannel.daemon.jobs.health import Loops
-from rechannel.daemon.model.collector import Facts, read_on
-from rechannel.daemon.view.controller_snapshot import Seen
-from rechannel.daemon.view.counters import Counted, Counts
+from rechannel.daemon.jobs.duty_cycle import DutyCycle
+from rechannel.daemon.jobs.health import JobMonitor
+from rechannel.daemon.model.collector import ApplicationMessages, read_on
+from rechannel.daemon.view.controller_snapshot import ControllerSnapshot
+from rechannel.daemon.view.counters import CounterKind, Counters
 from rechannel.daemon.view.model import (
     VIEW_EVERY,
     ApplicationView,
-    Board,
     ControllerView,
     DecisionView,
     DrainView,
@@ -35,6 +34,7 @@ from rechannel.daemon.view.model import (
     PartitionView,
     QueryView,
     Role,
+    ViewSlot,
 )
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
@@ -56,7 +56,7 @@ _STREAMS, _QUERIES = tuple[HotStream, ...], tuple[QueryView, ...]
 class Leader(Protocol):
     """What is asked of the controller."""
 
-    def seen(self) -> Seen:
+    def seen(self) -> ControllerSnapshot:
         """Return what it knows at this moment; may raise StoreError."""
 
 
@@ -66,7 +66,7 @@ class _Known:
     A key is asked for once, however often the rows are made.
     """
 
-    def __init__(self, store: Store, facts: Sequence[Facts]) -> None:
+    def __init__(self, store: Store, facts: Sequence[ApplicationMessages]) -> None:
         self.facts = facts
         self._store = store
         self._read: dict[KeyRule, Envelope | None] = {}
@@ -74,7 +74,7 @@ class _Known:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def status(self, facts: Sequence[Facts], settings: Settings, now: float) -> dict[str, Any]:
+    def status(self, facts: Sequence[ApplicationMessages], settings: Settings, now: float) -> dict[str, Any]:
         """Return the document that ``rechannel status --partitions --json`` shows, of these applications."""
         self.facts = facts
         itself: Any = self
@@ -92,7 +92,7 @@ class _Known:
         """Return the applications that report, as a collector does."""
         return [item.application for item in self.facts]
 
-    def gather(self, application: str) -> Facts:
+    def gather(self, application: str) -> ApplicationMessages:
         """Return the messages about one, as a collector does."""
         return next(item for item in self.facts if item.application == application)
 
@@ -108,9 +108,9 @@ class Publisher:
         leader: Leader,
         store: Store,
         settings: Settings,
-        board: Board,
-        loops: Loops,
-        counts: Counts,
+        board: ViewSlot,
+        loops: JobMonitor,
+        counts: Counters,
         clock: Callable[[], float],
         steady: Callable[[], float],
         busy: Callable[[], float] = time.thread_time,
@@ -141,7 +141,7 @@ class Publisher:
         if began < self._not_before:
             return "rests"
         try:
-            with CpuShare(_SHARE, _LONGEST_REST, self._busy) as work:
+            with DutyCycle(_SHARE, _LONGEST_REST, self._busy) as work:
                 trip = self._round_trip()
                 view = self._view(self._leader.seen(), trip)
         except StoreError as error:
@@ -166,7 +166,7 @@ class Publisher:
             view = dataclasses.replace(view, applications=(), nodes=(), migrations=(), role=Role.STARTING)
         return view
 
-    def _view(self, seen: Seen, trip: float) -> ControllerView:
+    def _view(self, seen: ControllerSnapshot, trip: float) -> ControllerView:
         now = self._clock()
         self._complained = {name: at for name, at in self._complained.items() if now - at < _COMPLAIN_EVERY}
         self._read_on(seen)
@@ -203,7 +203,7 @@ class Publisher:
             version=__version__,
         )
 
-    def _status(self, facts: Sequence[Facts], now: float) -> dict[str, Any]:
+    def _status(self, facts: Sequence[ApplicationMessages], now: float) -> dict[str, Any]:
         known = _Known(self._store, facts)
         try:
             return known.status(facts, self.settings, now)
@@ -212,7 +212,7 @@ class Publisher:
         except Exception:  # noqa: BLE001 one application's odd figures must not hide the others
             return known.status([item for item in facts if self._shown(item, known, now)], self.settings, now)
 
-    def _shown(self, facts: Facts, known: _Known, now: float) -> bool:
+    def _shown(self, facts: ApplicationMessages, known: _Known, now: float) -> bool:
         try:
             known.status([facts], self.settings, now)
         except StoreError:
@@ -224,7 +224,7 @@ class Publisher:
             return False
         return True
 
-    def _read_on(self, seen: Seen) -> None:
+    def _read_on(self, seen: ControllerSnapshot) -> None:
         """Read decisions, outcomes and journals on; what happened under this leader is counted."""
         mine = seen.role is Role.LEADING
         for envelope in self._new(keys.DECISIONS, "", _DECISIONS):
@@ -232,12 +232,12 @@ class Publisher:
                 body = envelope.body
                 self._decisions.append((envelope.application, body))
                 if envelope.sender == seen.name:
-                    self._counts.add(Counted.DECISIONS, body.outcome, body.reason, body.trigger)
+                    self._counts.add(CounterKind.DECISIONS, body.outcome, body.reason, body.trigger)
         for envelope in self._new(keys.OUTCOMES, "", _OUTCOMES):
             if isinstance(envelope.body, MigrationOutcome):
                 self._outcomes.append(envelope.body)
                 if envelope.sender == seen.name:
-                    self._counts.add(Counted.MIGRATIONS, envelope.body.verdict)
+                    self._counts.add(CounterKind.MIGRATIONS, envelope.body.verdict)
         applications = {facts.application for facts in seen.facts}
         for name in applications:
             for envelope in self._new(keys.JOURNAL, name, _LINES):
@@ -245,7 +245,7 @@ class Publisher:
                 if not isinstance(line, MoveTransition) or envelope.time < self._began or not mine:
                     continue
                 if line.after not in UNSETTLED:
-                    self._counts.add(Counted.MOVES, line.after, line.reason)
+                    self._counts.add(CounterKind.MOVES, line.after, line.reason)
         # An application that is silent for a while comes back with the same journal: what was counted is remembered.
         gone = [key for key in self._after if key[0] is keys.JOURNAL and key[1] not in applications]
         for key in gone[:-_GONE]:
@@ -258,7 +258,7 @@ class Publisher:
         return found
 
 
-def _application_view(facts: Facts, row: dict[str, Any]) -> ApplicationView:
+def _application_view(facts: ApplicationMessages, row: dict[str, Any]) -> ApplicationView:
     readiness = row["readiness"]
     executors = msgspec.convert(row["executors"], _EXECUTORS)
     lags = {
@@ -291,7 +291,7 @@ def _application_view(facts: Facts, row: dict[str, Any]) -> ApplicationView:
     )
 
 
-def _nodes(facts: tuple[Facts, ...], made: Sequence[ApplicationView], now: float) -> tuple[NodeView, ...]:
+def _nodes(facts: tuple[ApplicationMessages, ...], made: Sequence[ApplicationView], now: float) -> tuple[NodeView, ...]:
     newest: dict[str, float | None] = {}
     for item in facts:
         for info in item.report.executors:

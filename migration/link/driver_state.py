@@ -9,7 +9,7 @@ from rechannel.conf.settings import Settings
 
 
 @dataclass(frozen=True)
-class Limits:
+class ReconcilerLimits:
     """When to give up, and how fast to go.
 
     ``presume`` is two of Spark's maintenance intervals, in seconds. ``max_replay``: batches that a move's newest
@@ -26,7 +26,7 @@ class Limits:
     overlap: bool = True
 
     @classmethod
-    def of(cls, settings: Settings, maintenance: float) -> Limits:
+    def of(cls, settings: Settings, maintenance: float) -> ReconcilerLimits:
         """Return those of the settings, where Spark keeps house every ``maintenance`` seconds."""
         link, pace = settings.link, settings.migration
         return cls(
@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Observed:
+class DriverState:
     """What the driver knows at this moment.
 
     ``placement``: (query, stage) -> executor per partition; ``ran``: the batch in which that was; ``runs``: query ->

@@ -42,7 +42,7 @@ UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Scene:
+class ReleaseInputs:
     """What a turn looks at.
 
     ``holders``: executors that hold state. ``begun``: query -> last batch begun, of active queries; ``quiet``: those
@@ -56,7 +56,9 @@ class Scene:
     quiet: Collection[str]
 
 
-def scene(table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain], moves: Iterable[Move]) -> Scene:
+def scene(
+    table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain], moves: Iterable[Move]
+) -> ReleaseInputs:
     """Put together what a turn looks at. State that was steered away while its query is idle no longer counts."""
     left = {
         move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.wanted.target in table.executors
@@ -70,7 +72,7 @@ def scene(table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain
     }
     begun = {query: table.last_batch.get(query, -1) for query in queries}
     quiet = {query for query in queries if table.quiet(query) and not table.in_batch(query)}
-    return Scene(table.executors, drains, holders, begun, quiet)
+    return ReleaseInputs(table.executors, drains, holders, begun, quiet)
 
 
 @dataclass
@@ -89,7 +91,7 @@ def target(here: Collection[str], base: int, alive: Collection[str] | None, avoi
     return max(base, len(here)) + spare
 
 
-class Releases:
+class ExecutorReleaser:
     """Cordons and releases; one turn after the other, on the link's thread."""
 
     def __init__(self, executors: ExecutorControl, *, dynamic: bool, ends_by_itself: bool = False) -> None:
@@ -119,7 +121,7 @@ class Releases:
         """Whether something is still to be done though no node is drained any more."""
         return bool(self._cordoned) or self._base >= 0
 
-    def turn(self, scene: Scene, now: float) -> None:
+    def turn(self, scene: ReleaseInputs, now: float) -> None:
         """Take every step that is due. Errors of Spark are kept in ``problem``; the next turn is a new try."""
         self._killed &= scene.executors.keys()
         present = {name: info for name, info in scene.executors.items() if name not in self._killed}
@@ -177,7 +179,7 @@ class Releases:
         return UNLIMITED if self._control.standalone else self._before
 
     def _cordon(
-        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: Scene, now: float
+        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: ReleaseInputs, now: float
     ) -> None:
         for name, info in sorted(present.items()):
             # Without another executor nothing could run any more, and there is no way back from a cordon.
@@ -192,7 +194,7 @@ class Releases:
                 _LOG.info("executor-cordoned", executor=name, node=info.host, overdue=overdue)
 
     def _release(
-        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: Scene, now: float
+        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: ReleaseInputs, now: float
     ) -> None:
         if self._dynamic or not elsewhere:
             return

@@ -5,7 +5,8 @@
 * A query without one has no stores yet: it is spread at the boundary after its first batch, while its state is small.
 * When an executor is lost, the partitions it held are spread anew at the next boundary, not left where they fell.
 
-All of it by count, for nothing is measured yet; the controller's decisions come later and know better. `Starts` is
+All of it by count, for nothing is measured yet; the controller's decisions come later and know better.
+`InitialPlacement` is
 called from the link's thread, `started` alone from a second one, for whose answer the query waits a bounded time.
 """
 
@@ -78,14 +79,14 @@ class _Start:
 
 
 @dataclass
-class Wish:
+class PlacementRequest:
     """Moves of the link's own for one query, and why."""
 
     why: str
     moves: list[DesiredMove] = field(default_factory=list)
 
 
-class Starts:
+class InitialPlacement:
     """Sees to queries that start and to partitions whose executor was lost.
 
     ``allowed()``: executors that may hold partitions now, None while nothing may be begun; ``drained()``: nodes that
@@ -251,7 +252,7 @@ class Starts:
         stages: Mapping[int, Sequence[int]],
         placement: Mapping[tuple[str, int], list[str]],
         moving: Iterable[tuple[str, int, int]],
-    ) -> Wish | None:
+    ) -> PlacementRequest | None:
         """At a quiet moment of a query: what of it is to be moved. ``stages``: each stage with its operators.
 
         ``moving``: (query, stage, partition) that are moved already. Called when all stages of a finished batch are
@@ -266,7 +267,7 @@ class Starts:
         if not executors:
             self._settle(query, run, None, False, 0, lost)
             return None
-        wish = Wish("")
+        wish = PlacementRequest("")
         busy = set(moving)
         cores = {name: max(1, info.cores) for name, info in executors.items()}
         held = Counter(name for (other, _), where in placement.items() if other != query for name in where)

@@ -23,11 +23,11 @@ import structlog
 from rechannel.conf import config_file
 from rechannel.conf.settings import Settings, load
 from rechannel.migration.link import log_output
-from rechannel.migration.link.driver_state import Limits, Observed
+from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.event_feed import EventFeed
-from rechannel.migration.link.executor_release import Releases, scene
-from rechannel.migration.link.initial_placement import Starts
-from rechannel.migration.link.mailbox import Courier, traced
+from rechannel.migration.link.executor_release import ExecutorReleaser, scene
+from rechannel.migration.link.initial_placement import InitialPlacement
+from rechannel.migration.link.mailbox import Mailbox, traced
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.report import environment, operators_placed, problems, query_state
 from rechannel.migration.link.snapshot_lag import Snapshots
@@ -40,7 +40,7 @@ from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.hooks import StartHook
 from rechannel.monitors.spark import events, task_table
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import (
     Drain,
     Envelope,
@@ -145,7 +145,7 @@ class Link:
         self._drifted = self._garbage = self._rejected = 0
         self._attached, self._next_look, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
-        self._reconciler = Reconciler(Limits.of(settings, maintenance))
+        self._reconciler = Reconciler(ReconcilerLimits.of(settings, maintenance))
         self._stages = Stages(adapter.operators, adapter.checkpoints.store_names)
         self._check = StateCheck(adapter, self._table, self._stages)
         self._steering = Steering(
@@ -156,11 +156,11 @@ class Link:
         verifier = Verifier.from_file(named) if (named := settings.signing.public_key_file) else None
         if verifier is None:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
-        author = Author(settings.cluster.name, f"link@{adapter.application}")
-        self._courier = Courier(settings.redis, author, adapter.application, verifier)
-        self._starts = Starts(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
+        author = EnvelopeFactory(settings.cluster.name, f"link@{adapter.application}")
+        self._courier = Mailbox(settings.redis, author, adapter.application, verifier)
+        self._starts = InitialPlacement(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
         dynamic, ends = (compatibility.enabled(adapter.setting, what) for what in ("dynamicAllocation", "decommission"))
-        self._releases = Releases(adapter.executor_control, dynamic=dynamic, ends_by_itself=ends)
+        self._releases = ExecutorReleaser(adapter.executor_control, dynamic=dynamic, ends_by_itself=ends)
         self._snapshots = Snapshots(adapter.latest_snapshot, self._table.committed, supported=adapter.tells_snapshots)
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         self._feed.open()
@@ -262,9 +262,9 @@ class Link:
     def _event(self, event: events.Event, now: float) -> None:
         for notice in self._table.add(event):
             match notice:
-                case task_table.StageSeen():
+                case task_table.StatefulStageFinished():
                     self._stages.finished(notice)
-                case task_table.Relocated():
+                case task_table.PartitionMoved():
                     self._relocated(notice)
                 case task_table.BatchDone():
                     self._batch_done(notice, now)
@@ -283,7 +283,7 @@ class Link:
             self._courier.post_batch(done.report, done.run)
         # Only where partitions are matters here: the rest costs as much as there are queries.
         table = self._table
-        where = Observed(table.executors.keys(), table.placement, table.ran, {}, (), table.last_batch)
+        where = DriverState(table.executors.keys(), table.placement, table.ran, {}, (), table.last_batch)
         self._post_transitions(self._reconciler.batch_done(done.query, done.batch, where, now, done.seconds))
         if (active := self._check.queries.get(done.query)) is not None:
             placed = operators_placed(active, table, self._stages.known)
@@ -297,7 +297,7 @@ class Link:
         self._stages.forget(ended.run)
         self._post_transitions(self._reconciler.run_ended(ended.query, ended.run, now))
 
-    def _relocated(self, notice: task_table.Relocated) -> None:
+    def _relocated(self, notice: task_table.PartitionMoved) -> None:
         """Count a partition that Spark ran elsewhere though its executor lives and nobody asked."""
         asked = self._reconciler.asked_for(notice.query, notice.stage, notice.partition, notice.after)
         self._drifted += notice.before in self._may_hold() and not asked
@@ -365,11 +365,11 @@ class Link:
 
     # -- what is observed --
 
-    def _observed(self, only: Collection[ActiveQuery] | None = None) -> Observed:
+    def _observed(self, only: Collection[ActiveQuery] | None = None) -> DriverState:
         """Return what is known of all queries, or of those that it is asked for."""
         asked = self._check.queries.values() if only is None else only
         runs = {item.query: item.run for item in asked if not item.problem}
-        return Observed(
+        return DriverState(
             executors=self._table.executors.keys(),
             placement=self._table.placement,
             ran=self._table.ran,

@@ -20,7 +20,7 @@ import structlog
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import (
     AgentEvidence,
     BatchReport,
@@ -67,7 +67,7 @@ class _Reading:
     doubtful: bool = True
 
 
-class Courier:
+class Mailbox:
     """Outbound: reports and last placements (the newest alone), batches, journal lines.
 
     Inbound: desired placements, standing orders, closed stores.
@@ -76,7 +76,7 @@ class Courier:
     def __init__(
         self,
         settings: RedisSettings,
-        author: Author,
+        author: EnvelopeFactory,
         application: str,
         verifier: Verifier | None,
         steady: Callable[[], float] = time.monotonic,

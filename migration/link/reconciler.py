@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rechannel.migration.link.driver_state import Limits, Observed
-from rechannel.migration.link.throttle import Pace
+from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
+from rechannel.migration.link.throttle import MoveThrottle
 from rechannel.migration.moves import Move, MoveState, Reason
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
 
@@ -21,9 +21,9 @@ _LONG_IDLE = 60.0  # seconds without a batch after which one may load any number
 class Reconciler:
     """Holds the accepted placement and its moves."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ReconcilerLimits) -> None:
         self.limits = limits
-        self._pace = Pace(limits.moves_per_batch, limits.bytes_per_batch)
+        self._pace = MoveThrottle(limits.moves_per_batch, limits.bytes_per_batch)
         self.epoch = 0
         self.decision = ""
         self.hold = False  # said by the desired placement
@@ -48,7 +48,7 @@ class Reconciler:
         """Whether some move still needs a batch boundary."""
         return any(move.unsettled for move in self._moves.values())
 
-    def accept(self, envelope: Envelope, observed: Observed, now: float) -> list[MoveTransition]:
+    def accept(self, envelope: Envelope, observed: DriverState, now: float) -> list[MoveTransition]:
         """Take over a desired placement whose signature was checked; the same one again only renews its expiry.
 
         Raises MessageError for an older epoch (a deposed leader), an expired message, or an unknown or wrong target.
@@ -131,7 +131,7 @@ class Reconciler:
     def _expired(self, move: Move, now: float) -> bool:
         return now >= (move.until or self._expires)
 
-    def due(self, query: str, observed: Observed, now: float) -> tuple[list[MoveTransition], list[Move]]:
+    def due(self, query: str, observed: DriverState, now: float) -> tuple[list[MoveTransition], list[Move]]:
         """At a quiet moment of a query: moves given up, and moves to `steer` now, one after the other."""
         lines: list[MoveTransition] = []
         due: list[Move] = []
@@ -188,7 +188,7 @@ class Reconciler:
         states = {MoveState.STEERED} | ({MoveState.RELEASED_IDLE} if quiet < _LONG_IDLE else set())
         return [move for move in self._moves.values() if move.state in states and move.wanted.query == query]
 
-    def _ready(self, move: Move, observed: Observed, now: float) -> tuple[Reason, str] | None:
+    def _ready(self, move: Move, observed: DriverState, now: float) -> tuple[Reason, str] | None:
         """Say why a move's state may be loaded now: there is little to replay, or it was waited for long enough."""
         lag = observed.replay_of(*move.unit)
         if lag < 0:
@@ -200,7 +200,7 @@ class Reconciler:
             return None
         return Reason.SNAPSHOT_LATE, f"its snapshot lies {lag} batches behind after {waited:.0f} s of waiting"
 
-    def steer(self, move: Move, observed: Observed, now: float) -> list[MoveTransition]:
+    def steer(self, move: Move, observed: DriverState, now: float) -> list[MoveTransition]:
         """Take the step of a move that is due; publish the lines, then tell Spark."""
         wanted = move.wanted
         last_batch = observed.batches.get(wanted.query, -1)
@@ -245,7 +245,7 @@ class Reconciler:
             for move in self._moves.values()
         )
 
-    def steered_now(self, query: str, observed: Observed, now: float) -> list[Move]:
+    def steered_now(self, query: str, observed: DriverState, now: float) -> list[Move]:
         """Return the moves of a query that Spark has been told of, that wait for a batch, and that nothing holds."""
         return [
             move
@@ -261,7 +261,7 @@ class Reconciler:
         return not move.until and move.decision != self.decision
 
     def batch_done(
-        self, query: str, batch: int, observed: Observed, now: float, seconds: float = 0.0
+        self, query: str, batch: int, observed: DriverState, now: float, seconds: float = 0.0
     ) -> list[MoveTransition]:
         """A batch of ``seconds`` (0: unknown) is committed: moves whose partition ran on its target are drained."""
         lines = []
@@ -349,7 +349,7 @@ class Reconciler:
                 lines.append(self._kill(move, Reason.RUN_ENDED, now, "the query's run is over"))
         return lines
 
-    def tick(self, observed: Observed, now: float) -> list[MoveTransition]:
+    def tick(self, observed: DriverState, now: float) -> list[MoveTransition]:
         """Let time pass: deadlines, expiry, presumed kills."""
         lines: list[MoveTransition] = []
         self._restart_clocks(now)
@@ -421,7 +421,7 @@ class Reconciler:
         self._released.pop(move.wanted.move, None)
         return move.to(MoveState.KILLED, reason, at=now, evidence=evidence)
 
-    def _killed_if_released(self, move: Move, observed: Observed, now: float) -> list[MoveTransition]:
+    def _killed_if_released(self, move: Move, observed: DriverState, now: float) -> list[MoveTransition]:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
         early = [text for number, text in self._released.get(move.wanted.move, set()) if number == -1]
         if early:

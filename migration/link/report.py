@@ -10,12 +10,12 @@ from functools import cached_property
 from rechannel import __version__
 from rechannel.migration.spark import compatibility
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
-from rechannel.monitors.spark.task_table import StageSeen, TaskTable
+from rechannel.monitors.spark.task_table import StatefulStageFinished, TaskTable
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
 
 @dataclass
-class KnownStage:
+class StageStores:
     """What is known of a stateful stage: its operators with their stores, once its plan was read."""
 
     partitions: int
@@ -30,7 +30,7 @@ class KnownStage:
 def query_state(
     query: ActiveQuery,
     table: TaskTable,
-    stages: Mapping[tuple[str, int], KnownStage],
+    stages: Mapping[tuple[str, int], StageStores],
     snapshots: Callable[[str, int, int], list[int]],
     unlike_stages: Mapping[tuple[str, int], str],
 ) -> QueryState:
@@ -66,7 +66,7 @@ def query_state(
     )
 
 
-def unlike(seen: StageSeen, operators: Sequence[tuple[PlannedOperator, list[str]]]) -> str:
+def unlike(seen: StatefulStageFinished, operators: Sequence[tuple[PlannedOperator, list[str]]]) -> str:
     """Say why a stage whose tasks are not the partitions of its operators cannot be moved."""
     sizes = ", ".join(f"{item.name} has {item.partitions}" for item, _ in operators)
     return (
@@ -76,7 +76,7 @@ def unlike(seen: StageSeen, operators: Sequence[tuple[PlannedOperator, list[str]
 
 
 def operators_placed(
-    query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str, int], KnownStage]
+    query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str, int], StageStores]
 ) -> dict[int, list[str]]:
     """Return where each operator's partitions ran last; empty as long as a stage of the query is not known."""
     found: dict[int, list[str]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rechannel.migration.link.report import KnownStage
+from rechannel.migration.link.report import StageStores
 from rechannel.migration.spark.adapter import StoreId
 from rechannel.migration.spark.gateway import UnsupportedSparkError
 
@@ -63,7 +63,7 @@ class Snapshots:
                 lags[queries[run], stage, partition] = NOT_ASKED if version is None else self._lag(run, version)
         return lags
 
-    def turn(self, stages: Mapping[Unit, KnownStage], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:
+    def turn(self, stages: Mapping[Unit, StageStores], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:
         """Ask for the next partition, if it is time. Raises what the call raises, after stepping on.
 
         ``first``: (run, stage, partition) of those that are asked for, by turns, before all others.
@@ -87,7 +87,7 @@ class Snapshots:
         self._next = now + self._rest
         self._look(stages, *unit)
 
-    def _busy(self, stages: Mapping[Unit, KnownStage], now: float) -> dict[Unit, KnownStage]:
+    def _busy(self, stages: Mapping[Unit, StageStores], now: float) -> dict[Unit, StageStores]:
         """Return the stages of runs that committed something lately."""
         commits = {run: self._committed.get(run, -1) for run, _ in stages}
         seen = self._commits
@@ -96,7 +96,7 @@ class Snapshots:
         }
         return {key: stage for key, stage in stages.items() if now - self._commits[key[0]][1] < _IDLE}
 
-    def _look(self, stages: Mapping[Unit, KnownStage], key: Unit, partition: int) -> None:
+    def _look(self, stages: Mapping[Unit, StageStores], key: Unit, partition: int) -> None:
         """One store of each operator stands for all: its stores are committed, and their snapshots made, together."""
         known = stages.get(key)
         if known is None or not known.operators:
@@ -113,7 +113,7 @@ class Snapshots:
         return max(0, self._committed.get(run, -1) + 1 - version) if version >= 0 else UNKNOWN
 
 
-def _partitions(stages: Mapping[Unit, KnownStage]) -> Iterator[tuple[Unit, int]]:
+def _partitions(stages: Mapping[Unit, StageStores]) -> Iterator[tuple[Unit, int]]:
     for key, stage in list(stages.items()):
         for partition in range(stage.size if stage.operators else 0):
             yield key, partition

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from rechannel.migration.link.report import KnownStage, unlike
+from rechannel.migration.link.report import StageStores, unlike
 from rechannel.migration.moves import Move
 from rechannel.migration.spark.adapter import PlannedOperator, StoreId
 from rechannel.migration.spark.gateway import LinkError
-from rechannel.monitors.spark.task_table import StageSeen
+from rechannel.monitors.spark.task_table import StatefulStageFinished
 
 _LOG = structlog.get_logger("rechannel.link")
 _TRIES = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth
@@ -29,7 +29,7 @@ class Stages:
     def __init__(
         self, operators: Callable[[str, str], list[PlannedOperator]], stores: Callable[[str, int], list[str]]
     ) -> None:
-        self.known: dict[Key, KnownStage] = {}
+        self.known: dict[Key, StageStores] = {}
         self.unlike: dict[Key, str] = {}
         self._operators, self._stores = operators, stores
         self._tries: dict[Key, int] = {}
@@ -40,7 +40,7 @@ class Stages:
         """Whether some stage's plan is to be read soon."""
         return bool(self._open)
 
-    def finished(self, stage: StageSeen) -> None:
+    def finished(self, stage: StatefulStageFinished) -> None:
         """Learn a stage that just finished, if it is not known yet."""
         key = (stage.run, stage.stage)
         if key in self.known:
@@ -56,7 +56,7 @@ class Stages:
         if key not in self.known and tries < _TRIES:
             self._open.add(key)
 
-    def _learn(self, key: Key, stage: StageSeen, tries: int) -> None:
+    def _learn(self, key: Key, stage: StatefulStageFinished, tries: int) -> None:
         """Tie a finished stage to its operators: their SQL metrics have the ids that the stage reported."""
         planned = [item for item in self._operators(stage.query, stage.run) if item.metrics & stage.accumulators]
         # An empty answer means the plan was replaced by the next batch's in between; the next batch is a new try.
@@ -64,7 +64,7 @@ class Stages:
         if not operators or not all(names for _, names in operators):
             return
         if all(item.partitions == stage.partitions for item, _ in operators):
-            self.known[key] = KnownStage(stage.partitions, operators)
+            self.known[key] = StageStores(stage.partitions, operators)
             self.unlike.pop(key, None)
         elif tries >= _SURE_TRIES:
             self.unlike[key] = unlike(stage, operators)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from rechannel.migration.link.driver_state import Observed
+from rechannel.migration.link.driver_state import DriverState
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.moves import Move
@@ -41,7 +41,7 @@ class Steering:
         self._catch_up, self._post = catch_up, post
         self._read_backs: dict[str, tuple[int, float]] = {}  # move -> times read back, when last
 
-    def at_boundary(self, query: str, observed: Callable[[], Observed]) -> None:
+    def at_boundary(self, query: str, observed: Callable[[], DriverState]) -> None:
         """Take what steps are due at a quiet moment of a query."""
         lines, due = self._reconciler.due(query, observed(), time.time())
         self._post(lines)
@@ -58,7 +58,7 @@ class Steering:
     def _quiet(self, query: str) -> bool:
         return bool(self._table.quiet(query)) and self._adapter.active_jobs() <= self._table.jobs
 
-    def _read_back(self, query: str, observed: Observed) -> None:
+    def _read_back(self, query: str, observed: DriverState) -> None:
         """Look again: a task that outlived its stage (a speculative copy, say) may have overwritten the steer."""
         for move in self._reconciler.steered_now(query, observed, time.time()):
             now = time.time()

@@ -28,7 +28,7 @@ STRICT = "RECHANNEL_STRICT"  # set: a script that cannot be attached ends
 _USAGE = 2
 
 
-class Attacher:
+class SessionAttacher:
     """Attaches sessions, and says once what went wrong. ``attach`` is `rechannel.attach` unless given.
 
     ``strict``: what goes wrong ends the script.
@@ -113,7 +113,7 @@ def main() -> None:
     if len(sys.argv) < 2:
         print("rechannel: usage: submit_main.py SCRIPT [ARGUMENTS]", file=sys.stderr)
         sys.exit(_USAGE)
-    attacher = Attacher(strict=bool(os.environ.get(STRICT)))
+    attacher = SessionAttacher(strict=bool(os.environ.get(STRICT)))
     try:
         from pyspark.sql import SparkSession
 

@@ -27,7 +27,7 @@ class _Query:
     quiet: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
 
-class Pace:
+class MoveThrottle:
     """The bounds of each query. ``most_moves`` and ``most_bytes``: what one batch may take over at best."""
 
     def __init__(self, most_moves: int, most_bytes: float) -> None:

@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.migration.plan.cost import Price, Rates, price
+from rechannel.migration.plan.cost import LoadRates, MigrationCost, price
 from rechannel.migration.plan.explain import reasons
-from rechannel.migration.plan.gate import Verdict, judge
+from rechannel.migration.plan.gate import GateResult, judge
 from rechannel.migration.plan.schedule import order_steps
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.analysis.queueing import QueueReport, executor_utilization
@@ -49,7 +49,7 @@ _EXPLAINED = 100  # moves of a decision whose reason is kept
 
 
 @dataclass(frozen=True)
-class Facts:
+class PlanInputs:
     """What the laws look at.
 
     ``stages``: key of a placeable stage -> (query, number of the stage in the link's report).
@@ -70,11 +70,11 @@ class Facts:
     loads: Mapping[str, FloatArray] = field(default_factory=dict)
     batch_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_period: Mapping[str, float] = field(default_factory=dict)
-    rates: Rates | None = None
+    rates: LoadRates | None = None
 
 
 @dataclass(frozen=True)
-class Disposition:
+class ReviewedPlan:
     """What may be done of a proposal, and why not the rest.
 
     ``code``: ok, nothing-to-do, law, cooldown or gate. ``moves`` is empty unless the code is ok; ``placement`` is
@@ -86,9 +86,9 @@ class Disposition:
     sentence: str
     moves: tuple[DesiredMove, ...]
     refusals: tuple[Refusal, ...]
-    verdict: Verdict | None
-    price: Price | None
-    rates: Rates
+    verdict: GateResult | None
+    price: MigrationCost | None
+    rates: LoadRates
     placement: Placement
     queue_before: QueueReport
     queue_after: QueueReport
@@ -99,14 +99,14 @@ class Disposition:
 
 def dispose(
     wanted: Placement,
-    facts: Facts,
+    facts: PlanInputs,
     settings: Settings,
     *,
     decision: str,
     force: bool = False,
     back: bool = False,
     room: int | None = None,
-) -> Disposition:
+) -> ReviewedPlan:
     """Return what of ``wanted`` may be done now. ``decision`` becomes part of each move's id.
 
     ``force`` skips the soft laws; ``back`` says that the partitions go where they were before; ``room`` is how many
@@ -133,9 +133,9 @@ def dispose(
     filled = _homeless_filled(facts.current, placement)
     path_before = critical_path(facts.cluster, facts.workload, filled)
     path_after = critical_path(facts.cluster, facts.workload, placement)
-    verdict: Verdict | None = None
-    cost: Price | None = None
-    rates = facts.rates or Rates(settings.gate.move_cost, settings.gate.load_rate)
+    verdict: GateResult | None = None
+    cost: MigrationCost | None = None
+    rates = facts.rates or LoadRates(settings.gate.move_cost, settings.gate.load_rate)
     code, sentence = "ok", ""
     if not proposed:
         code, sentence = "nothing-to-do", "nothing to move: no better placement was found"
@@ -169,7 +169,7 @@ def dispose(
             sentence = _summary(moves, int(steps.max()) + 1, facts, verdict, force)
     accepted = _desired(moves, steps.tolist(), loads.tolist(), facts, decision) if code == "ok" else ()
     first = accepted[:_EXPLAINED]
-    return Disposition(
+    return ReviewedPlan(
         code,
         sentence,
         accepted,
@@ -186,7 +186,7 @@ def dispose(
     )
 
 
-def _why(moves: tuple[DesiredMove, ...], facts: Facts, placement: Placement) -> dict[str, str]:
+def _why(moves: tuple[DesiredMove, ...], facts: PlanInputs, placement: Placement) -> dict[str, str]:
     keys = {unit: key for key, unit in facts.stages.items()}
     index = facts.cluster.index_of
     found = [Move(keys[it.query, it.stage], it.partition, index(it.source), index(it.target)) for it in moves]
@@ -194,7 +194,7 @@ def _why(moves: tuple[DesiredMove, ...], facts: Facts, placement: Placement) -> 
     return {move.move: text for move, text in zip(moves, words, strict=True)}
 
 
-def _permitted(moves: tuple[Move, ...], facts: Facts, refusals: list[Refusal]) -> list[Move]:
+def _permitted(moves: tuple[Move, ...], facts: PlanInputs, refusals: list[Refusal]) -> list[Move]:
     """Keep the moves that break no law of their own; a refusal that reaches a whole query is told once."""
     kept: list[Move] = []
     told: set[tuple[str, str]] = set()
@@ -208,7 +208,7 @@ def _permitted(moves: tuple[Move, ...], facts: Facts, refusals: list[Refusal]) -
     return kept
 
 
-def _refused(move: Move, facts: Facts) -> Refusal | None:
+def _refused(move: Move, facts: PlanInputs) -> Refusal | None:
     if move.stage not in facts.stages:
         return Refusal(law="stores-unknown", reach="query", detail=f"stage {move.stage}: no such stateful stage")
     query, number = facts.stages[move.stage]
@@ -248,7 +248,9 @@ def _stores_known(stage: StatefulStage) -> bool:
     return bool(stage.operators) and all(operator.stores for operator in stage.operators)
 
 
-def _capped(moves: list[Move], facts: Facts, most: int, refusals: list[Refusal], hour: int | None = None) -> list[Move]:
+def _capped(
+    moves: list[Move], facts: PlanInputs, most: int, refusals: list[Refusal], hour: int | None = None
+) -> list[Move]:
     """Keep the heaviest ``most`` moves: of one migration, or what is left of so many an ``hour``."""
     if len(moves) <= most:
         return moves
@@ -280,7 +282,7 @@ def _weights(moves: list[Move], workload: Workload) -> np.ndarray[tuple[int], np
     return np.array([_busy(move, workload) for move in moves], dtype=np.float64)
 
 
-def _loads(moves: list[Move], facts: Facts) -> FloatArray:
+def _loads(moves: list[Move], facts: PlanInputs) -> FloatArray:
     """Bytes each move has to load."""
     known = facts.loads
     loads = (known.get(move.stage, facts.workload.stage(move.stage).state_bytes)[move.partition] for move in moves)
@@ -301,8 +303,8 @@ def _homeless_filled(current: Placement, placement: Placement) -> Placement:
 
 
 def _verdict(
-    facts: Facts, before: Mapping[str, float], after: Mapping[str, float], cost: float, settings: Settings
-) -> Verdict:
+    facts: PlanInputs, before: Mapping[str, float], after: Mapping[str, float], cost: float, settings: Settings
+) -> GateResult:
     rates = dict.fromkeys(before, 0.0)
     for stage in facts.workload.stages:
         rates[stage.query] = max(rates[stage.query], stage.batches_per_second)
@@ -331,7 +333,7 @@ def _too_full(cluster: Cluster, before: QueueReport, after: QueueReport, setting
     return Refusal(law="utilization", reach="plan", detail=detail, measured=measured, limit=limit, unit="share")
 
 
-def _soft(moves: list[Move], facts: Facts, verdict: Verdict, settings: Settings, force: bool) -> Refusal | None:
+def _soft(moves: list[Move], facts: PlanInputs, verdict: GateResult, settings: Settings, force: bool) -> Refusal | None:
     if force or all(move.source == UNPLACED for move in moves):
         return None
     if facts.resting > 0:
@@ -356,13 +358,13 @@ def _must_leave(move: Move, cluster: Cluster) -> bool:
     return move.source == UNPLACED or not bool(cluster.available[move.source])
 
 
-def _leaving(moves: list[Move], steps: int, facts: Facts, full: Refusal | None) -> str:
+def _leaving(moves: list[Move], steps: int, facts: PlanInputs, full: Refusal | None) -> str:
     nodes = sorted({facts.cluster.nodes[move.source] for move in moves if move.source != UNPLACED})
     what = f"{count(len(moves), 'partition')} in {count(steps, 'step')} off {', '.join(nodes)}"
     return f"{what}; {full.detail}: add executors" if full is not None else what
 
 
-def _summary(moves: list[Move], steps: int, facts: Facts, verdict: Verdict, force: bool) -> str:
+def _summary(moves: list[Move], steps: int, facts: PlanInputs, verdict: GateResult, force: bool) -> str:
     total = sum(stage.n for stage in facts.workload.placeable)
     what = f"{len(moves)} of {count(total, 'partition')} in {count(steps, 'step')}"
     homeless = sum(move.source == UNPLACED for move in moves)
@@ -373,7 +375,7 @@ def _summary(moves: list[Move], steps: int, facts: Facts, verdict: Verdict, forc
 
 
 def _desired(
-    moves: list[Move], steps: list[int], loads: list[float], facts: Facts, decision: str
+    moves: list[Move], steps: list[int], loads: list[float], facts: PlanInputs, decision: str
 ) -> tuple[DesiredMove, ...]:
     order = sorted(range(len(moves)), key=lambda index: (steps[index], index))
     wanted = []

@@ -29,7 +29,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["Outcome", "Price", "Rates", "learned", "price"]
+__all__ = ["LoadRates", "MeasuredLoad", "MigrationCost", "learned", "price"]
 
 _PRIOR_MOVES = 1.0  # measured moves that the settings' overhead counts for
 _PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh the settings' rate
@@ -41,7 +41,7 @@ _LOOKED_AT = 24  # steps whose batches are worked out; those between are taken t
 
 
 @dataclass(frozen=True)
-class Rates:
+class LoadRates:
     """Seconds that a load takes whatever its size, bytes per second of the rest, and how many moves say so."""
 
     overhead: float
@@ -50,7 +50,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MeasuredLoad:
     """One move that was made: bytes that were loaded, seconds by which its first task lasted longer than usual."""
 
     bytes: float
@@ -58,7 +58,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, eq=False)
-class Price:
+class MigrationCost:
     """What a plan is expected to cost, in seconds.
 
     ``added`` (S,): by how much each step's batch is longer than it would be after the step, of the query that suffers
@@ -85,12 +85,12 @@ def price(
     moves: Sequence[Move],
     steps: IntArray,
     loads: FloatArray,
-    rates: Rates,
+    rates: LoadRates,
     *,
     before: Mapping[str, float],
     batch: Mapping[str, float],
     period: Mapping[str, float],
-) -> Price:
+) -> MigrationCost:
     """Price the moves, each of them of a step (counted from 0) and with so many bytes to load, shape (M,) both.
 
     ``current`` has what is on no known executor where it is to go: it loads its state there anyway, so that load is
@@ -125,7 +125,7 @@ def price(
             lasts[step] = max(lasts[step], long if step == count - 1 else max(long, period.get(query, 0.0)))
     # The order comes in the middle of a batch, on average; what is left of it is waited for.
     wait = max((period.get(query, 0.0) for query in peak), default=0.0) / 2
-    return Price(
+    return MigrationCost(
         added, float(loads.sum()), seconds, peak, wait + finish_times(lasts, 0.0, 0.0).makespan if count else 0.0
     )
 
@@ -138,7 +138,7 @@ def _batches(
     steps: IntArray,
     step: int,
     loads: FloatArray,
-    rates: Rates,
+    rates: LoadRates,
     queries: Collection[str],
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Critical paths of queries with the moves of all steps up to this one made: without and with what this one loads.
@@ -159,7 +159,7 @@ def _batches(
     return critical_path(cluster, workload, at, None, queries), critical_path(cluster, workload, at, once, queries)
 
 
-def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:
+def learned(outcomes: Sequence[MeasuredLoad], given: LoadRates) -> LoadRates:
     """Overhead and load rate that fit the last moves best, neither below zero.
 
     ``given``: those of the settings. Their overhead counts as one move more, and their rate as moves that differ by
@@ -180,8 +180,8 @@ def learned(outcomes: Sequence[Outcome], given: Rates) -> Rates:
     overhead = (float((added - slope * loaded).sum()) + _PRIOR_MOVES * given.overhead) / (len(last) + _PRIOR_MOVES)
     if overhead < 0:
         overhead, slope = 0.0, max(float(loaded @ added) / max(float(loaded @ loaded), 1e-300), 1 / _FASTEST)
-    return Rates(overhead, 1 / slope, len(last))
+    return LoadRates(overhead, 1 / slope, len(last))
 
 
-def _possible(outcome: Outcome) -> bool:
+def _possible(outcome: MeasuredLoad) -> bool:
     return 0 <= outcome.bytes <= _LARGEST and abs(outcome.added) <= _LONGEST

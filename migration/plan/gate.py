@@ -18,7 +18,7 @@ from rechannel.conf.settings import GateSettings
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateResult:
     """What the gate says. ``gain`` and ``cost`` in seconds over the horizon, ``share`` that of ``query``, the best.
 
     ``measured`` and ``limit`` in ``unit``: what there is of what was asked for.
@@ -56,7 +56,7 @@ def judge(
     settings: GateSettings,
     names: Mapping[str, str] | None = None,
     batch_seconds: Mapping[str, float] | None = None,
-) -> Verdict:
+) -> GateResult:
     """Judge a plan that adds ``cost`` seconds to the batches.
 
     ``before`` and ``after`` are critical paths in seconds per batch by query; ``names`` and ``batch_seconds``, what a
@@ -74,7 +74,7 @@ def judge(
             else "no query's critical path would shorten"
         )
         sentence = f"{change}, gate.min_gain asks for {settings.min_gain:.1%}: {balance}"
-        return Verdict(False, "too-small", gain, cost, query, share, sentence)
+        return GateResult(False, "too-small", gain, cost, query, share, sentence)
     change = (
         f"critical path of {(names or {}).get(query, query)} {before[query]:.2f} → {after[query]:.2f} s ({-share:+.0%})"
     )
@@ -82,5 +82,5 @@ def judge(
     if lasts > saved:  # a path that shrinks by more than a batch lasts is no prediction of it
         change += f", its batch {lasts:.2f} → {lasts - saved:.2f} s"
     if gain <= cost:
-        return Verdict(False, "too-dear", gain, cost, query, share, f"moving does not pay: {change}, but {balance}")
-    return Verdict(True, "ok", gain, cost, query, share, f"{change}, {balance}")
+        return GateResult(False, "too-dear", gain, cost, query, share, f"moving does not pay: {change}, but {balance}")
+    return GateResult(True, "ok", gain, cost, query, share, f"{change}, {balance}")

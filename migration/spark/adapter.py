@@ -262,7 +262,7 @@ class SparkAdapter:
             batch = str(properties.getProperty("streaming.sql.batchId", "-1")) if properties else "-1"
             lineage = "" if query else str(job.finalStage().rdd().toDebugString())
             stateful = any(name in lineage for name in events.STATE_RDDS)
-            stages = (events.StageShape(-1, (), 0, True),) if stateful else ()
+            stages = (events.StageInfo(-1, (), 0, True),) if stateful else ()
             return events.JobStarted(number, query, run, int(batch), 0.0, stages)
 
     def query(self, query: str) -> ActiveQuery | None:

@@ -20,7 +20,7 @@ import structlog
 from rechannel.conf import reload
 from rechannel.conf.settings import Settings
 from rechannel.monitors.node.executor_log import ClosedStoreReader
-from rechannel.monitors.node.inotify import DirectoryChanges
+from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.metrics import AgentMetrics, EndpointError, serve
 from rechannel.monitors.node.processes import (
     ExecutorSample,
@@ -33,8 +33,8 @@ from rechannel.monitors.node.processes import (
     own_names,
 )
 from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
-from rechannel.monitors.node.windows import Clock, ClosedWindow, Reading, SystemClock, Windower
-from rechannel.wire.envelope_factory import Author
+from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, SystemClock, WindowAggregator
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule, Keys
 from rechannel.wire.messages import AgentEvidence, AgentWindow, ClosedStore, Envelope, ExecutorUsage, StreamRow
 from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
@@ -60,7 +60,7 @@ _OVER = "map outputs over the limit of a window"
 _log: Any = structlog.get_logger("rechannel.agent")
 
 
-class Appender(Protocol):
+class EnvelopeSink(Protocol):
     """The part of `rechannel.wire.redis.store.Store` that the agent needs."""
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
@@ -73,7 +73,7 @@ class Appender(Protocol):
         """Drop the connections."""
 
 
-def open_store(settings: Settings) -> Appender:
+def open_store(settings: Settings) -> EnvelopeSink:
     """Return the store the settings name."""
     return Store(settings.redis, settings.cluster.name)
 
@@ -94,9 +94,9 @@ class NodeMonitor:
         self._clock = clock
         self._machine = machine
         self._watcher = ProcessWatcher(self.node, table, clock.monotonic)
-        self._shuffle = ShuffleReader(wall=clock.wall, changes=DirectoryChanges())
+        self._shuffle = ShuffleReader(wall=clock.wall, changes=DirectoryWatch())
         self._logs = ClosedStoreReader()
-        self._windower = Windower(settings.agent.window, settings.agent.sample, clock)
+        self._windower = WindowAggregator(settings.agent.window, settings.agent.sample, clock)
         self._usage = machine()
         self._latest: dict[tuple[int, float], ExecutorSample] = {}
         self._rows: list[StreamRow] = []
@@ -126,11 +126,11 @@ class NodeMonitor:
             closed += self._logs.read(sample.executor)
             for row in self._shuffle.read(sample.executor):
                 self._keep(row)
-        readings: dict[Hashable, Reading] = {"node": Reading(self._usage.cpu, 0.0)}
+        readings: dict[Hashable, CounterReading] = {"node": CounterReading(self._usage.cpu, 0.0)}
         for sample in samples:
             identity, born = _identity(sample), sample.executor.started
-            readings["jvm", identity] = Reading(sample.jvm_cpu, born)
-            readings["python", identity] = Reading(sample.python_cpu, born)
+            readings["jvm", identity] = CounterReading(sample.jvm_cpu, born)
+            readings["python", identity] = CounterReading(sample.python_cpu, born)
         over = self._windower.add(readings)
         window = None if over is None else self._body(over)
         self._latest.update({_identity(sample): sample for sample in samples})
@@ -212,7 +212,7 @@ def _usage(sample: ExecutorSample, over: ClosedWindow) -> ExecutorUsage:
     )
 
 
-class Pusher:
+class Sender:
     """Brings messages to Redis from a thread of its own; buffers them, bounded, while Redis is away.
 
     An outage and its end are logged once each, another cause of it or a refusal at most once a minute. With nothing to
@@ -223,7 +223,7 @@ class Pusher:
     def __init__(
         self,
         node: str,
-        store_factory: Callable[[], Appender],
+        store_factory: Callable[[], EnvelopeSink],
         buffered_windows: int,
         *,
         monotonic: Callable[[], float] = time.monotonic,
@@ -231,7 +231,7 @@ class Pusher:
         self.node = node
         self._factory = store_factory
         self._monotonic = monotonic
-        self._store: Appender | None = None
+        self._store: EnvelopeSink | None = None
         self._condition = threading.Condition()
         self._windows: deque[Envelope] = deque()
         self._evidence: deque[Envelope] = deque()
@@ -388,7 +388,7 @@ class Pusher:
 
 
 def _wait_for_host(
-    table: ProcessTable, names: Collection[str], stop: threading.Event, notifier: Notifier, pusher: Pusher
+    table: ProcessTable, names: Collection[str], stop: threading.Event, notifier: Notifier, pusher: Sender
 ) -> str:
     """Wait for the first executor that carries a name of this machine; "" if told to stop before."""
     said = False
@@ -417,7 +417,7 @@ def _endpoint(metrics: AgentMetrics, address: str) -> Callable[[], None]:
     return end
 
 
-def _tell(notifier: Notifier, node: str, window: AgentWindow | None, pusher: Pusher) -> None:
+def _tell(notifier: Notifier, node: str, window: AgentWindow | None, pusher: Sender) -> None:
     """Tell the service manager that a sample was taken, and what the window it closed holds."""
     if window is not None:
         away = f"; Redis is away, {pusher.waiting} messages wait" if pusher.away else ""
@@ -433,11 +433,11 @@ def run_agent(
     settings: Settings,
     *,
     stop: threading.Event,
-    store_factory: Callable[[Settings], Appender] = open_store,
+    store_factory: Callable[[Settings], EnvelopeSink] = open_store,
     clock: Clock | None = None,
     table: ProcessTable | None = None,
     notifier: Notifier | None = None,
-    reread: reload.Reread | None = None,
+    reread: reload.ReloadSignal | None = None,
 ) -> None:
     """Watch this node until ``stop`` is set. Redis may come and go; a last, shorter window is pushed at the end.
 
@@ -454,7 +454,7 @@ def run_agent(
     notifier.need(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
     Keys(settings.cluster.name)(WINDOWS, settings.agent.node or "node")
     given = settings
-    pusher = Pusher(given.agent.node, lambda: store_factory(given), given.agent.buffered_windows)
+    pusher = Sender(given.agent.node, lambda: store_factory(given), given.agent.buffered_windows)
     pusher.start()
     if not settings.agent.node:
         host = _wait_for_host(table or MachineTable(), own_names(), stop, notifier, pusher)
@@ -465,7 +465,7 @@ def run_agent(
         Keys(settings.cluster.name)(WINDOWS, host)
         pusher.node = host
     monitor = NodeMonitor(settings, clock=clock, table=table)
-    author = Author(settings.cluster.name, f"agent:{settings.node}", clock.wall)
+    author = EnvelopeFactory(settings.cluster.name, f"agent:{settings.node}", clock.wall)
     metrics = AgentMetrics(lambda: pusher.waiting, lambda: pusher.reachable, settings.cluster.name)
 
     def send(body: AgentWindow | AgentEvidence | None) -> None:

@@ -14,7 +14,7 @@ from inotify_simple import INotify, flags
 _EVENTS_KEPT = 100_000  # names that wait to be taken
 
 
-class DirectoryChanges:
+class DirectoryWatch:
     """Names of files that were renamed into the watched directories, kept until they are taken."""
 
     def __init__(self) -> None:

@@ -12,35 +12,35 @@ from prometheus_client.registry import Collector
 
 from rechannel import __version__
 from rechannel.wire.messages import AgentWindow
-from rechannel.wire.metric_table import Definition, Values
+from rechannel.wire.metric_table import MetricDefinition, MetricSamples
 
 REASONS = 100  # a reason may name an executor: what comes beyond so many is counted together
 
 _EXECUTOR = ("application", "executor")
 _KIND = (*_EXECUTOR, "kind")
 
-BUILD = Definition("rechannel_agent_build_info", "1; the label says which release runs", ("version",))
-REDIS_UP = Definition("rechannel_agent_redis_up", "1 while Redis takes what the agent pushes")
-WAITING = Definition("rechannel_agent_waiting_messages", "Messages that wait to be pushed")
-WINDOWS = Definition("rechannel_agent_windows_total", "Windows closed")
-LAST_WINDOW = Definition("rechannel_agent_last_window_timestamp_seconds", "End of the last window")
-NODE_CPU = Definition("rechannel_agent_node_cpu_seconds_total", "CPU seconds of the whole node")
-NODE_MEMORY = Definition("rechannel_agent_node_memory_bytes", "Memory of the node")
-NODE_USED = Definition("rechannel_agent_node_memory_used_bytes", "Memory of the node in use")
-CPU = Definition(
+BUILD = MetricDefinition("rechannel_agent_build_info", "1; the label says which release runs", ("version",))
+REDIS_UP = MetricDefinition("rechannel_agent_redis_up", "1 while Redis takes what the agent pushes")
+WAITING = MetricDefinition("rechannel_agent_waiting_messages", "Messages that wait to be pushed")
+WINDOWS = MetricDefinition("rechannel_agent_windows_total", "Windows closed")
+LAST_WINDOW = MetricDefinition("rechannel_agent_last_window_timestamp_seconds", "End of the last window")
+NODE_CPU = MetricDefinition("rechannel_agent_node_cpu_seconds_total", "CPU seconds of the whole node")
+NODE_MEMORY = MetricDefinition("rechannel_agent_node_memory_bytes", "Memory of the node")
+NODE_USED = MetricDefinition("rechannel_agent_node_memory_used_bytes", "Memory of the node in use")
+CPU = MetricDefinition(
     "rechannel_agent_executor_cpu_seconds_total",
     "CPU seconds of an executor's JVM (`kind` is `jvm`) and of its Python workers (`python`)",
     _KIND,
 )
-MEMORY = Definition(
+MEMORY = MetricDefinition(
     "rechannel_agent_executor_memory_bytes", "Resident memory of an executor's JVM and of its Python workers", _KIND
 )
-WORKERS = Definition("rechannel_agent_executor_python_workers", "Python workers of an executor", _EXECUTOR)
-SHUFFLED = Definition(
+WORKERS = MetricDefinition("rechannel_agent_executor_python_workers", "Python workers of an executor", _EXECUTOR)
+SHUFFLED = MetricDefinition(
     "rechannel_agent_shuffle_bytes_total", "Bytes that map tasks of an executor left for later stages", _EXECUTOR
 )
-OUTPUTS = Definition("rechannel_agent_map_outputs_total", "Map outputs of an executor that were read", _EXECUTOR)
-SKIPPED = Definition("rechannel_agent_skipped_total", "What was not measured, by reason", ("reason",))
+OUTPUTS = MetricDefinition("rechannel_agent_map_outputs_total", "Map outputs of an executor that were read", _EXECUTOR)
+SKIPPED = MetricDefinition("rechannel_agent_skipped_total", "What was not measured, by reason", ("reason",))
 
 TABLE = (
     BUILD,
@@ -108,8 +108,8 @@ class AgentMetrics(Collector):
             values = self._values()
         yield from values.families()
 
-    def _values(self) -> Values:
-        last, values = self._last, Values(TABLE, self._cluster)
+    def _values(self) -> MetricSamples:
+        last, values = self._last, MetricSamples(TABLE, self._cluster)
         values.set(BUILD, 1, __version__)
         values.set(REDIS_UP, self._reachable())
         values.set(WAITING, self._waiting())

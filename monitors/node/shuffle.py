@@ -28,7 +28,7 @@ from itertools import pairwise
 from zlib import crc32
 
 from rechannel.monitors.node import files
-from rechannel.monitors.node.inotify import DirectoryChanges
+from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import Executor
 from rechannel.wire.messages import StreamRow
 
@@ -105,7 +105,7 @@ class ShuffleReader:
         *,
         wall: Callable[[], float] = time.time,
         budget: int = 5_000,
-        changes: DirectoryChanges | None = None,
+        changes: DirectoryWatch | None = None,
     ) -> None:
         self._changes = changes
         self._wall = wall

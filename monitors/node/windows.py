@@ -52,7 +52,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True)
-class Reading:
+class CounterReading:
     """A counter's value, and when it began to count from zero (seconds since the epoch)."""
 
     value: float
@@ -75,7 +75,7 @@ class ClosedWindow:
     steps: tuple[tuple[float, dict[Hashable, float]], ...] = ()  # end and growth of each sample's part of it
 
 
-class Windower:
+class WindowAggregator:
     """Takes counters sample by sample, gives their growth window by window.
 
     The growth between two samples is split at a window's edge in proportion to time. A counter first seen counts from
@@ -108,7 +108,7 @@ class Windower:
         skipped, self._skipped = self._skipped, Counter()
         return dict(skipped)
 
-    def add(self, readings: Mapping[Hashable, Reading]) -> ClosedWindow | None:
+    def add(self, readings: Mapping[Hashable, CounterReading]) -> ClosedWindow | None:
         """Take one sample; returns the window it closes, if it does."""
         wall, monotonic = self._clock.wall(), self._clock.monotonic()
         if self._wall is None:
@@ -155,15 +155,15 @@ class Windower:
         self._samples = Counter()
         self._taken = 0
 
-    def _count(self, readings: Mapping[Hashable, Reading]) -> None:
+    def _count(self, readings: Mapping[Hashable, CounterReading]) -> None:
         self._taken += 1
         self._samples.update(readings.keys())
 
-    def _remember(self, readings: Mapping[Hashable, Reading], wall: float, monotonic: float) -> None:
+    def _remember(self, readings: Mapping[Hashable, CounterReading], wall: float, monotonic: float) -> None:
         self._last = {key: reading.value for key, reading in readings.items()}
         self._wall, self._monotonic = wall, monotonic
 
-    def _grown(self, readings: Mapping[Hashable, Reading], since: float) -> dict[Hashable, float]:
+    def _grown(self, readings: Mapping[Hashable, CounterReading], since: float) -> dict[Hashable, float]:
         growth = {}
         for key, reading in readings.items():
             before = self._last.get(key, 0.0 if reading.born >= since else reading.value)

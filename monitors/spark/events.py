@@ -16,7 +16,7 @@ from rechannel.wire.messages import TaskRow
 STATE_RDDS = frozenset({"StateStoreRDD", "StateStoreAwareZipPartitionsRDD"})
 
 
-class StageShape(msgspec.Struct, frozen=True):
+class StageInfo(msgspec.Struct, frozen=True):
     """A stage as its job announces it."""
 
     stage: int
@@ -33,7 +33,7 @@ class JobStarted(msgspec.Struct, frozen=True):
     run: str
     batch: int
     at: float
-    stages: tuple[StageShape, ...]
+    stages: tuple[StageInfo, ...]
 
 
 class JobEnded(msgspec.Struct, frozen=True):
@@ -346,7 +346,7 @@ def _job(data: _JobStart) -> JobStarted:
         int(batch),
         data.time / 1000,
         tuple(
-            StageShape(
+            StageInfo(
                 stage.stage,
                 tuple(stage.parents),
                 stage.tasks,

@@ -28,7 +28,7 @@ class _Job:
 
 
 @dataclass(frozen=True)
-class StageSeen:
+class StatefulStageFinished:
     """A stateful stage that just finished, with the ids of its SQL metrics."""
 
     query: str
@@ -50,7 +50,7 @@ class BatchDone:
 
 
 @dataclass(frozen=True)
-class Relocated:
+class PartitionMoved:
     """A partition ran on another executor than the last time."""
 
     query: str
@@ -61,7 +61,7 @@ class Relocated:
 
 
 @dataclass(frozen=True)
-class QueryQuiet:
+class QueryIdle:
     """The last running job of a query ended."""
 
     query: str
@@ -78,7 +78,15 @@ class QueryBusy:
     batch: int
 
 
-Notice = StageSeen | BatchDone | Relocated | QueryQuiet | QueryBusy | events.ExecutorRemoved | events.QueryTerminated
+Notice = (
+    StatefulStageFinished
+    | BatchDone
+    | PartitionMoved
+    | QueryIdle
+    | QueryBusy
+    | events.ExecutorRemoved
+    | events.QueryTerminated
+)
 
 
 class TaskTable:
@@ -217,7 +225,7 @@ class TaskTable:
         running = self._running.get(started.query, set())
         running.discard(event.job)
         if not running and self.quiet(started.query):
-            notices.append(QueryQuiet(started.query, started.run, started.batch))
+            notices.append(QueryIdle(started.query, started.run, started.batch))
         return notices
 
     def _task_ended(self, event: events.TaskEnded) -> list[Notice]:
@@ -266,12 +274,15 @@ class TaskTable:
         for row in sorted(opened, key=lambda row: row.finish):
             before = where[row.partition]
             if before and before != row.executor:
-                notices.append(Relocated(started.query, ordinal, row.partition, before, row.executor))
+                notices.append(PartitionMoved(started.query, ordinal, row.partition, before, row.executor))
             where[row.partition], ran[row.partition] = row.executor, started.batch
             self.doubts.discard((*key, row.partition))
         if event.failure:
             return notices
-        return [*notices, StageSeen(started.query, started.run, ordinal, shape.partitions, event.accumulators)]
+        return [
+            *notices,
+            StatefulStageFinished(started.query, started.run, ordinal, shape.partitions, event.accumulators),
+        ]
 
     def _doubt(self, query: str, ordinal: int, tasks: int) -> None:
         """Ends of tasks were lost: where the partitions ran of which no other tells is not known."""

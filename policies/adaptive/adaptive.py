@@ -108,10 +108,10 @@ def adaptive(
     if not cluster.available.any():
         raise ScaleOutError(f"{homeless} partitions need an executor and none is available: add executors")
     notes = [f"{homeless} partitions had to be placed: their executor is unavailable or unknown"] if homeless else []
-    ground = _Ground(cluster, workload, current, parameters)
-    base = _Search(ground)
+    ground = _SearchContext(cluster, workload, current, parameters)
+    base = _PlacementSearch(ground)
     base.sweep(thorough=False)
-    if not homeless and base.own_moves() and not _relieved(base.cost(), (as_is := _Search(ground)).cost()):
+    if not homeless and base.own_moves() and not _relieved(base.cost(), (as_is := _PlacementSearch(ground)).cost()):
         base = as_is  # what left one full executor only filled another
     best = base
     if parameters.mode == "full" and parameters.max_moves != 0:
@@ -120,7 +120,7 @@ def adaptive(
             best = _elsewhere(ground, best)
         if not improves(best.score(), base.score(), parameters.min_step):
             best = base
-    before = base.cost()[2] if homeless or not base.own_moves() else _Search(ground).cost()[2]
+    before = base.cost()[2] if homeless or not base.own_moves() else _PlacementSearch(ground).cost()[2]
     what = f"{best.own_moves()} moves: critical paths add up to {best.cost()[2]:.2g} s a second instead of {before:.2g}"
     if best.own_moves() == 0:
         what = "no moves for balance: none is worth it"
@@ -130,7 +130,7 @@ def adaptive(
     return Outcome(best.placement(), tuple(notes))
 
 
-def _gap(ground: _Ground, search: _Search) -> str:
+def _gap(ground: _SearchContext, search: _PlacementSearch) -> str:
     bound = certified_bound(ground.cluster, ground.workload)
     if search.saturates:
         return f"how far it is from the best is not certified: an executor is above {SATURATED:.0%}"
@@ -139,7 +139,7 @@ def _gap(ground: _Ground, search: _Search) -> str:
     return f"at most {search.cost()[2] / bound - 1:.2%} above what no placement can beat"
 
 
-def _elsewhere(ground: _Ground, best: _Search) -> _Search:
+def _elsewhere(ground: _SearchContext, best: _PlacementSearch) -> _PlacementSearch:
     """The best of a search and of others that begin elsewhere, as long as they keep within ``max_moves``.
 
     Where executors are nearly full, what stands in the way of one stage is another that is not moved yet: so once
@@ -149,12 +149,12 @@ def _elsewhere(ground: _Ground, best: _Search) -> _Search:
     cluster, workload, current, parameters = ground.cluster, ground.workload, ground.given, ground.parameters
     most = np.inf if parameters.max_moves is None else parameters.max_moves
     nowhere = Placement({key: np.full_like(array, UNPLACED) for key, array in current.assignments.items()})
-    found = [_Search(ground, nowhere).climbed()]
+    found = [_PlacementSearch(ground, nowhere).climbed()]
     if best.entangled or best.crowded:
         for heuristic in (even, bottleneck, stream_classification, t_storm):
             start = heuristic(cluster, workload, current).placement
-            found.append(_Search(ground, start))
-        nearest = min(found[1:], key=_Search.score)
+            found.append(_PlacementSearch(ground, start))
+        nearest = min(found[1:], key=_PlacementSearch.score)
         if improves(nearest.score(), best.score(), 0.0):
             found.append(nearest.climbed())
     for other in found:
@@ -167,7 +167,7 @@ def _elsewhere(ground: _Ground, best: _Search) -> _Search:
     return best
 
 
-class _Ground:
+class _SearchContext:
     """What all searches of one question share."""
 
     def __init__(self, cluster: Cluster, workload: Workload, given: Placement, parameters: AdaptiveParameters) -> None:
@@ -185,10 +185,10 @@ class _Ground:
         return HotStreams(self.workload)
 
 
-class _Search:
+class _PlacementSearch:
     """One pass over the stages, and the totals it needs."""
 
-    def __init__(self, ground: _Ground, start: Placement | None = None) -> None:
+    def __init__(self, ground: _SearchContext, start: Placement | None = None) -> None:
         self._ground = ground
         self._cluster, self._workload, self._parameters = ground.cluster, ground.workload, ground.parameters
         self._home, self._fetch = ground.home, ground.fetch
@@ -210,11 +210,11 @@ class _Search:
         # Kept up with each stage that is taken: to look at all partitions anew for every stage is quadratic.
         self._moved = {stage.key: self._count(stage.key) for stage in self._stages}
 
-    def climbed(self) -> _Search:
+    def climbed(self) -> _PlacementSearch:
         """The best of this and of looking at its stages again and again, until that gains little."""
         best = self
         for _ in range(_SWEEPS if self.small else 1):
-            search = _Search(self._ground, best.placement())
+            search = _PlacementSearch(self._ground, best.placement())
             search.sweep(thorough=True)
             gains = improves(search.score(), best.score(), _LEAST)
             if improves(search.score(), best.score(), 0.0):
@@ -228,7 +228,7 @@ class _Search:
         """Whether a stage's time depends on where others are."""
         return len(self._query) > 1 or bool(self._fetch)
 
-    def polished(self) -> _Search:
+    def polished(self) -> _PlacementSearch:
         """With the changes that help all stages together, though maybe not their own."""
         least = min(_LEAST, self._parameters.min_step)
         budget = _POLISH * sum(stage.n for stage in self._stages)
@@ -240,7 +240,7 @@ class _Search:
         at = polished(
             self._cluster, self._workload, self.placement(), least, budget, parameters.limit, self._home, price
         )
-        return _Search(self._ground, at)
+        return _PlacementSearch(self._ground, at)
 
     def cost(self) -> tuple[float, float, float]:
         """See :func:`placement_cost`; infinite as long as something is on no executor."""

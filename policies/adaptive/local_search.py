@@ -51,7 +51,7 @@ def polished(
     At most ``budget`` changes are priced. Every partition must be on an available executor. ``price``: what it costs
     for each partition of a stage, in seconds per second, not to be on its ``home`` (negative: it has none).
     """
-    books = _Whole(cluster, workload, placement, limit, home, price)
+    books = _IncrementalObjective(cluster, workload, placement, limit, home, price)
     best, budget = _descended(books, least, budget)
     random = np.random.default_rng(0)  # a fixed seed: the same question has the same answer
     patience = _PATIENCE
@@ -68,7 +68,7 @@ def polished(
     return books.placement()
 
 
-def _descended(books: _Whole, least: float, budget: int) -> tuple[Cost, int]:
+def _descended(books: _IncrementalObjective, least: float, budget: int) -> tuple[Cost, int]:
     """Make changes until none helps; returns the cost and what is left of the budget."""
     best = books.cost()
     improved = True
@@ -87,7 +87,7 @@ def _descended(books: _Whole, least: float, budget: int) -> tuple[Cost, int]:
     return best, budget
 
 
-class _Whole:
+class _IncrementalObjective:
     """The objective of a placement, kept while it changes. S placeable stages, Q queries, E executors."""
 
     def __init__(

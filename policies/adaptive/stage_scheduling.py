@@ -116,7 +116,7 @@ def solve(problem: Problem, bound: float, *, levels: Sequence[float] = (), thoro
 
 def pruned(problem: Problem, option: Option) -> Option:
     """The option without the moves that it does as well without."""
-    books = _Books(problem, option.assignment)
+    books = _StageLedger(problem, option.assignment)
     moved = np.flatnonzero((problem.home >= 0) & (option.assignment != problem.home))
     for unit in moved[np.argsort(problem.busy[moved], kind="stable")].tolist():
         home = int(problem.home[unit])
@@ -127,7 +127,7 @@ def pruned(problem: Problem, option: Option) -> Option:
     return books.option()
 
 
-class _Books:
+class _StageLedger:
     """Who holds what, and how long each executor takes; kept while units move."""
 
     def __init__(self, problem: Problem, assignment: IntArray) -> None:
@@ -219,13 +219,13 @@ def limited(problem: Problem, limit: float) -> Option:
     """Take off what keeps an executor busy for longer than the limit, or has no room there, and place it anew."""
     kept = problem.home.copy()
     kept[(kept >= 0) & ~problem.available[kept]] = -1
-    books = _Books(problem, kept)
+    books = _StageLedger(problem, kept)
     _shed(problem, books, limit)
     _fill(problem, books, limit)
     return books.option()
 
 
-def _shed(problem: Problem, books: _Books, limit: float) -> None:
+def _shed(problem: Problem, books: _StageLedger, limit: float) -> None:
     over = (books.work > problem.room_busy * (1 + _SAME)) | (books.bytes > problem.room_bytes * (1 + _SAME))
     allowance = problem.relieve
     late = books.seconds > limit * (1 + _SAME)
@@ -256,7 +256,7 @@ def _shed(problem: Problem, books: _Books, limit: float) -> None:
             units = np.delete(units, index)
 
 
-def _fill(problem: Problem, books: _Books, limit: float) -> None:
+def _fill(problem: Problem, books: _StageLedger, limit: float) -> None:
     """Place what has no place, the largest first, where it is done soonest."""
     waiting = np.flatnonzero(books.assignment < 0)
     if not len(waiting):
@@ -311,7 +311,7 @@ def _choice(
     unit: int,
     done: FloatArray,
     full: BoolArray,
-    books: _Books,
+    books: _StageLedger,
     count: IntArray,
     limit: float,
     *,
@@ -375,12 +375,12 @@ def _relabeled(problem: Problem, option: Option) -> Option:
     if taken[left].any():
         return option  # somebody would be left without an executor like his own
     name[left] = left
-    return _Books(problem, name[option.assignment]).option()
+    return _StageLedger(problem, name[option.assignment]).option()
 
 
 def _refined(problem: Problem, option: Option, bound: float) -> Option:
     """Let the slowest executor and another one divide what both hold, until nothing gets better."""
-    books = _Books(problem, option.assignment)
+    books = _StageLedger(problem, option.assignment)
     random = np.random.default_rng(0)  # a fixed seed: the same question has the same answer
     kept, kept_seconds = books.assignment.copy(), float(books.seconds.max())
     exact = books.simple and not problem.fetching
@@ -401,12 +401,12 @@ def _refined(problem: Problem, option: Option, bound: float) -> Option:
         if kicks <= 0 or len(partners) < 2:
             break
         kicks -= 1
-        books = _Books(problem, kept)
+        books = _StageLedger(problem, kept)
         _kick(problem, books, random)
-    return _Books(problem, kept).option()
+    return _StageLedger(problem, kept).option()
 
 
-def _shared(problem: Problem, books: _Books, slowest: int, partner: int) -> bool:
+def _shared(problem: Problem, books: _StageLedger, slowest: int, partner: int) -> bool:
     """Divide what two executors hold anew; False where it does not help."""
     now = float(books.seconds[slowest])
     mine, theirs = books.units(slowest), books.units(partner)
@@ -434,7 +434,7 @@ def _shared(problem: Problem, books: _Books, slowest: int, partner: int) -> bool
     return False
 
 
-def _tried(problem: Problem, books: _Books, changes: list[tuple[int, int]], now: float) -> bool:
+def _tried(problem: Problem, books: _StageLedger, changes: list[tuple[int, int]], now: float) -> bool:
     """Make the changes if every executor they touch is then done before ``now`` and has room; else leave all as is."""
     undo = [(unit, int(books.assignment[unit])) for unit, _ in changes]
     touched = sorted({executor for _, executor in changes + undo})
@@ -449,7 +449,7 @@ def _tried(problem: Problem, books: _Books, changes: list[tuple[int, int]], now:
     return bool(fine)
 
 
-def _kick(problem: Problem, books: _Books, random: np.random.Generator) -> None:
+def _kick(problem: Problem, books: _StageLedger, random: np.random.Generator) -> None:
     """Mix the units of the slowest executor with those of two others, to get out of a dead end."""
     seconds = np.where(problem.available, books.seconds, -np.inf)
     slowest = int(seconds.argmax())

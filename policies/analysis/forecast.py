@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rechannel.policies.model.arrays import FloatArray, ModelError
 
-__all__ = ["Method", "Outlook", "Rules", "look_ahead", "period_of", "slots_ahead"]
+__all__ = ["Forecast", "Method", "Rules", "look_ahead", "period_of", "slots_ahead"]
 
 _SINGLE = np.float32  # loads are not known to seven digits, and it takes half the time
 _Floats: TypeAlias = NDArray[np.float32]
@@ -66,7 +66,7 @@ class Rules:
 
 
 @dataclass(frozen=True, eq=False)
-class Outlook:
+class Forecast:
     """The load to be expected, and how well that was told in the past.
 
     ``values``: mean over the next ``ahead`` slots, shape (n,); ``method``: a `Method` for each entry, (n,);
@@ -94,7 +94,7 @@ def slots_ahead(slots: int, wanted: int) -> int:
     return max(1, min(wanted, slots // 4))
 
 
-def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Outlook:
+def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Forecast:
     """Tell the mean load of the next ``ahead`` slots of each entry.
 
     ``past``: load by slot and entry, oldest first, shape (slots, n), finite and not negative.
@@ -111,7 +111,7 @@ def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Outl
     values, method, error = past[-1].copy(), np.zeros(entries, np.int8), np.full(entries, np.inf)
     comparisons = max(0, min(slots - ahead - _FEWEST + 1, _NEWEST))
     if not entries or comparisons < max(1, rules.comparisons):
-        return Outlook(values, method, error, np.inf, comparisons, ahead)
+        return Forecast(values, method, error, np.inf, comparisons, ahead)
     period = period_of(past)
     wrong = np.zeros((len(Method), 2))
     for start in range(0, entries, _AT_ONCE):
@@ -121,7 +121,7 @@ def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Outl
             trial.choose(way, values[part], method[part], error[part])
             wrong[way] += trial.scores[way].miss.sum(), trial.scores[way].last_miss.sum()
     ratios = [told / last for told, last in wrong if last > 0]
-    return Outlook(values, method, error, float(min(ratios, default=np.inf)), comparisons, ahead, period)
+    return Forecast(values, method, error, float(min(ratios, default=np.inf)), comparisons, ahead, period)
 
 
 def period_of(past: FloatArray) -> int:

@@ -20,11 +20,11 @@ from rechannel.policies.published.closeness import cohesion, coupling
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["Figures", "Row", "compare", "figures"]
+__all__ = ["PlacementCost", "PolicyResult", "compare", "figures"]
 
 
 @dataclass(frozen=True)
-class Figures:
+class PlacementCost:
     """What a placement costs.
 
     ``seconds_per_batch`` is the critical paths of all queries together, one batch of each; ``seconds_per_second`` the
@@ -44,14 +44,14 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Row:
+class PolicyResult:
     """What one policy proposed: its figures, what has to move for it (state in bytes) and how long it thought.
 
     Where it refused, ``error`` says why and there are no figures.
     """
 
     policy: str
-    figures: Figures | None
+    figures: PlacementCost | None
     moves: int
     bytes_moved: float
     decision_seconds: float
@@ -59,13 +59,13 @@ class Row:
     error: str = ""
 
 
-def figures(scenario: Scenario, placement: Placement) -> Figures:
+def figures(scenario: Scenario, placement: Placement) -> PlacementCost:
     """What a placement of the scenario's workload costs; partitions that are on no executor count nowhere."""
     cluster, workload = scenario.cluster, scenario.workload
     seconds = stage_seconds(cluster, workload, placement)
     rates = np.array([stage.batches_per_second for stage in workload.stages], dtype=np.float64)
     share = (executor_busy(cluster, workload, placement) / cluster.cores)[cluster.available]
-    return Figures(
+    return PlacementCost(
         float(seconds.sum()),
         float(seconds @ rates),
         float(share.max(initial=0.0)),
@@ -82,7 +82,7 @@ def compare(
     policies: Sequence[str],
     parameters: Mapping[str, Mapping[str, object]],
     clock: Callable[[], float],
-) -> tuple[Row, ...]:
+) -> tuple[PolicyResult, ...]:
     """Ask each policy, with its own ``parameters``, where the scenario's partitions should be.
 
     A policy that refuses, or answers what no policy may answer, is a row with an error. ``clock`` returns seconds.
@@ -90,13 +90,13 @@ def compare(
     return tuple(_ask(scenario, name, parameters.get(name, {}), clock) for name in policies)
 
 
-def _ask(scenario: Scenario, name: str, parameters: Mapping[str, object], clock: Callable[[], float]) -> Row:
+def _ask(scenario: Scenario, name: str, parameters: Mapping[str, object], clock: Callable[[], float]) -> PolicyResult:
     workload, began = scenario.workload, clock()
     try:
         proposal = propose(name, scenario.cluster, workload, scenario.current, parameters)
     except (ModelError, ScaleOutError, PolicyLawError) as error:
-        return Row(name, None, 0, 0.0, clock() - began, error=str(error))
+        return PolicyResult(name, None, 0, 0.0, clock() - began, error=str(error))
     took = clock() - began
     state = {stage.key: stage.state_bytes for stage in workload.placeable}
     moved = sum(float(state[move.stage][move.partition]) for move in proposal.moves)
-    return Row(name, figures(scenario, proposal.placement), len(proposal.moves), moved, took, proposal.notes)
+    return PolicyResult(name, figures(scenario, proposal.placement), len(proposal.moves), moved, took, proposal.notes)

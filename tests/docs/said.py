@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rechannel.migration.moves import MoveState, Reason
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.exit_codes import ExitCode
 
 from .pages import ROOT
 
@@ -122,4 +122,4 @@ def states() -> set[str]:
 
 def exits() -> set[str]:
     """Return the exit codes."""
-    return {str(int(code)) for code in Exit}
+    return {str(int(code)) for code in ExitCode}

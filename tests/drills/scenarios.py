@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rechannel.daemon.cli.history import Reader
+from rechannel.daemon.cli.history import HistoryReader
 from rechannel.migration.moves import Reason
 from rechannel.wire.redis.store import StoreError
 from tests.drills import audit
@@ -168,7 +168,7 @@ def decided_blindly(world: World, since: float, until: float) -> list[str]:
     """Name the decisions of a span in which some node's figures were missing, other than "not ready"."""
     store = world.store()
     try:
-        entries = Reader(store, time.time).first(1000)
+        entries = HistoryReader(store, time.time).first(1000)
     except StoreError as error:
         return [f"the decisions could not be read: {error}"]
     finally:

@@ -23,7 +23,7 @@ from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
@@ -68,7 +68,7 @@ def agent(settings: Settings, tmp_path: Path) -> Iterator[Store]:
 
 
 def test_the_agent_can_write_its_own_nodes_keys(agent: Store, settings: Settings) -> None:
-    author = Author("default", f"agent:{NODE}")
+    author = EnvelopeFactory("default", f"agent:{NODE}")
     agent.append(keys.WINDOWS, NODE, author.envelope(window(0), ttl=60))
     agent.append(keys.EVIDENCE, NODE, author.envelope(window(0), ttl=60))
     reader = Store(settings.redis, "default")
@@ -77,7 +77,7 @@ def test_the_agent_can_write_its_own_nodes_keys(agent: Store, settings: Settings
 
 
 def test_it_can_do_nothing_else(agent: Store) -> None:
-    envelope = Author("default", "thief").envelope(window(0), ttl=60)
+    envelope = EnvelopeFactory("default", "thief").envelope(window(0), ttl=60)
     for rule, name in ((keys.WINDOWS, OTHER), (keys.EVIDENCE, OTHER), (keys.REQUESTS, ""), (keys.JOURNAL, "app-1")):
         with pytest.raises(StoreRefusedError):
             agent.append(rule, name, envelope)

@@ -29,7 +29,7 @@ from rechannel.daemon.cli import history
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
 from rechannel.wire.redis.store import Store, StoreDeposedError, StoreRefusedError
 from rechannel.wire.signing import Verifier
@@ -334,7 +334,7 @@ def test_several_applications(led: None, world: World, store: Store) -> None:
 
 def test_history_has_the_journal_and_can_be_followed(led: None, world: World, store: Store, settings: Settings) -> None:
     run("plan")
-    author = Author("default", "link", time.time)
+    author = EnvelopeFactory("default", "link", time.time)
 
     def journal(after: str) -> None:
         line = MoveTransition(
@@ -364,7 +364,7 @@ def test_history_has_the_journal_and_can_be_followed(led: None, world: World, st
     assert "unknown query x; known are name-of-q1" in run("history", "--query", "x", code=1).stderr
     assert "planned → prepared" in run("history").stdout
 
-    reader = history.Reader(Store(settings.redis, settings.cluster.name), time.time)
+    reader = history.HistoryReader(Store(settings.redis, settings.cluster.name), time.time)
     assert len(reader.first(50)) == 2
     stop = threading.Event()
     journal("steered")
@@ -470,7 +470,7 @@ def test_unreadable_messages_are_counted_and_hurt_nobody(led: None, world: World
 
 def test_an_unsigned_desired_placement_is_not_adopted(world: World, store: Store, settings: Settings) -> None:
     body = DesiredPlacement(decision="evil", runs={}, moves=[])
-    store.put(keys.DESIRED, APP, Author("default", "x").envelope(body, ttl=100, application=APP))
+    store.put(keys.DESIRED, APP, EnvelopeFactory("default", "x").envelope(body, ttl=100, application=APP))
     stop = threading.Event()
     thread = threading.Thread(target=run_controller, args=(settings, stop))
     thread.start()
@@ -550,7 +550,7 @@ def test_an_old_redis_is_refused(config: Path, tmp_path: Path) -> None:
 def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store: Store) -> None:
     clock = FakeClock(time.time())
     tried: Any = store if kind == "real" else FakeStore(clock)
-    author = Author("default", "t", clock)
+    author = EnvelopeFactory("default", "t", clock)
     state = ControllerState(
         leader="a", since=0, epoch=1, paused=False, mode="observe", next_decision=0, last_sentence=""
     )

@@ -17,7 +17,7 @@ from rechannel.conf.settings import load
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import Role
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
@@ -139,11 +139,11 @@ def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: St
     given = {"spark.speculation": "true", "spark.task.cpus": "2"}
     told = environment(lambda key, default: given.get(key, default)) | {"rechannel": "0.0.1"}
     said = msgspec.structs.replace(report([query(["0", "1"])]), environment=told)
-    link = Author("default", f"link@{APP}")
+    link = EnvelopeFactory("default", f"link@{APP}")
     store.seen_application(APP, now)
     store.put(keys.REPORT, APP, link.envelope(said, ttl=60, application=APP))
     store.append(keys.BATCHES, APP, link.envelope(batch(9, ["0", "1"], end=now), ttl=60, application=APP))
-    fast = Author("default", f"agent:{NODE}", lambda: time.time() + 60)
+    fast = EnvelopeFactory("default", f"agent:{NODE}", lambda: time.time() + 60)
     store.append(keys.WINDOWS, NODE, fast.envelope(window(0, end=now + 60), ttl=60))
     found = diagnosed(files[Role.VIEWER], code=4)
     assert [item["subject"] for item in found["clock-parts"]] == [f"agent:{NODE}"]
@@ -169,22 +169,22 @@ def test_keys_that_do_not_match(files: dict[str, Path], server: RedisServer, tmp
 
 def test_agents_that_nobody_knows_are_listed_for_who_may_list_keys(files: dict[str, Path], store: Store) -> None:
     now = time.time()
-    link = Author("default", f"link@{APP}")
+    link = EnvelopeFactory("default", f"link@{APP}")
     store.seen_application(APP, now)
     store.put(keys.REPORT, APP, link.envelope(report([query(["0", "1"])]), ttl=60, application=APP))
     for node in (NODE, "stranger"):
-        author = Author("default", f"agent:{node}")
+        author = EnvelopeFactory("default", f"agent:{node}")
         for end in (now - 10, now - 5, now):
             body = window(0, end=end) if node == NODE else msgspec.structs.replace(window(0, end=end), executors=[])
             store.append(keys.WINDOWS, node, author.envelope(body, ttl=60))
-    twin = Author("default", f"agent:{NODE}")  # another agent of that node
+    twin = EnvelopeFactory("default", f"agent:{NODE}")  # another agent of that node
     for end in (now - 9, now - 4, now + 1):
         store.append(keys.WINDOWS, NODE, twin.envelope(window(0, end=end), ttl=60))
     said = {item["subject"]: item["sentence"] for item in diagnosed(files[""], code=4)["agents"]}
     assert "no application has executors there, only on 127.0.0.2" in said["stranger"]
     assert "127.0.0.2" not in said, "three windows of one and then three of the other do not alternate"
     for number in range(3):
-        for author, ahead in ((Author("default", f"agent:{NODE}"), 0), (twin, 1)):
+        for author, ahead in ((EnvelopeFactory("default", f"agent:{NODE}"), 0), (twin, 1)):
             end = now + 5 * number + ahead
             store.append(keys.WINDOWS, NODE, author.envelope(window(0, end=end), ttl=60))
     said = {item["subject"]: item["sentence"] for item in diagnosed(files[Role.VIEWER], code=4)["agents"]}

@@ -26,10 +26,10 @@ from rechannel.daemon.cli.main import main
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.service import signer_of
-from rechannel.migration.link.mailbox import Courier
+from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import AgentWindow, ControllerState, Decision, Envelope, MessageError, Request, decode
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
@@ -203,7 +203,7 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
     # It was stopped right after it had looked whether it leads.
     monkeypatch.setattr(late.lead, "holds", lambda: True)
     order = Request(request="r1", verb="pause", user="u", reason="r")
-    store.append(keys.REQUESTS, "", Author("default", "cli").envelope(order, ttl=60))
+    store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli").envelope(order, ttl=60))
     before = content(store)
     refused = 0
     for act in (
@@ -241,7 +241,7 @@ def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answe
 
     monkeypatch.setattr(first.lead.store, "put", vanish)
     order = Request(request="r1", verb="rebalance", user="u", reason="r", arguments={"force": "yes"})
-    store.append(keys.REQUESTS, "", Author("default", "cli").envelope(order, ttl=60))
+    store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli").envelope(order, ttl=60))
     with pytest.raises(StoreUnavailableError):
         first.answer_requests()
     wanted = store.get(keys.DESIRED, APP)
@@ -252,7 +252,7 @@ def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answe
     assert second.answer_requests() == 1
     reply = store.get(keys.REPLY, "r1")
     assert reply is not None
-    assert reply.body.code == Exit.UNCLEAR
+    assert reply.body.code == ExitCode.UNCLEAR
     assert "history" in reply.body.sentence
     assert [line.body.decision for line in store.last(keys.DECISIONS, "", 10)] == [wanted.body.decision]
     assert 60 < raw(store).ttl(store.keys(keys.CLAIM, "r1")) <= keys.CLAIM.ttl
@@ -290,7 +290,7 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
     settings = load(config)
     store = Store(settings.redis, "default")
     verifier = Verifier.from_file(settings.signing.public_key_file)
-    courier = Courier(settings.redis, Author("default", "link"), APP, verifier)
+    courier = Mailbox(settings.redis, EnvelopeFactory("default", "link"), APP, verifier)
     courier.start()
     accepted = 0
 
@@ -361,7 +361,7 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
         return made
 
     monkeypatch.setattr(pipeline, "decide", slow)
-    author = Author("default", "cli")
+    author = EnvelopeFactory("default", "cli")
 
     def order(name: str, verb: str) -> None:
         asked = Request(request=name, verb=verb, user="u", reason="r")
@@ -385,7 +385,7 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
         assert store.get(keys.REPLY, "slow") is None
         go_on.set()
         reply = until(lambda: store.get(keys.REPLY, "slow"), "the plan")
-        assert reply.body.code == Exit.DONE, reply.body.sentence
+        assert reply.body.code == ExitCode.DONE, reply.body.sentence
         wanted = store.get(keys.DESIRED, APP)
         assert wanted is not None
         assert (wanted.epoch, wanted.body.decision) == (1, reply.body.data["decision"]["decision"])

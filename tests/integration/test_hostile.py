@@ -28,10 +28,10 @@ from unit.daemon.fakes import APP, QUERY, World, query, report
 
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon.cli.main import main
-from rechannel.migration.link.mailbox import Courier
+from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -184,7 +184,7 @@ def test_whatever_the_keys_hold_the_controller_lives_leads_and_answers(
         assert json.loads(said)["application"] == APP
         until(lambda: leads(store), f"a leader after {spoil.__name__}")
         code, said = ask("rebalance", "--apply", "--reason", "test")
-        assert code in (Exit.DONE, Exit.REFUSED, Exit.NOTHING, Exit.NOT_READY), (spoil.__name__, said)
+        assert code in (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY), (spoil.__name__, said)
         world.measure()
         link = _courier(store, settings)
         link._round()
@@ -200,19 +200,19 @@ def _planned(world: World) -> str:
     """The leader's decision on a plan, whatever it is; asked for again until it knows of the application again."""
     world.ready()
     code, said = ask("plan")
-    answered = code in (Exit.DONE, Exit.REFUSED, Exit.NOTHING, Exit.NOT_READY)
+    answered = code in (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY)
     return said if answered and "decision" in json.loads(said) else ""
 
 
 def _shown(*command: str) -> str:
     code, said = ask(*command)
-    assert code in (Exit.DONE, Exit.REDIS), said  # on a busy box Redis may not answer in time
-    return said if code == Exit.DONE else ""
+    assert code in (ExitCode.DONE, ExitCode.REDIS), said  # on a busy box Redis may not answer in time
+    return said if code == ExitCode.DONE else ""
 
 
-def _courier(store: Store, settings: Settings) -> Courier:
+def _courier(store: Store, settings: Settings) -> Mailbox:
     verifier = Verifier.from_file(settings.signing.public_key_file)
-    made = Courier(settings.redis, Author(settings.cluster.name, "link", time.time), APP, verifier)
+    made = Mailbox(settings.redis, EnvelopeFactory(settings.cluster.name, "link", time.time), APP, verifier)
     made._store = store
     made.post_report(report([query(["0"])]), {HOST})
     made._report = None  # what there is in Redis stays the link's word
@@ -225,7 +225,7 @@ def _courier(store: Store, settings: Settings) -> Courier:
 def _desired(settings: Settings, **changes: Any) -> Envelope:
     move = DesiredMove(move="d.0", query=QUERY, stage=0, partition=0, source="0", target="1", step=0)
     body = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[move])
-    author = Author(settings.cluster.name, "a", time.time)
+    author = EnvelopeFactory(settings.cluster.name, "a", time.time)
     return msgspec.structs.replace(author.envelope(body, ttl=60, application=APP, epoch=7), **changes)
 
 
@@ -291,7 +291,7 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
     """Large, valid messages of an application and a node that try to be kept, three times as much as may be kept."""
     process, here = psutil.Process(controller.pid), psutil.Process()
     link = _courier(store, settings)
-    author = Author(settings.cluster.name, "hostile", time.time)
+    author = EnvelopeFactory(settings.cluster.name, "hostile", time.time)
     batch = store.last(keys.BATCHES, APP, 1)[0].body
     window = store.last(keys.WINDOWS, HOST, 1)[0].body
     rows = batch.stages[1].tasks * 2000  # some 2 MB each
@@ -320,7 +320,7 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
     assert len(link._closed) <= 10_000 and here.memory_info().rss < 2000 * MIB
     assert link.refused > 0
     print(f"controller grew by {grown / MIB:.0f} MiB to {max(seen) / MIB:.0f} MiB in {len(seen)} rounds")
-    status = json.loads(until(lambda: (found := ask("status"))[0] == Exit.DONE and found[1], "a status"))
+    status = json.loads(until(lambda: (found := ask("status"))[0] == ExitCode.DONE and found[1], "a status"))
     assert status["rejected_messages"] > 0  # the fakes' reports
     controller.require_alive()
     until(lambda: leads(store), "a leader")

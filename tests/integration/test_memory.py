@@ -11,9 +11,9 @@ import redis
 from unit.daemon import fakes
 
 from rechannel.conf.settings import RedisSettings
-from rechannel.migration.link.mailbox import Courier
+from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import AgentEvidence, ClosedStore, Envelope, Reply, encode
 from rechannel.wire.redis.store import Store, StoreTooLargeError
@@ -21,7 +21,7 @@ from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis
-AUTHOR = Author("c", "test")
+AUTHOR = EnvelopeFactory("c", "test")
 OVERHEAD = 1.3  # what Redis takes for a message, its entry and the allocator's rounding
 STREAMS = [rule for rule in keys.TABLE if rule.kind == "stream"]
 PUT = [rule for rule in keys.TABLE if rule.kind == "string" and rule.size == keys.MAX_MESSAGE_BYTES]
@@ -126,7 +126,7 @@ def calls(store: Store, command: str) -> int:
     return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-def asked(store: Store, link: Courier, rounds: int = 10) -> dict[str, int]:
+def asked(store: Store, link: Mailbox, rounds: int = 10) -> dict[str, int]:
     """How many commands of each kind some rounds take."""
     names = ("xrange", "xrevrange", "memory|usage", "info")
     before = {name: calls(store, name) for name in names}
@@ -146,7 +146,7 @@ def test_nodes_are_asked_only_while_their_evidence_is_awaited(store: Store, sett
     nodes = [f"node-{number}" for number in range(1000)]
     for node in nodes:
         store.append(keys.EVIDENCE, node, evidence(node))
-    link = Courier(settings, Author("c", "link"), "app-1", None)
+    link = Mailbox(settings, EnvelopeFactory("c", "link"), "app-1", None)
     link.post_report(fakes.report([]), ())
     assert asked(store, link) == {"xrange": 0, "xrevrange": 0, "memory|usage": 0, "info": 1}, "when it connects"
     link.post_report(fakes.report([]), nodes)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from unit.monitors.fakes import backend
 
-from rechannel.monitors.node.inotify import DirectoryChanges
+from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import ProcessWatcher
 from rechannel.monitors.node.shuffle import ShuffleReader
 
@@ -109,7 +109,7 @@ def _as(user: int, *capabilities: int, look: Callable[[], Any]) -> Any:
 
 
 def _look() -> dict[str, Any]:
-    watcher, shuffle = ProcessWatcher(NODE), ShuffleReader(wall=lambda: 0.0, changes=DirectoryChanges())
+    watcher, shuffle = ProcessWatcher(NODE), ShuffleReader(wall=lambda: 0.0, changes=DirectoryWatch())
     samples = watcher.sample()
     rows = [row.sizes for sample in samples for row in shuffle.read(sample.executor)]
     shuffle.close()

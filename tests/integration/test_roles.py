@@ -24,10 +24,10 @@ from rechannel.conf.settings import Settings, load
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
-from rechannel.migration.link.mailbox import Courier
-from rechannel.monitors.node.agent import Pusher, open_store
+from rechannel.migration.link.mailbox import Mailbox
+from rechannel.monitors.node.agent import Sender, open_store
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import KeyRule, Keys, Role
 from rechannel.wire.messages import DesiredPlacement, Request, StandingOrders
 from rechannel.wire.redis.store import Store, StoreForbiddenError, StoreRefusedError
@@ -303,7 +303,7 @@ def test_an_order_among_the_questions_is_refused_whoever_wrote_it(
     led: World, open_as: Callable[[Role | None], Store]
 ) -> None:
     viewer = open_as(Role.VIEWER)
-    author = Author("default", "thief")
+    author = EnvelopeFactory("default", "thief")
     for verb in ("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain"):
         request = Request(request=f"forged-{verb}", verb=verb, user="root", arguments={"node": NODE})
         viewer.append(keys.QUESTIONS, "", author.envelope(request, ttl=30))
@@ -332,14 +332,14 @@ def test_a_link_carries_its_mail_with_its_own_user(
 ) -> None:
     own = settings(Role.LINK)
     signer = Signer.from_file(directory / "keys/signing.key")
-    author = Author("default", f"link@{APP}")
-    boss = Author("default", "controller")
+    author = EnvelopeFactory("default", f"link@{APP}")
+    boss = EnvelopeFactory("default", "controller")
     desired = boss.envelope(DesiredPlacement(decision="d", runs={}, moves=[]), ttl=60, application=APP, epoch=1)
     open_as(Role.CONTROLLER).put(keys.DESIRED, APP, signer.sign(desired))
     open_as(Role.CONTROLLER).put(keys.ORDERS, "", signer.sign(boss.envelope(StandingOrders(), ttl=60, epoch=1)))
     world = World(_Split(open_as), time.time)  # type: ignore[arg-type]
     world.ready()
-    courier = Courier(own.redis, author, APP, Verifier.from_file(own.signing.public_key_file))
+    courier = Mailbox(own.redis, author, APP, Verifier.from_file(own.signing.public_key_file))
     courier.fetch_orders()
     assert courier.take_orders() is not None
     assert courier.recall("no-query") is None
@@ -357,8 +357,8 @@ def test_an_agent_pushes_with_its_own_user(
     settings: Callable[[Role | None], Settings], open_as: Callable[[Role | None], Store]
 ) -> None:
     own = settings(Role.AGENT)
-    pusher = Pusher(NODE, lambda: open_store(own), buffered_windows=10)
-    pusher.offer(Author("default", f"agent:{NODE}").envelope(window(0), ttl=60))
+    pusher = Sender(NODE, lambda: open_store(own), buffered_windows=10)
+    pusher.offer(EnvelopeFactory("default", f"agent:{NODE}").envelope(window(0), ttl=60))
     assert pusher.attempt() == 0.0
     pusher._let_go()
     assert len(open_as(Role.VIEWER).last(keys.WINDOWS, NODE, 10)) == 1
@@ -366,7 +366,7 @@ def test_an_agent_pushes_with_its_own_user(
 
 def test_a_link_cannot_forge_what_a_controller_says(open_as: Callable[[Role | None], Store], directory: Path) -> None:
     forged = Signer(Ed25519PrivateKey.generate()).sign(
-        Author("default", "thief").envelope(StandingOrders(paused=True), ttl=60, epoch=9)
+        EnvelopeFactory("default", "thief").envelope(StandingOrders(paused=True), ttl=60, epoch=9)
     )
     for rule, name in ((keys.ORDERS, ""), (keys.DESIRED, APP), (keys.STATE, "")):
         with pytest.raises(StoreForbiddenError):

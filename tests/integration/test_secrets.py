@@ -21,9 +21,9 @@ from rechannel.conf.settings import Settings, load
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
-from rechannel.migration.link.mailbox import Courier
-from rechannel.monitors.node.agent import Pusher, open_store
-from rechannel.wire.envelope_factory import Author
+from rechannel.migration.link.mailbox import Mailbox
+from rechannel.monitors.node.agent import Sender, open_store
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import KeyFileError, Signer, Verifier
 from testbed.processes import ProcessGroup
@@ -198,7 +198,7 @@ def test_no_daemon_logs_a_secret(
 
 
 def _push(settings: Settings) -> None:
-    pusher = Pusher("127.0.0.2", lambda: open_store(settings), buffered_windows=10)
+    pusher = Sender("127.0.0.2", lambda: open_store(settings), buffered_windows=10)
     pusher.attempt()
     store: Any = open_store(settings)
     store.check()
@@ -206,7 +206,7 @@ def _push(settings: Settings) -> None:
 
 def _carry(settings: Settings, said: list[str]) -> None:
     verifier = Verifier.from_file(settings.signing.public_key_file)
-    courier = Courier(settings.redis, Author("default", f"link@{APP}"), APP, verifier)
+    courier = Mailbox(settings.redis, EnvelopeFactory("default", f"link@{APP}"), APP, verifier)
     said.append(repr(courier) + repr(vars(courier)) + repr(vars(verifier)))
     courier.fetch_orders()
     courier.recall("query")

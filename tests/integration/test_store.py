@@ -12,14 +12,14 @@ import redis
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Reply, Request, encode
 from rechannel.wire.redis.store import Store, StoreRefusedError, StoreUnavailableError
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis
-AUTHOR = Author("c", "test")
+AUTHOR = EnvelopeFactory("c", "test")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import redis
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import AgentEvidence
 from rechannel.wire.redis.store import Store, StoreRefusedError, StoreUnavailableError
 from testbed.redis_server import RedisServer
@@ -85,7 +85,7 @@ def settings(server: RedisServer, tmp_path: Path) -> RedisSettings:
 def written(settings: RedisSettings) -> None:
     store = Store(settings, "default")
     try:
-        envelope = Author("default", "agent:n").envelope(AgentEvidence(node="n", closed=[]), ttl=60)
+        envelope = EnvelopeFactory("default", "agent:n").envelope(AgentEvidence(node="n", closed=[]), ttl=60)
         store.append(keys.EVIDENCE, "n", envelope)
     finally:
         store.close()

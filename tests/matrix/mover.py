@@ -20,7 +20,7 @@ from matrix.app import checkpoint
 from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
 from rechannel.migration.moves import UNSETTLED, MoveState
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
@@ -72,7 +72,7 @@ class Mover:
         self.failed: dict[str, int] = {}
         self.application = ""
         self._store, self._signer, self._name, self._check = store, signer, name, check
-        self._author = Author(store.cluster, f"mover-{name}")
+        self._author = EnvelopeFactory(store.cluster, f"mover-{name}")
         self._decisions = 0
         self._fed = 0
 

@@ -18,7 +18,7 @@ _PATIENCE = 1.0  # seconds
 
 
 @dataclass(frozen=True)
-class Made:
+class AclResult:
     """What became of a user on one server. ``lasting``: it outlives a restart. ``problem``: why it is not there."""
 
     server: str
@@ -38,7 +38,7 @@ def make(client: Any, user: str, rules: Sequence[str]) -> bool:
     return True
 
 
-def make_on_replicas(connection: Connection, user: str, rules: Sequence[str]) -> list[Made]:
+def make_on_replicas(connection: Connection, user: str, rules: Sequence[str]) -> list[AclResult]:
     """Make the user on every replica that the sentinels know; one that is away has a problem, and so have all of them
     where no sentinel names them. Without sentinels there is nothing to do.
     """
@@ -46,15 +46,15 @@ def make_on_replicas(connection: Connection, user: str, rules: Sequence[str]) ->
         replicas = connection.replicas()
     except redis.ResponseError as error:
         why = f"the sentinels do not name them ({error}); redis.sentinel_username needs +sentinel|slaves"
-        return [Made("replicas", problem=why)]
+        return [AclResult("replicas", problem=why)]
     except (redis.RedisError, OSError) as error:
-        return [Made("replicas", problem=f"the sentinels do not name them ({error})")]
+        return [AclResult("replicas", problem=f"the sentinels do not name them ({error})")]
     made = []
     for server, client in replicas:
         try:
-            made.append(Made(server, make(client, user, rules)))
+            made.append(AclResult(server, make(client, user, rules)))
         except (redis.RedisError, OSError) as error:
-            made.append(Made(server, problem=str(error)))
+            made.append(AclResult(server, problem=str(error)))
         finally:
             client.close()
     return made

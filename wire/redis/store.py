@@ -19,7 +19,7 @@ from rechannel.wire import keys as key_rules
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
 from rechannel.wire.messages import Envelope, MessageError, decode, encode
 from rechannel.wire.redis import acl, error_messages, lua_scripts, tls
-from rechannel.wire.redis.acl import Made
+from rechannel.wire.redis.acl import AclResult
 from rechannel.wire.redis.connection import Connection
 from rechannel.wire.redis.error_messages import Kind
 from rechannel.wire.redis.errors import StoreDeposedError as StoreDeposedError
@@ -43,7 +43,7 @@ _STREAMS_AT_ONCE = 100  # that are read in one round trip
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedRequest:
     """A message of a stream, and the seconds it has been there by Redis' own clock, which all parts share."""
 
     envelope: Envelope
@@ -221,7 +221,7 @@ class Store:
         self._connected()
         return f"{max(0, int((self._now() - seconds) * 1000))}-0"
 
-    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Waiting]]:
+    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
         """Read like `read`, and tell of each message how long it has been there."""
         entries = self._after(rule, name, after, count)
         if not entries:
@@ -229,7 +229,7 @@ class Store:
         now = self._now()
         found = [(number, self._decoded(fields.get(b"m", b""))) for number, fields in entries]
         return entries[-1][0].decode(), [
-            Waiting(envelope, max(0.0, now - int(number.partition(b"-")[0]) / 1000))
+            QueuedRequest(envelope, max(0.0, now - int(number.partition(b"-")[0]) / 1000))
             for number, envelope in found
             if envelope is not None
         ]
@@ -343,11 +343,11 @@ class Store:
         with _translated(self._where):
             return bool(self._redis.exists(self.keys(key_rules.PAUSED)))
 
-    def set_user(self, user: str, rules: Sequence[str]) -> list[Made]:
+    def set_user(self, user: str, rules: Sequence[str]) -> list[AclResult]:
         """Make or replace a Redis user, on the server written to and then on its replicas; says what became of it."""
         self._connected()
         with _translated(self._where):
-            first = Made(self._where, acl.make(self._redis, user, rules))
+            first = AclResult(self._where, acl.make(self._redis, user, rules))
             return [first, *acl.make_on_replicas(self._connection, user, rules)]
 
     def _ask_all(self, commands: Sequence[_Command]) -> list[Any]:

@@ -10,7 +10,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from rechannel.conf import reload
-from rechannel.conf.reload import Reloader, Reread
+from rechannel.conf.reload import Reloader, ReloadSignal
 from rechannel.conf.settings import Settings, SettingsError, load
 
 LIVE_SECTIONS = ("reschedule", "gate", "migration")
@@ -55,7 +55,7 @@ class Daemon:
         self.file = Settings()
         self.mistakes: list[str] = []
         self.examined: list[str] = []
-        self.reread = Reread(threading.Event(), self._again)
+        self.reread = ReloadSignal(threading.Event(), self._again)
         log = structlog.get_logger("test")
         self.reloader = Reloader(Settings(), self.reread, reload.CONTROLLER, log, lambda _: self.examined)
 

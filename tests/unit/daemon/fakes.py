@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import KeyRule, Keys
 from rechannel.wire.messages import (
     AgentWindow,
@@ -39,7 +39,7 @@ from rechannel.wire.messages import (
     encode,
 )
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Lease, Page, StoreDeposedError, StoreUnavailableError, Waiting
+from rechannel.wire.redis.store import Lease, Page, QueuedRequest, StoreDeposedError, StoreUnavailableError
 from rechannel.wire.redis.trimming import Trimming
 from rechannel.wire.signing import Signer, Verifier
 
@@ -220,11 +220,11 @@ class FakeStore:
         since = _number(after)
         return [entry for entry in self.streams[self.keys(rule, name)] if entry[0] > since or after == "0"][:count]
 
-    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Waiting]]:
+    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
         found = self._after(rule, name, after, count)
         last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
         return last, [
-            Waiting(envelope, max(0.0, self.clock() - number[0] / 1000))
+            QueuedRequest(envelope, max(0.0, self.clock() - number[0] / 1000))
             for number, data in found
             if (envelope := self._decoded(data)) is not None
         ]
@@ -426,7 +426,7 @@ class World:
         self.moves: list[MoveView] = []
         self.decision = ""
         self.accepted_epoch = 0
-        self.author = Author("default", "test", clock)
+        self.author = EnvelopeFactory("default", "test", clock)
 
     def _send(self, rule: KeyRule, name: str, body: AnyBody) -> None:
         envelope = self.author.envelope(body, ttl=60, application=self.application)
@@ -535,7 +535,7 @@ def request(
     **arguments: str,
 ) -> None:
     body = Request(request=name, verb=verb, user="root", reason="because", arguments=arguments)
-    store.append(stream, "", Author("default", "cli", store.clock).envelope(body, ttl=ttl))
+    store.append(stream, "", EnvelopeFactory("default", "cli", store.clock).envelope(body, ttl=ttl))
 
 
 def reply(store: FakeStore, name: str = "r1") -> Reply | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.migrations import Migrations
-from rechannel.daemon.service import ClockSteps, after_step
+from rechannel.daemon.control.migrations import MigrationTracker
+from rechannel.daemon.service import ClockJumpDetector, after_step
 from unit.daemon.fakes import NOW, FakeClock
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0, 1.5])
 def test_a_clock_that_is_set_is_noticed_once(step: float) -> None:
     clock, steady = FakeClock(), FakeClock()
-    steps = ClockSteps(clock, steady)
+    steps = ClockJumpDetector(clock, steady)
     clock.now += 10 + step
     steady.now += 10
     assert steps.seen() == pytest.approx(step)
@@ -24,7 +24,7 @@ def test_a_clock_that_is_set_is_noticed_once(step: float) -> None:
 
 def test_drift_is_not_a_step_however_long_it_lasts() -> None:
     clock, steady = FakeClock(), FakeClock()
-    steps = ClockSteps(clock, steady)
+    steps = ClockJumpDetector(clock, steady)
     for _ in range(100):
         clock.now += 1.01
         steady.now += 1
@@ -33,7 +33,7 @@ def test_drift_is_not_a_step_however_long_it_lasts() -> None:
 
 def test_the_rest_after_a_migration_is_never_longer_than_the_rest_though_the_clock_was_set_back() -> None:
     settings = Settings()
-    migrations = Migrations(settings, *[None] * 5)  # type: ignore[arg-type]  # it needs none of them to count
+    migrations = MigrationTracker(settings, *[None] * 5)  # type: ignore[arg-type]  # it needs none of them to count
     migrations.ended["app"] = NOW + 3600
     assert migrations.resting("app", NOW) == settings.gate.cooldown
     assert migrations.resting("app", NOW + 3600 + settings.gate.cooldown / 2) == settings.gate.cooldown / 2

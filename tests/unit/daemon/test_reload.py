@@ -9,13 +9,13 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from rechannel.conf.reload import Reread, merged
+from rechannel.conf.reload import ReloadSignal, merged
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon import service
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.leadership import Lead
-from rechannel.monitors.node.agent import Pusher
-from rechannel.wire.envelope_factory import Author
+from rechannel.daemon.control.leadership import LeaderElection
+from rechannel.monitors.node.agent import Sender
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.signing import Signer
 from unit.daemon.fakes import APP, CONFIG, FakeClock, FakeStore, World, decisions, go_on, window
 
@@ -50,7 +50,7 @@ def test_no_part_of_the_controller_keeps_the_old_settings(leader: Controller) ->
         type(part).__name__
         for part, value in holders(leader, (Settings, *SECTIONS), set())
         # The lead lives by the lease, by Redis and by its name, none of which is live.
-        if not isinstance(part, Lead) and value != settings and value not in vars(settings).values()
+        if not isinstance(part, LeaderElection) and value != settings and value not in vars(settings).values()
     ]
     assert kept == []
 
@@ -89,8 +89,8 @@ def test_settings_are_not_changed_amid_a_cycle(leader: Controller) -> None:
 
 
 def test_the_agent_takes_bounds_over(clock: FakeClock) -> None:
-    pusher = Pusher("n", lambda: None, buffered_windows=3)  # type: ignore[arg-type, return-value]
-    author = Author("default", "agent:n", clock)
+    pusher = Sender("n", lambda: None, buffered_windows=3)  # type: ignore[arg-type, return-value]
+    author = EnvelopeFactory("default", "agent:n", clock)
     for number in range(3):
         pusher.offer(author.envelope(window(0, end=float(number)), ttl=60))
     pusher.take(load(None, {"RECHANNEL_AGENT__BUFFERED_WINDOWS": "1"}))
@@ -109,7 +109,7 @@ def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeCloc
     started = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.1"})
     new = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.2", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})
     with capture_logs() as lines:
-        service.run_controller(started, stop, reread=Reread(asked, lambda: new))
+        service.run_controller(started, stop, reread=ReloadSignal(asked, lambda: new))
     assert [(item.reschedule.timeout, item.controller.observe) for item in taken] == [(9, 0.1)]
     said = {line["field"]: line["event"] for line in lines if "field" in line}
     assert said == {"reschedule.timeout": "setting-taken", "controller.observe": "setting-not-taken"}

@@ -18,11 +18,11 @@ from typing import Protocol
 
 import msgspec
 
-from rechannel.daemon.control.migration_progress import Migration
-from rechannel.migration.link.driver_state import Limits, Observed
+from rechannel.daemon.control.migration_progress import RunningMigration
+from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import Move
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import (
     ClosedStore,
     DesiredMove,
@@ -180,7 +180,7 @@ class Driver:
 class Link:
     """The link: its mail, its journal and its looks at the queries' boundaries, around the real reconciler."""
 
-    def __init__(self, world: World, limits: Limits, watch: Watch) -> None:
+    def __init__(self, world: World, limits: ReconcilerLimits, watch: Watch) -> None:
         self.world, self.watch = world, watch
         self.reconciler = Reconciler(limits)
         self.sent: list[MoveTransition] = []
@@ -192,13 +192,13 @@ class Link:
         self._read_backs: dict[str, tuple[int, float]] = {}
         self._numbers = 0
 
-    def observed(self) -> Observed:
+    def observed(self) -> DriverState:
         """What the link knows at this moment, by reference."""
         if self.world.view is None:
             self.world.view = self._observed(self.world.driver)
         return self.world.view
 
-    def _observed(self, driver: Driver) -> Observed:
+    def _observed(self, driver: Driver) -> DriverState:
         met = [query for query in driver.queries.values() if query.known]
         placed = [(query, stage) for query in met for stage in query.placement if query.ran[stage][0] >= 0]
         replay = {
@@ -207,7 +207,7 @@ class Link:
             for number, batch in enumerate(query.snapshots[stage])
             if batch >= 0
         }
-        return Observed(
+        return DriverState(
             executors=driver.executors,
             placement={(query.name, stage): query.placement[stage] for query, stage in placed},
             ran={(query.name, stage): query.ran[stage] for query, stage in placed},
@@ -324,15 +324,15 @@ class Controller:
 
     def __init__(self, world: World, epoch: int) -> None:
         self.world, self.epoch = world, epoch
-        self.migration: Migration | None = None
-        self._author = Author("c", f"controller-{epoch}", lambda: world.now)
+        self.migration: RunningMigration | None = None
+        self._author = EnvelopeFactory("c", f"controller-{epoch}", lambda: world.now)
         found = world.slot.body if world.slot is not None else None
         if world.slot is not None and isinstance(found, DesiredPlacement) and world.slot.expires > world.now:
-            self.migration = Migration("a", found, world.slot.time, TTL)
+            self.migration = RunningMigration("a", found, world.slot.time, TTL)
 
     def order(self, desired: DesiredPlacement) -> None:
         """Begin a migration, in place of the one that runs."""
-        self.migration = Migration("a", desired, self.world.now, TTL)
+        self.migration = RunningMigration("a", desired, self.world.now, TTL)
         self._renew(self.migration)
 
     def stop(self) -> None:
@@ -354,7 +354,7 @@ class Controller:
         if over:
             self.migration = None
 
-    def _renew(self, migration: Migration) -> None:
+    def _renew(self, migration: RunningMigration) -> None:
         world = self.world
         migration.desired = msgspec.structs.replace(migration.desired, hold=world.paused)
         found = world.slot
@@ -374,7 +374,7 @@ class Controller:
 class World:
     """Driver, link and controllers under one clock. Each method is one event."""
 
-    def __init__(self, driver: Driver, limits: Limits, watch: Callable[[], Watch]) -> None:
+    def __init__(self, driver: Driver, limits: ReconcilerLimits, watch: Callable[[], Watch]) -> None:
         self.driver, self.limits, self._watch = driver, limits, watch
         self.now = 1000.0
         self.slot: Envelope | None = None
@@ -382,7 +382,7 @@ class World:
         self.paused = False
         self.leaving: set[str] = set()
         self.racing = -1  # steers after which the next batch begins in the middle of a boundary; -1: it does not
-        self.view: Observed | None = None  # what the link knows, until one of the queries goes on
+        self.view: DriverState | None = None  # what the link knows, until one of the queries goes on
         self.slow = False  # whether the batch that is committed next lasted long
         self.link = Link(self, limits, watch())
         self.controller: Controller | None = Controller(self, 1)
@@ -522,6 +522,6 @@ def a_move(unit: Unit, source: str, target: str, step: int, *, name: str = "", s
     )
 
 
-def limits(**given: float) -> Limits:
+def limits(**given: float) -> ReconcilerLimits:
     """Return tight limits, with those given."""
-    return dataclasses.replace(Limits(deadline_batches=3, deadline_seconds=100.0, presume=120.0), **given)  # type: ignore[arg-type]
+    return dataclasses.replace(ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0), **given)  # type: ignore[arg-type]

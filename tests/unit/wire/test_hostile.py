@@ -28,16 +28,16 @@ from rechannel.daemon.cli import history, tables, top
 from rechannel.daemon.cli import status as cli_status
 from rechannel.daemon.control.decision_log import kept_decisions
 from rechannel.daemon.control.memory import Memory
-from rechannel.daemon.control.outcomes import Aftermath
+from rechannel.daemon.control.outcomes import OutcomeTracker
 from rechannel.daemon.model import collector as collect
-from rechannel.daemon.model.collector import Collector, Facts, unsound
+from rechannel.daemon.model.collector import ApplicationMessages, Collector, unsound
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
 from rechannel.migration.link.initial_placement import put_back
-from rechannel.migration.link.mailbox import Courier
-from rechannel.migration.link.reconciler import Limits, Observed, Reconciler
+from rechannel.migration.link.mailbox import Mailbox
+from rechannel.migration.link.reconciler import DriverState, Reconciler, ReconcilerLimits
 from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import (
     AgentEvidence,
@@ -271,7 +271,9 @@ def spoiled(envelope: Envelope, spoils: Sequence[tuple[int, str, Any]]) -> bytes
 
 def sealed(body: AnyBody, application: str = APP, *, signer: Signer | None = None, **changes: Any) -> Envelope:
     run = "run-1" if application else ""
-    made = Author("default", "hostile", lambda: NOW).envelope(body, ttl=60, application=application, run=run, epoch=1)
+    made = EnvelopeFactory("default", "hostile", lambda: NOW).envelope(
+        body, ttl=60, application=application, run=run, epoch=1
+    )
     made = msgspec.structs.replace(made, **changes)
     return signer.sign(made) if signer is not None else made
 
@@ -411,7 +413,7 @@ def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler
         build_snapshot(APP, found.report, found.batches, found.windows, CONFIG, clock(), whole=True)
 
 
-def _facts(store: FakeStore) -> Facts | None:
+def _facts(store: FakeStore) -> ApplicationMessages | None:
     collector = Collector(store, CONFIG, store.clock)  # type: ignore[arg-type]
     collector.refresh()
     return collector.gather(APP)
@@ -433,7 +435,7 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
         name, body = bodies[rule]
         put(store, rule, name, spoiled(seal(rule, body), spoils))
     facts = _facts(store)
-    aftermath = Aftermath(CONFIG, store, Author("default", "c", clock), clock, clock, Memory())  # type: ignore[arg-type]
+    aftermath = OutcomeTracker(CONFIG, store, EnvelopeFactory("default", "c", clock), clock, clock, Memory())  # type: ignore[arg-type]
     rates = aftermath.rates()
     assert rates.overhead >= 0 and rates.load_rate > 0
     aftermath.adopt(APP, kept_decisions(store))  # type: ignore[arg-type]
@@ -467,7 +469,7 @@ def test_status_top_and_history_show_what_there_is(writes: Any) -> None:
         for part in top.application(row):
             console.print(part)
     assert "\x1b[2J" not in console.export_text(styles=False)
-    reader = history.Reader(store, clock)  # type: ignore[arg-type]
+    reader = history.HistoryReader(store, clock)  # type: ignore[arg-type]
     for entry in reader.first(100):
         json.dumps(entry, allow_nan=False)
         assert "\x1b" not in tables.history_line(entry)
@@ -478,7 +480,7 @@ def test_an_application_whose_name_is_no_key_does_not_hide_the_history_of_others
     store.append(keys.DECISIONS, "", sealed(DECISION, "a/b"))
     store.append(keys.JOURNAL, APP, sealed(LINE))
     store.seen_application("../..", NOW)
-    found = history.Reader(store, clock).first(10)  # type: ignore[arg-type]
+    found = history.HistoryReader(store, clock).first(10)  # type: ignore[arg-type]
     assert [(entry["type"], entry["application"]) for entry in found] == [("decision", "a/b"), ("move", APP)]
 
 
@@ -501,19 +503,19 @@ def test_names_are_only_ever_shown(name: str) -> None:
 # -- the link --
 
 
-def courier(store: FakeStore, application: str = APP) -> Courier:
-    made = Courier(RedisSettings(), Author("default", "link", store.clock), application, VERIFIER)
+def courier(store: FakeStore, application: str = APP) -> Mailbox:
+    made = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), application, VERIFIER)
     made._store = store  # type: ignore[assignment]
     made._nodes = {HOST: "0"}
     return made
 
 
-def observed(run: str = "run-1") -> Observed:
+def observed(run: str = "run-1") -> DriverState:
     key = (QUERY, 0)
-    return Observed({"0", "1", "2", "3"}, {key: PLACEMENT}, {key: [9] * 12}, {QUERY: run}, {key}, {QUERY: 9})
+    return DriverState({"0", "1", "2", "3"}, {key: PLACEMENT}, {key: [9] * 12}, {QUERY: run}, {key}, {QUERY: 9})
 
 
-LIMITS = Limits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
+LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
 
 
 @FUZZ
@@ -683,7 +685,7 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
     assert facts.batches[-1].batch == 399
 
 
-def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport], nodes: int) -> Facts:
+def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport], nodes: int) -> ApplicationMessages:
     """What a collector keeps of these batches, and of a window of every node with each of them."""
     store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)], count=nodes)))
     for batch in batches:

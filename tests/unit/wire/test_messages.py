@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.wire import messages
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import (
     AgentWindow,
     DesiredMove,
@@ -39,7 +39,7 @@ WINDOW = AgentWindow(
 
 
 def envelope(body=WINDOW, **changes):
-    made = Author("c", "agent@n1", lambda: 100.0).envelope(body, ttl=10.0)
+    made = EnvelopeFactory("c", "agent@n1", lambda: 100.0).envelope(body, ttl=10.0)
     return msgspec.structs.replace(made, **changes)
 
 

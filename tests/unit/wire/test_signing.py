@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import DesiredPlacement, Envelope
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys, public_keys
 
@@ -21,7 +21,7 @@ def pairs(tmp_path: Path) -> list[tuple[Signer, Path]]:
 
 def message() -> Envelope:
     body = DesiredPlacement(decision="d", runs={}, moves=[])
-    return Author("default", "c", lambda: 1.0).envelope(body, ttl=9, application="app-1", epoch=1)
+    return EnvelopeFactory("default", "c", lambda: 1.0).envelope(body, ttl=9, application="app-1", epoch=1)
 
 
 def bundle(path: Path, *files: Path) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from rechannel.daemon.cli import client
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply
 from rechannel.wire.redis.store import StoreUnavailableError
 from unit.daemon.fakes import CONFIG, NOW, FakeClock, FakeStore, World
@@ -48,7 +48,7 @@ def asked(
 @pytest.mark.parametrize("verb", ["pause", "plan"])
 def test_a_fail_over_is_waited_for(asked: Asked, verb: str) -> None:
     asked.away = (0.0, 8.0)
-    assert asked.ask(verb).code == Exit.DONE
+    assert asked.ask(verb).code == ExitCode.DONE
 
 
 def test_what_was_lost_on_the_way_back_is_said_again_and_done_once(
@@ -66,7 +66,7 @@ def test_what_was_lost_on_the_way_back_is_said_again_and_done_once(
     monkeypatch.setattr(store, "append", append)
     done: list[bool] = []
     monkeypatch.setattr(asked.leader, "pause", lambda paused: done.append(paused) or "paused")
-    assert asked.ask("pause").code == Exit.DONE
+    assert asked.ask("pause").code == ExitCode.DONE
     assert (len(said), done) == (2, [True])
 
 
@@ -74,7 +74,7 @@ def test_an_order_whose_fate_is_not_known_says_so(asked: Asked) -> None:
     asked.away = (0.0, 1e9)
     with pytest.raises(CommandError, match="may have been taken up") as found:
         asked.ask("pause", wait=5.0)
-    assert found.value.code == Exit.UNCLEAR
+    assert found.value.code == ExitCode.UNCLEAR
 
 
 def test_a_redis_that_is_away_is_said_at_once(asked: Asked, store: FakeStore, clock: FakeClock) -> None:
@@ -124,5 +124,5 @@ def test_without_an_answer_it_is_said_who_leads_or_led(
     clock.sleep(silent)
     with pytest.raises(CommandError) as error:
         client.ask(CONFIG, "pause", {}, wait=2.0, clock=clock, sleep=lambda _: clock.sleep(1.0))
-    assert error.value.code == Exit.NO_ANSWER
+    assert error.value.code == ExitCode.NO_ANSWER
     assert said in error.value.sentence

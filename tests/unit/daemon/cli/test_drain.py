@@ -12,7 +12,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import client, status
 from rechannel.daemon.cli import main as cli
 from rechannel.daemon.cli.status import _drain
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Drain, MoveView, Reply
 from unit.daemon.fakes import query, report
 
@@ -101,7 +101,7 @@ def answered(monkeypatch):
     def ask(settings, verb, arguments, *, reason="", wait=None):
         found["asked"].append((verb, dict(arguments)))
         if found["code"] == 6:
-            raise CommandError(Exit.NO_ANSWER, "no controller answered")
+            raise CommandError(ExitCode.NO_ANSWER, "no controller answered")
         return Reply(request="r", code=found["code"], sentence=found["sentence"], data=found["data"])
 
     monkeypatch.setattr(client, "ask", ask)

@@ -14,12 +14,12 @@ from rechannel.daemon.cli import client, tables
 from rechannel.daemon.cli import history as cli_history
 from rechannel.daemon.cli import main as cli
 from rechannel.daemon.cli.explain import lines
-from rechannel.daemon.cli.history import Reader, Wanted, moment
+from rechannel.daemon.cli.history import HistoryFilter, HistoryReader, moment
 from rechannel.daemon.cli.options import shown_time
 from rechannel.daemon.cli.tables import history_line, size
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, go_on
 
@@ -102,21 +102,23 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
         batch=9,
         at=world.clock(),
     )
-    store.append(keys.JOURNAL, APP, Author("default", "link", world.clock).envelope(line, ttl=60, application=APP))
+    store.append(
+        keys.JOURNAL, APP, EnvelopeFactory("default", "link", world.clock).envelope(line, ttl=60, application=APP)
+    )
 
-    def shown(wanted: Wanted, limit: int = 50) -> list[tuple[str, str]]:
-        reader = Reader(store, world.clock)  # type: ignore[arg-type]
+    def shown(wanted: HistoryFilter, limit: int = 50) -> list[tuple[str, str]]:
+        reader = HistoryReader(store, world.clock)  # type: ignore[arg-type]
         reader.wanted = wanted
         return [(entry["type"], entry["decision"]) for entry in reader.first(limit)]
 
     by_time = [("decision", applied.decision), ("move", applied.decision)]
-    assert shown(Wanted()) == [("decision", planned.decision), *by_time]
-    assert shown(Wanted(trigger="timeout")) == by_time
-    assert shown(Wanted(trigger="operator"), 1) == [("decision", planned.decision)]
-    assert shown(Wanted(outcome="applied")) == by_time
-    assert shown(Wanted(outcome="gate")) == []
-    assert shown(Wanted(since=NOW + 30)) == by_time
-    (entry,) = [entry for entry in Reader(store, world.clock).first(50) if entry["decision"] == planned.decision]  # type: ignore[arg-type]
+    assert shown(HistoryFilter()) == [("decision", planned.decision), *by_time]
+    assert shown(HistoryFilter(trigger="timeout")) == by_time
+    assert shown(HistoryFilter(trigger="operator"), 1) == [("decision", planned.decision)]
+    assert shown(HistoryFilter(outcome="applied")) == by_time
+    assert shown(HistoryFilter(outcome="gate")) == []
+    assert shown(HistoryFilter(since=NOW + 30)) == by_time
+    (entry,) = [entry for entry in HistoryReader(store, world.clock).first(50) if entry["decision"] == planned.decision]  # type: ignore[arg-type]
     assert "(operator by ann: a look, adaptive)" in history_line(entry)
 
 
@@ -281,7 +283,7 @@ def test_moves_in_the_history_have_the_names_of_their_queries(
             at=NOW,
         )
         world._send(keys.JOURNAL, APP, line)
-    entries = [entry for entry in Reader(store, lambda: NOW, "").first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
+    entries = [entry for entry in HistoryReader(store, lambda: NOW, "").first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
     assert [entry["name"] for entry in entries] == ["name-of-q1", ""]
     shown = "\n".join(history_line(entry) for entry in entries)
     assert "name-of-q1/1 #2" in shown

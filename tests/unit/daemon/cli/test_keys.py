@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rechannel.daemon.cli.main import main
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import DesiredPlacement, Envelope
 from rechannel.wire.signing import SignatureError, Signer, Verifier, fingerprint, make_keys
 
@@ -24,7 +24,7 @@ def run(*arguments: object, code: int = 0) -> Result:
 
 def message() -> Envelope:
     body = DesiredPlacement(decision="d", runs={}, moves=[])
-    return Author("default", "c", lambda: 1.0).envelope(body, ttl=9, application="app-1", epoch=1)
+    return EnvelopeFactory("default", "c", lambda: 1.0).envelope(body, ttl=9, application="app-1", epoch=1)
 
 
 def test_a_key_is_changed_without_a_gap(tmp_path: Path) -> None:

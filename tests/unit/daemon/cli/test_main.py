@@ -39,7 +39,7 @@ def test_help_documents_every_exit_code() -> None:
     for code, words in exit_codes.EXIT_WORDS.items():
         assert f"{int(code)}  {words}" in text
     for page in (exit_codes.__doc__ or "", cli_module.__doc__ or ""):
-        assert all(re.search(rf"^{int(code)}    ", page, re.MULTILINE) for code in exit_codes.Exit)
+        assert all(re.search(rf"^{int(code)}    ", page, re.MULTILINE) for code in exit_codes.ExitCode)
 
 
 def test_help_lists_every_command_once_and_in_full() -> None:

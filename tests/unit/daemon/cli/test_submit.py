@@ -14,7 +14,7 @@ from rechannel.daemon.cli import submit
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.cli.submit import parse, plan, spark_home
 from rechannel.migration.link import submit_main
-from rechannel.wire.exit_codes import CommandError, Exit
+from rechannel.wire.exit_codes import CommandError, ExitCode
 
 # Bytes of a class file: of a constant by its tag, and of the operands of the instructions that fill an array.
 _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
@@ -86,7 +86,7 @@ def test_what_stands_before_the_script_is_spark_submits_and_what_follows_is_the_
 def test_wrong_usage_is_told(given, said):
     with pytest.raises(CommandError, match=said) as caught:
         parse(given)
-    assert caught.value.code == Exit.USAGE
+    assert caught.value.code == ExitCode.USAGE
 
 
 def test_the_runner_is_the_main_file_and_the_script_keeps_its_name(spark, script):
@@ -149,7 +149,7 @@ def test_a_name_and_a_python_that_were_chosen_stay(spark, script):
 def test_what_cannot_be_attached_is_refused_with_the_cure(spark, script, options, more, said):
     with pytest.raises(CommandError, match=said) as caught:
         plan(parse([*options, script]), environ(spark, **more))
-    assert caught.value.code == Exit.REFUSED
+    assert caught.value.code == ExitCode.REFUSED
 
 
 def test_cluster_mode_in_the_properties_file_is_seen(spark, script, tmp_path):
@@ -258,7 +258,7 @@ def test_this_process_becomes_spark_submit(spark, script, tmp_path, monkeypatch)
     assert path == command[0] == str(spark / "bin" / "spark-submit")
     assert environment["RECHANNEL_CONFIG"] == str(config)
     config.write_text("[cluster]\nnaem = 'x'\n")
-    assert CliRunner().invoke(main, ["submit", "--config", str(config), script]).exit_code == Exit.CONFIGURATION
+    assert CliRunner().invoke(main, ["submit", "--config", str(config), script]).exit_code == ExitCode.CONFIGURATION
 
 
 @pytest.mark.parametrize(

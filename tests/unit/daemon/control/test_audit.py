@@ -18,8 +18,8 @@ from rechannel.daemon.control import audit, requests
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, reply, request
 
@@ -48,7 +48,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 def ask(store: FakeStore, verb: str, *, name: str = "q1", **arguments: str) -> None:
     """Put a request on the stream of questions."""
     body = Request(request=name, verb=verb, user="eve", reason="", arguments=arguments)
-    store.append(keys.QUESTIONS, "", Author("default", "eve@host", store.clock).envelope(body, ttl=20))
+    store.append(keys.QUESTIONS, "", EnvelopeFactory("default", "eve@host", store.clock).envelope(body, ttl=20))
 
 
 def entry(event: str = audit.ASKED, **changed: object) -> audit.Line:
@@ -101,7 +101,7 @@ def test_an_order_among_the_questions_is_refused_counted_and_told(
         audited.answer_requests()
         found = reply(store, f"q{number}")
         assert found is not None
-        assert found.code == Exit.REFUSED
+        assert found.code == ExitCode.REFUSED
         assert found.sentence.startswith(f"{verb} is an order, and came where viewers ask")
         line = lines(path)[-1]
         assert (line["event"], line["verb"], line["user"], line["sender"]) == ("refused", verb, "eve", "eve@host")
@@ -118,7 +118,7 @@ def test_many_questions_do_not_hold_the_leader_up(audited: Controller, store: Fa
     request(store, "pause")
     audited.answer_requests()
     codes = [found.code for number in range(20) if (found := reply(store, f"q{number}")) is not None]
-    assert codes == [Exit.DONE] * 5 + [Exit.NOT_READY] * 15
+    assert codes == [ExitCode.DONE] * 5 + [ExitCode.NOT_READY] * 15
     assert audited.lead.paused
 
 
@@ -128,7 +128,7 @@ def test_nothing_is_ordered_that_cannot_be_audited(audited: Controller, store: F
     audited.answer_requests()
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.REFUSED
+    assert found.code == ExitCode.REFUSED
     assert "controller.audit_file" in found.sentence
     assert "nothing is ordered without a trace" in found.sentence
     assert desired(store) is None
@@ -144,10 +144,10 @@ def test_a_reason_may_be_required(store: FakeStore, clock: FakeClock, world: Wor
     leader.observe()
     for name, verb, reason in (("r1", "pause", " "), ("r2", "plan", ""), ("r3", "resume", "done")):
         body = Request(request=name, verb=verb, user="root", reason=reason)
-        store.append(keys.REQUESTS, "", Author("default", "cli", clock).envelope(body, ttl=20))
+        store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", clock).envelope(body, ttl=20))
     leader.answer_requests()
     found = [reply(store, name) for name in ("r1", "r2", "r3")]
-    assert [item.code for item in found if item is not None] == [Exit.REFUSED, Exit.DONE, Exit.DONE]
+    assert [item.code for item in found if item is not None] == [ExitCode.REFUSED, ExitCode.DONE, ExitCode.DONE]
     assert found[0] is not None
     assert "say why with --reason" in found[0].sentence
     assert [line["event"] for line in lines(path)] == ["refused", "asked", "answered"]

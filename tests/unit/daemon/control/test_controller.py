@@ -12,7 +12,7 @@ from rechannel.conf.settings import GateSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import (
     Decision,
     DesiredPlacement,
@@ -351,7 +351,7 @@ def test_a_new_leader_learns_of_the_cool_down(leader: Controller, store: FakeSto
 def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
     wrong: str, store: FakeStore, world: World
 ) -> None:
-    author = Author("default", "somebody", world.clock)
+    author = EnvelopeFactory("default", "somebody", world.clock)
     body = DesiredPlacement(decision="evil", runs={}, moves=[])
     envelope = author.envelope(body, ttl=100, application=APP if wrong != "another application's" else "app-2")
     if wrong == "foreign key":

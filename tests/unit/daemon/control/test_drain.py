@@ -13,8 +13,8 @@ from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.standing_orders import left_on
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Drain, Envelope, MoveView, StandingOrders, encode
 from rechannel.wire.redis.store import StoreUnavailableError
 from rechannel.wire.signing import Signer
@@ -157,7 +157,7 @@ def test_forged_orders_are_not_adopted(store, clock, world):
 def other_keys_orders(world: World, body: StandingOrders) -> Envelope:
     """Orders as a leader of an earlier epoch signed them, with a key that this controller does not know."""
     signer = Signer(Ed25519PrivateKey.generate())
-    made = signer.sign(Author("default", "controller:old", world.clock).envelope(body, ttl=1e6, epoch=1))
+    made = signer.sign(EnvelopeFactory("default", "controller:old", world.clock).envelope(body, ttl=1e6, epoch=1))
     world.store.put(keys.ORDERS, "", made)
     return made
 
@@ -224,7 +224,7 @@ def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, pau
     request(store, "undrain", node=NODE)
     leader.answer_requests()
     answer = reply(store)
-    assert (answer.code, answer.sentence) == (Exit.DONE, f"{NODE} may hold state again; {words}")
+    assert (answer.code, answer.sentence) == (ExitCode.DONE, f"{NODE} may hold state again; {words}")
     assert answer.data["moves_by_itself"] is (mode == "apply" and not paused)
 
 

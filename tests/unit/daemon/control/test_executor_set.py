@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.executor_set import Joining, holding
+from rechannel.daemon.control.executor_set import ExecutorSetTrigger, holding
 from rechannel.daemon.control.guard import AGREEMENTS
-from rechannel.daemon.decide.pipeline import Ask, refused
+from rechannel.daemon.decide.pipeline import DecisionRequest, refused
 from rechannel.wire.messages import Decision, Refusal
 from unit.daemon.fakes import APP, FakeClock, query, report
 
@@ -21,15 +21,17 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def joining(clock: FakeClock) -> Joining:
-    found = Joining(clock, settle=5.0, longest_pause=30.0)
+def joining(clock: FakeClock) -> ExecutorSetTrigger:
+    found = ExecutorSetTrigger(clock, settle=5.0, longest_pause=30.0)
     found.see(APP, THREE)
     found.ready(APP, THREE)
     return found
 
 
 def answer(outcome: str) -> Decision:
-    decision = refused(Ask("d", 0.0, "executors", "adaptive"), Refusal(law="gate", reach="plan", detail="too little"))
+    decision = refused(
+        DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", reach="plan", detail="too little")
+    )
     return msgspec.structs.replace(decision, outcome=outcome)
 
 

@@ -17,9 +17,9 @@ from rechannel.daemon.control.guard import (
     COOLING,
     EXCLUDED,
     HOUR,
-    Guard,
-    Measure,
-    Overload,
+    LoadReading,
+    OverloadDetector,
+    SelfActionGuard,
     overlap,
     room_from,
     units_of,
@@ -64,9 +64,9 @@ def decision(at: float, outcome: str = "planned", reason: str = "ok", **more: ob
 
 def asked(values: list[float], settings: RescheduleSettings = RULES, fresh: bool = True) -> list[bool]:
     """Whether a decision is asked for after each window, each one being taken at once."""
-    overload, found = Overload(), []
+    overload, found = OverloadDetector(), []
     for number, value in enumerate(values):
-        overload.see(APP, [Measure("executor 1", value, 1.0, "busy", fresh)], settings)
+        overload.see(APP, [LoadReading("executor 1", value, 1.0, "busy", fresh)], settings)
         words = overload.due(APP, float(number))
         found.append(bool(words))
         if words:
@@ -104,9 +104,9 @@ def test_what_was_not_measured_anew_says_nothing_and_zero_turns_it_off() -> None
 
 
 def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
-    overload = Overload()
+    overload = OverloadDetector()
     for _ in range(3):
-        overload.see(APP, [Measure("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
+        overload.see(APP, [LoadReading("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
     assert overload.due(APP, 0.0) == "executor 1 is 200% busy, 3 windows in a row"
     overload.decided(APP, decision(NOON, "not-ready", "too-few-batches"), 0.0)
     assert (overload.due(APP, 9.0), bool(overload.due(APP, 10.0))) == ("", True)
@@ -136,7 +136,7 @@ def test_there_is_room_again_just_when_it_is_said(moved: dict[str, tuple[float, 
 
 
 def test_the_budget_rolls_to_its_very_edge() -> None:
-    guard = Guard(rules(moves_per_hour=10))
+    guard = SelfActionGuard(rules(moves_per_hour=10))
     guard.take(APP, decision(NOON, "applied", moves=moves(*range(6))))
     guard.take("app-2", decision(NOON + 600, "applied", moves=moves(*range(3))))
     assert (guard.room(NOON + 601), guard.held("timeout", APP, NOON + 601)) == (1, None)
@@ -152,7 +152,7 @@ def test_the_budget_rolls_to_its_very_edge() -> None:
 
 def test_what_was_moved_is_known_to_the_next_controller() -> None:
     kept = [(APP, decision(NOON, "applied", moves=moves(1, 2, 3)))]
-    guard = Guard(rules(moves_per_hour=3))
+    guard = SelfActionGuard(rules(moves_per_hour=3))
     guard.adopt(kept)
     assert guard.room(NOON + 1) == 0
     guard.adopt(kept)
@@ -161,7 +161,7 @@ def test_what_was_moved_is_known_to_the_next_controller() -> None:
 
 def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None:
     kept = [(APP, decision(NOON, "applied", moves=moves(1, 2, 3)))]
-    guard = Guard(rules(moves_per_hour=3))
+    guard = SelfActionGuard(rules(moves_per_hour=3))
     guard.adopt(kept)
     before = NOON - 86_400
     held = guard.held("timeout", APP, before)
@@ -174,12 +174,12 @@ def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None
 def test_who_is_silent_for_long_is_forgotten_but_for_the_budget() -> None:
     clock = FakeClock(0.0)
     memory = Memory(clock)
-    guard, overload = Guard(rules(moves_per_hour=3), memory), Overload(memory)
+    guard, overload = SelfActionGuard(rules(moves_per_hour=3), memory), OverloadDetector(memory)
     memory.hear([APP, "app-2"])
     guard.take("app-2", decision(NOON, "refused", "gate", trigger="overload"))
     guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
     guard.take("app-2", decision(NOON, "applied", moves=moves(1, 2, 3)))
-    overload.see("app-2", [Measure("executor 1", 2.0, 1.0, "busy")], dataclasses.replace(RULES, overload_windows=1))
+    overload.see("app-2", [LoadReading("executor 1", 2.0, 1.0, "busy")], dataclasses.replace(RULES, overload_windows=1))
     clock.sleep(FORGOTTEN_AFTER)
     memory.hear([APP])
     assert guard.cooling("overload", APP, NOON + 1) is not None
@@ -192,7 +192,7 @@ def test_who_is_silent_for_long_is_forgotten_but_for_the_budget() -> None:
 
 
 def test_nothing_begins_in_an_excluded_period_and_that_is_told_once() -> None:
-    guard = Guard(rules(excluded=("Mon-Fri 09:00-18:00",), time_zone="Europe/Berlin"))
+    guard = SelfActionGuard(rules(excluded=("Mon-Fri 09:00-18:00",), time_zone="Europe/Berlin"))
     held = guard.held("timeout", APP, NOON)
     assert held is not None
     assert (held.law, held.until - NOON) == (EXCLUDED, 4 * HOUR)
@@ -210,7 +210,7 @@ def test_nothing_begins_in_an_excluded_period_and_that_is_told_once() -> None:
 
 
 def test_each_trigger_has_its_own_cool_down() -> None:
-    guard = Guard(rules(overload_cooldown=300.0, executors_cooldown=60.0))
+    guard = SelfActionGuard(rules(overload_cooldown=300.0, executors_cooldown=60.0))
     guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
     held = guard.held("overload", APP, NOON + 100)
     assert held is not None
@@ -226,7 +226,7 @@ def test_each_trigger_has_its_own_cool_down() -> None:
 
 
 def agree(
-    guard: Guard, at: float, *partitions: int, cost: float = 99.0, total: int = 100, batch: int | None = None
+    guard: SelfActionGuard, at: float, *partitions: int, cost: float = 99.0, total: int = 100, batch: int | None = None
 ) -> Refusal | None:
     """One decision by timeout that recommends these moves, after so many batches where that is told."""
     batches = {} if batch is None else {"q": batch}
@@ -238,7 +238,7 @@ def agree(
 
 
 def test_a_costly_plan_has_to_be_recommended_several_times() -> None:
-    guard = Guard(rules(agreements=3))
+    guard = SelfActionGuard(rules(agreements=3))
     first = agree(guard, NOON, 1, 2, 3)
     assert first is not None
     assert (first.law, first.measured, first.limit) == (AGREEMENTS, 1, 3)
@@ -255,12 +255,12 @@ def test_a_costly_plan_has_to_be_recommended_several_times() -> None:
     ids=["not dear", "dear", "not many", "many"],
 )
 def test_what_is_costly(cost: float, partitions: int, held: bool) -> None:
-    assert (agree(Guard(rules()), NOON, *range(partitions), cost=cost) is not None) is held
+    assert (agree(SelfActionGuard(rules()), NOON, *range(partitions), cost=cost) is not None) is held
 
 
 @pytest.mark.parametrize("between", ["another plan", "the gate", "nothing to do", "too long", "the same figures"])
 def test_what_breaks_the_row(between: str) -> None:
-    guard = Guard(rules(agreements=2))
+    guard = SelfActionGuard(rules(agreements=2))
     agree(guard, NOON, 1, 2, 3)
     at = NOON + 300
     if between == "another plan":
@@ -274,7 +274,7 @@ def test_what_breaks_the_row(between: str) -> None:
 
 
 def test_what_does_not_break_the_row() -> None:
-    guard = Guard(rules(agreements=2))
+    guard = SelfActionGuard(rules(agreements=2))
     agree(guard, NOON, 1, 2, 3)
     guard.take(APP, decision(NOON + 100, "not-ready", "too-few-batches"))
     guard.take(APP, decision(NOON + 200, "refused", "cooldown"))
@@ -282,22 +282,22 @@ def test_what_does_not_break_the_row() -> None:
 
 
 def test_agreement_is_remembered_by_the_next_controller() -> None:
-    held = agree(Guard(rules()), NOON, 1, 2)
+    held = agree(SelfActionGuard(rules()), NOON, 1, 2)
     assert held is not None
-    other = Guard(rules())
+    other = SelfActionGuard(rules())
     other.adopt([(APP, decision(NOON, "refused", AGREEMENTS, moves=moves(1, 2), refusals=[held]))])
     assert other.agreement(APP, moves(1, 2), 99.0, 100, NOON + 300, {}) is None
 
 
 def test_a_row_that_went_stale_can_be_completed_again() -> None:
-    guard = Guard(rules(agreements=2))
+    guard = SelfActionGuard(rules(agreements=2))
     agree(guard, NOON, 1, 2, 3)
     assert agree(guard, NOON + 1200, 1, 2, 3) is not None, "too long ago"
     assert agree(guard, NOON + 1500, 1, 2, 3) is None
 
 
 def test_another_plan_is_as_young_as_it_is() -> None:
-    guard = Guard(rules(agreements=2))
+    guard = SelfActionGuard(rules(agreements=2))
     agree(guard, NOON, 1, 2, 3)
     agree(guard, NOON + 300, 7, 8, 9)
     assert agree(guard, NOON + 302, 7, 8, 9) is not None, "the same figures twice"
@@ -305,7 +305,7 @@ def test_another_plan_is_as_young_as_it_is() -> None:
 
 
 def test_without_a_new_batch_the_figures_are_the_same() -> None:
-    guard = Guard(rules(agreements=2))
+    guard = SelfActionGuard(rules(agreements=2))
     agree(guard, NOON, 1, 2, 3, batch=7)
     assert agree(guard, NOON + 300, 1, 2, 3, batch=7) is not None
     assert agree(guard, NOON + 600, 1, 2, 3, batch=8) is None

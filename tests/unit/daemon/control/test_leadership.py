@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rechannel.conf import lease_timing
 from rechannel.conf.settings import ControllerSettings, RedisSettings, Settings
-from rechannel.daemon.control.leadership import Lead, Turn
+from rechannel.daemon.control.leadership import LeaderElection, LeaseResult
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import ControllerState
 from rechannel.wire.redis.store import Lease, StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import FakeClock, FakeFenced, FakeStore
@@ -85,10 +85,10 @@ class Trial:
             self.time.process(lambda lead=lead: self._work(lead))  # type: ignore[misc]
         self.time.run()
 
-    def _controller(self, name: str) -> Lead:
+    def _controller(self, name: str) -> LeaderElection:
         rate = 1 + self.chance.uniform(-0.5, 0.5) * lease_timing.DRIFT
         start = self.chance.random() * 1e6
-        lead = Lead(
+        lead = LeaderElection(
             self.config,
             self.store,  # type: ignore[arg-type]
             lambda: self.chance.uniform(-1e9, 1e9),  # the machine's time is set all the time
@@ -107,7 +107,7 @@ class Trial:
     def _look(self) -> None:
         self.both += sum(lead.holds() for lead in self.leads) > 1
 
-    def _work(self, lead: Lead) -> None:
+    def _work(self, lead: LeaderElection) -> None:
         while self.time.now < LENGTH * self.lease:
             with contextlib.suppress(StoreUnavailableError, StoreDeposedError):
                 lead.renew(0)
@@ -118,7 +118,7 @@ class Trial:
                 self.jumped += self.chance.uniform(-2, 2) * self.lease
             self.time.sleep(self.config.controller.observe)
 
-    def _act(self, lead: Lead) -> None:
+    def _act(self, lead: LeaderElection) -> None:
         self.leaders.add(lead.name)
         begun, took, held_up = self.time.now, self.chance.random() * self.call, self.pause()
         self.time.sleep(took + held_up)  # exactly between looking and writing
@@ -189,7 +189,7 @@ def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -
     call = lease_timing.longest_call(made.redis.timeout, sentinels=False)
     clock = FakeClock()
     store = FakeStore(clock)
-    lead = Lead(made, store, clock, "a", steady=clock)  # type: ignore[arg-type]
+    lead = LeaderElection(made, store, clock, "a", steady=clock)  # type: ignore[arg-type]
     lead.renew(0)
     real = store.acquire_lease
 
@@ -201,12 +201,12 @@ def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -
     store.acquire_lease = slow  # type: ignore[method-assign]
     for _ in range(10):
         clock.sleep(made.controller.observe)
-        assert lead.renew(0) is Turn.KEPT
+        assert lead.renew(0) is LeaseResult.KEPT
         assert lead.holds()
 
 
-def lead_of(store: FakeStore, clock: FakeClock, name: str) -> Lead:
-    return Lead(Settings(), store, clock, name, steady=clock)  # type: ignore[arg-type]
+def lead_of(store: FakeStore, clock: FakeClock, name: str) -> LeaderElection:
+    return LeaderElection(Settings(), store, clock, name, steady=clock)  # type: ignore[arg-type]
 
 
 def test_a_lease_counts_from_before_it_was_asked_for_and_ends_early(clock: FakeClock, store: FakeStore) -> None:
@@ -219,7 +219,7 @@ def test_a_lease_counts_from_before_it_was_asked_for_and_ends_early(clock: FakeC
         return answer
 
     store.acquire_lease = slow  # type: ignore[method-assign]
-    assert lead.renew(0) is Turn.TAKEN
+    assert lead.renew(0) is LeaseResult.TAKEN
     assert lead.holds()
     clock.sleep(15 * 0.99 - 4 - 5)
     assert not lead.holds()
@@ -235,17 +235,17 @@ def test_after_long_work_the_lease_is_renewed_before_anything_is_done(store: Fak
     clock.sleep(16)
     assert not lead.still_holds(), "somebody may have"
     assert lead.holds()
-    assert lead.renew(0) is Turn.RAISED, "and whoever renews is told"
-    assert lead.renew(0) is Turn.KEPT
+    assert lead.renew(0) is LeaseResult.RAISED, "and whoever renews is told"
+    assert lead.renew(0) is LeaseResult.KEPT
     clock.sleep(16)
     lead_of(store, clock, "b").renew(0)
     assert not lead.still_holds()
-    assert lead.renew(0) is Turn.WAITING
+    assert lead.renew(0) is LeaseResult.WAITING
 
 
 def test_the_machines_time_may_be_set(store: FakeStore, clock: FakeClock) -> None:
     steady = FakeClock(5.0)
-    lead = Lead(Settings(), store, clock, "a", steady=steady)  # type: ignore[arg-type]
+    lead = LeaderElection(Settings(), store, clock, "a", steady=steady)  # type: ignore[arg-type]
     lead.renew(0)
     clock.now -= 86_400
     steady.sleep(12)
@@ -259,10 +259,10 @@ def test_a_fail_over_that_lost_the_newest_epochs_gives_out_none_of_them_again(
     for _ in range(5):
         first.renew(0)
         clock.sleep(16)
-    assert first.renew(0) is Turn.RAISED
+    assert first.renew(0) is LeaseResult.RAISED
     known = first.epoch
     store.fail_over(known_epoch=2)
-    assert second.renew(0) is Turn.TAKEN
+    assert second.renew(0) is LeaseResult.TAKEN
     assert second.epoch > known
     with pytest.raises(StoreDeposedError):
         first.pause(True)
@@ -274,7 +274,7 @@ def test_a_pause_survives_a_fail_over_that_lost_it(store: FakeStore, clock: Fake
     lead.pause(True)
     store.fail_over(known_epoch=0)
     store.set_paused(False)
-    assert lead.renew(0) is Turn.RAISED
+    assert lead.renew(0) is LeaseResult.RAISED
     assert lead.paused
     assert store.paused()
 
@@ -286,7 +286,7 @@ def test_a_pause_by_a_leader_that_vanished_meanwhile_is_kept(store: FakeStore, c
     second.renew(0)
     second.pause(True)
     clock.sleep(16)  # nothing in Redis tells of the second one any more, but the epoch
-    assert first.renew(0) is Turn.RAISED
+    assert first.renew(0) is LeaseResult.RAISED
     assert first.paused
     assert store.paused()
 
@@ -297,11 +297,11 @@ def test_a_pause_meanwhile_is_kept_though_redis_goes_away_while_it_is_read(
     mine, other = lead_of(store, clock, "a"), lead_of(store, clock, "b")
     mine.renew(0)
     clock.sleep(16)
-    assert other.renew(0) is Turn.TAKEN
+    assert other.renew(0) is LeaseResult.TAKEN
     state = ControllerState(
         leader=other.name, since=0, epoch=other.epoch, paused=True, mode="observe", next_decision=0, last_sentence=""
     )
-    other.store.put(keys.STATE, "", Author("default", other.name, clock).envelope(state, ttl=60))
+    other.store.put(keys.STATE, "", EnvelopeFactory("default", other.name, clock).envelope(state, ttl=60))
     other.pause(True)
     other.release()
     real = store.get
@@ -314,7 +314,7 @@ def test_a_pause_meanwhile_is_kept_though_redis_goes_away_while_it_is_read(
         mine.renew(0)
     assert not mine.holds()
     monkeypatch.setattr(store, "get", real)
-    assert mine.renew(0) is Turn.RAISED
+    assert mine.renew(0) is LeaseResult.RAISED
     assert (mine.paused, store.paused(), mine.holds()) == (True, True, True)
 
 
@@ -328,9 +328,9 @@ def test_a_pause_that_another_leader_ended_is_not_said_again(store: FakeStore, c
     state = ControllerState(
         leader=second.name, since=0, epoch=2, paused=False, mode="observe", next_decision=0, last_sentence=""
     )
-    store.put(keys.STATE, "", Author("default", second.name, clock).envelope(state, ttl=100))
+    store.put(keys.STATE, "", EnvelopeFactory("default", second.name, clock).envelope(state, ttl=100))
     second.release()
-    assert first.renew(0) is Turn.RAISED
+    assert first.renew(0) is LeaseResult.RAISED
     assert not store.paused()
 
 
@@ -341,7 +341,7 @@ def test_a_pause_that_redis_kept_counts_though_only_a_link_tells_that_somebody_l
     lead.renew(0)
     clock.sleep(16)
     store.set_paused(True)  # by a leader of epoch 7, of which nothing else is left
-    assert lead.renew(7) is Turn.RAISED
+    assert lead.renew(7) is LeaseResult.RAISED
     assert (lead.epoch, lead.paused, store.paused()) == (8, True, True)
 
 
@@ -350,5 +350,5 @@ def test_a_pause_that_a_replica_kept_counts_after_a_fail_over(store: FakeStore, 
     lead.renew(0)
     store.fail_over(known_epoch=0)
     store.set_paused(True)
-    assert lead.renew(0) is Turn.RAISED
+    assert lead.renew(0) is LeaseResult.RAISED
     assert (lead.paused, store.paused()) == (True, True)

@@ -11,7 +11,7 @@ import pytest
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide.outcome import measure
-from rechannel.daemon.decide.requested_placement import Wish
+from rechannel.daemon.decide.requested_placement import RequestedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
 from rechannel.wire import keys
@@ -322,7 +322,9 @@ def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore,
     go_on(world, 1)
     leader.observe()
     turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
-    made = leader.decide("operator", application=APP, apply=True, force=True, asked=lambda _: Wish(Placement(turned)))
+    made = leader.decide(
+        "operator", application=APP, apply=True, force=True, asked=lambda _: RequestedPlacement(Placement(turned))
+    )
     assert made.outcome == "applied"
     assert not leader.undoing.waiting
 
@@ -422,11 +424,11 @@ def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
     assert leader.undoing.waiting[APP].decision.decision == first.decision
 
 
-def swapped(snapshot: Snapshot) -> Wish:
+def swapped(snapshot: Snapshot) -> RequestedPlacement:
     """Two partitions change places."""
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     placement["q1/0"][[10, 11]] = [2, 2]
-    return Wish(Placement(placement))
+    return RequestedPlacement(Placement(placement))
 
 
 # -- plans that were cut to the moves of one migration --

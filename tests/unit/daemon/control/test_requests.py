@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from rechannel.conf.settings import GateSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, Envelope
 from rechannel.wire.redis.store import StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import (
@@ -40,7 +40,7 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
     assert leader.answer_requests() == 1
     found = reply(store)
     assert found is not None
-    assert (found.code, found.data["application"]) == (Exit.DONE, APP)
+    assert (found.code, found.data["application"]) == (ExitCode.DONE, APP)
     decision = msgspec.convert(found.data["decision"], Decision)
     assert (decision.outcome, decision.trigger, decision.user) == (outcome, "operator", "root")
     assert found.sentence == decision.sentence
@@ -51,23 +51,23 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
 @pytest.mark.parametrize(
     ("verb", "arguments", "code", "words"),
     [
-        ("fly", {}, Exit.REFUSED, f"unknown verb 'fly'; known are {VERBS}"),
-        ("plan", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
-        ("stop", {"application": "x"}, Exit.REFUSED, "unknown application x; known are app-1"),
-        ("stop", {"application": "app-1"}, Exit.NOTHING, "no migration of app-1 is running"),
-        ("stop", {}, Exit.NOTHING, "no migration of any application is running"),
+        ("fly", {}, ExitCode.REFUSED, f"unknown verb 'fly'; known are {VERBS}"),
+        ("plan", {"application": "x"}, ExitCode.REFUSED, "unknown application x; known are app-1"),
+        ("stop", {"application": "x"}, ExitCode.REFUSED, "unknown application x; known are app-1"),
+        ("stop", {"application": "app-1"}, ExitCode.NOTHING, "no migration of app-1 is running"),
+        ("stop", {}, ExitCode.NOTHING, "no migration of any application is running"),
         (
             "rollback",
             {"decision": "x"},
-            Exit.REFUSED,
+            ExitCode.REFUSED,
             "no decision x moved anything in app-1; `rechannel history` lists them",
         ),
-        ("pause", {}, Exit.DONE, "paused"),
-        ("resume", {}, Exit.DONE, "resumed"),
+        ("pause", {}, ExitCode.DONE, "paused"),
+        ("resume", {}, ExitCode.DONE, "resumed"),
     ],
 )
 def test_replies(
-    leader: Controller, store: FakeStore, verb: str, arguments: dict[str, str], code: Exit, words: str
+    leader: Controller, store: FakeStore, verb: str, arguments: dict[str, str], code: ExitCode, words: str
 ) -> None:
     request(store, verb, **arguments)
     leader.answer_requests()
@@ -86,10 +86,10 @@ def test_several_applications_need_a_name(leader: Controller, store: FakeStore, 
     assert first is not None
     assert second is not None
     assert (first.code, first.sentence) == (
-        Exit.REFUSED,
+        ExitCode.REFUSED,
         "there are several applications, name one with --application: app-1, app-2",
     )
-    assert (second.code, second.data["application"]) == (Exit.DONE, "app-2")
+    assert (second.code, second.data["application"]) == (ExitCode.DONE, "app-2")
 
 
 def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
@@ -99,19 +99,19 @@ def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None
     made.answer_requests()
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.NOT_READY
+    assert found.code == ExitCode.NOT_READY
 
 
 @pytest.mark.parametrize(
     ("config", "code"),
     [
-        (dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)), Exit.NOTHING),
-        (dataclasses.replace(CONFIG, reschedule=settings(batches=50).reschedule), Exit.NOT_READY),
-        (dataclasses.replace(CONFIG, reschedule=settings(policy="magic").reschedule), Exit.REFUSED),
+        (dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)), ExitCode.NOTHING),
+        (dataclasses.replace(CONFIG, reschedule=settings(batches=50).reschedule), ExitCode.NOT_READY),
+        (dataclasses.replace(CONFIG, reschedule=settings(policy="magic").reschedule), ExitCode.REFUSED),
     ],
 )
 def test_exit_codes_of_decisions(
-    store: FakeStore, clock: FakeClock, world: World, config: Settings, code: Exit
+    store: FakeStore, clock: FakeClock, world: World, config: Settings, code: ExitCode
 ) -> None:
     world.ready()
     made = controller(store, clock, config)
@@ -154,7 +154,7 @@ def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
     assert leader.answer_requests() == 1
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.DONE
+    assert found.code == ExitCode.DONE
     assert len(decisions(store)) == 1
 
 
@@ -183,7 +183,7 @@ def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_ag
     assert other.answer_requests() == 1
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.UNCLEAR
+    assert found.code == ExitCode.UNCLEAR
     assert "`rechannel history`" in found.sentence
     assert (desired(store), len(decisions(store))) == (done[0], done[2])
     assert not store.paused()
@@ -212,7 +212,7 @@ def test_a_claim_whose_answer_was_lost_is_the_same_leaders(
     assert leader.answer_requests() == 1
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.DONE
+    assert found.code == ExitCode.DONE
 
 
 def test_a_question_is_answered_by_every_leader_that_is_asked(
@@ -223,7 +223,7 @@ def test_a_question_is_answered_by_every_leader_that_is_asked(
     leader.answer_requests()
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.DONE
+    assert found.code == ExitCode.DONE
     assert store.claims.keys() == {store.keys(keys.CLAIM, "r1")}
 
 
@@ -264,7 +264,7 @@ def test_a_reply_stands_as_long_as_its_request_may_be_answered(
     assert other.answer_requests() == 0
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.DONE
+    assert found.code == ExitCode.DONE
 
 
 def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(
@@ -335,7 +335,7 @@ def test_whoever_asks_is_told_of_a_defect(
         leader.answer_requests()
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.REFUSED
+    assert found.code == ExitCode.REFUSED
     assert "ZeroDivisionError" in found.sentence
 
 

@@ -13,8 +13,8 @@ from rechannel.daemon.decide.requested_placement import to_save
 from rechannel.daemon.model import forecast
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, PendingPlans
 from rechannel.wire.redis.store import StoreUnavailableError
@@ -135,7 +135,7 @@ def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(
     world.obey()
     first.follow()
     asked = first.decide("operator", application=APP)
-    told = Author("default", "c", clock).envelope(asked, ttl=1000, application=APP)
+    told = EnvelopeFactory("default", "c", clock).envelope(asked, ttl=1000, application=APP)
     store.append(keys.DECISIONS, "", *[told] * keys.DECISIONS.bound)
     first.close()
     other = leading(store, clock, world, config(moves_per_hour=2), "b")
@@ -307,7 +307,7 @@ def test_a_plan_waits_and_is_checked_and_begun_in_its_window(store: FakeStore, c
     leader.answer_requests()
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.DONE
+    assert found.code == ExitCode.DONE
     waiting = found.data["pending"]
     assert f"`rechannel cancel {waiting}` ends that" in found.sentence
     kept = store.get(keys.PENDING)
@@ -462,7 +462,7 @@ def test_a_plan_is_canceled_once_and_with_a_trace_though_redis_went_away_meanwhi
     leader.answer_requests()
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.DONE
+    assert found.code == ExitCode.DONE
     assert [(made.reason, made.pending) for made in decisions(store)[before:]] == [("canceled", waiting.pending)]
     assert leader.occasions.pending.plans == {}
 
@@ -480,7 +480,7 @@ def test_pending_plans_that_nobody_signed_are_passed_over(store: FakeStore, cloc
     leader.wait(saved(leader), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
     leader.close()
     plans = PendingPlans(plans=list(leader.occasions.pending.plans.values()))
-    store.put(keys.PENDING, "", Author("default", "evil", clock).envelope(plans, ttl=1000, epoch=10**6))
+    store.put(keys.PENDING, "", EnvelopeFactory("default", "evil", clock).envelope(plans, ttl=1000, epoch=10**6))
     other = leading(store, clock, world, config("observe"), "b")
     cycle(other, world, 1)
     assert other.occasions.pending.plans == {}
@@ -512,5 +512,5 @@ def test_a_time_that_cannot_be_is_refused_with_the_cure(
     leader.answer_requests()
     found = reply(store)
     assert found is not None
-    assert found.code == Exit.REFUSED
+    assert found.code == ExitCode.REFUSED
     assert words in found.sentence

@@ -7,7 +7,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from rechannel.conf.loader import Loaded
+from rechannel.conf.loader import LoadResult
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings, SettingsError
 from rechannel.daemon.cli import config as cli_config
 from rechannel.daemon.decide import pipeline
@@ -117,7 +117,7 @@ def test_every_mistake_is_found_at_once():
     with pytest.raises(SettingsError) as caught:
         signer_of(config)
     assert all(field in str(caught.value) for field in fields)
-    told, _ = cli_config.examine(Loaded(config, {}, ()))
+    told, _ = cli_config.examine(LoadResult(config, {}, ()))
     assert [found.partition(": ")[0] for found in told] == fields
 
 

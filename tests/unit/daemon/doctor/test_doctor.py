@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from rechannel import __version__
-from rechannel.conf.loader import Loaded, read
+from rechannel.conf.loader import LoadResult, read
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon.cli import config
 from rechannel.daemon.cli import doctor as cli_doctor
@@ -22,12 +22,12 @@ from rechannel.daemon.cli.main import main
 from rechannel.daemon.doctor import cluster, security
 from rechannel.daemon.doctor import node as doctor
 from rechannel.daemon.doctor.cluster import Application, Node
-from rechannel.daemon.doctor.node import CATALOG, NEEDED, Found, Machine, Rights, Server, Verdict
+from rechannel.daemon.doctor.node import CATALOG, NEEDED, Finding, HostFacts, RedisFacts, RedisPermissions, Severity
 from rechannel.daemon.view.last_leader import leading
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
-from rechannel.wire.exit_codes import Exit
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import Role
 from rechannel.wire.messages import ControllerState, Envelope, LinkReport
 from rechannel.wire.redis import capacity
@@ -35,7 +35,7 @@ from rechannel.wire.signing import make_keys
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window
 
 ROOT = Path(__file__).parents[4]
-OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
+OK, WARNING, FAILED = Severity.OK, Severity.WARNING, Severity.FAILED
 FITTING = {name: low for name, (low, _) in NEEDED.items()}
 INFO: dict[str, Any] = {
     "redis_version": "7.2.4",
@@ -49,7 +49,7 @@ INFO: dict[str, Any] = {
 STOCK = environment(lambda _, default: default)
 
 
-def of(found: Sequence[Found], check: str) -> list[Found]:
+def of(found: Sequence[Finding], check: str) -> list[Finding]:
     chosen = [item for item in found if item.check == check]
     assert chosen, check
     for item in found:
@@ -58,7 +58,7 @@ def of(found: Sequence[Found], check: str) -> list[Found]:
     return chosen
 
 
-def verdicts(found: Sequence[Found], check: str) -> list[Verdict]:
+def verdicts(found: Sequence[Finding], check: str) -> list[Severity]:
     return [item.verdict for item in of(found, check)]
 
 
@@ -66,8 +66,8 @@ def verdicts(found: Sequence[Found], check: str) -> list[Verdict]:
 
 
 @pytest.mark.parametrize(("version", "verdict"), [((3, 11, 0), OK), ((3, 14, 1), OK), ((3, 10, 9), FAILED)])
-def test_python(version: tuple[int, int, int], verdict: Verdict) -> None:
-    assert verdicts(doctor.machine(Machine(version, FITTING, "17")), "python") == [verdict]
+def test_python(version: tuple[int, int, int], verdict: Severity) -> None:
+    assert verdicts(doctor.machine(HostFacts(version, FITTING, "17")), "python") == [verdict]
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_python(version: tuple[int, int, int], verdict: Verdict) -> None:
         ({"pyspark": "3.4.1"}, WARNING),
     ],
 )
-def test_packages(change: dict[str, str], verdict: Verdict) -> None:
-    found = doctor.machine(Machine((3, 12, 0), {k: v for k, v in (FITTING | change).items() if v}, "17"))
+def test_packages(change: dict[str, str], verdict: Severity) -> None:
+    found = doctor.machine(HostFacts((3, 12, 0), {k: v for k, v in (FITTING | change).items() if v}, "17"))
     assert verdicts(found, "packages") == [verdict]
     assert [item.subject for item in of(found, "packages")] == [*change] if verdict is not OK else [""]
 
@@ -109,9 +109,9 @@ def test_packages_are_those_of_the_project() -> None:
         ("", "4.3.0", WARNING),
     ],
 )
-def test_java(java: str, spark: str, verdict: Verdict) -> None:
+def test_java(java: str, spark: str, verdict: Severity) -> None:
     packages = FITTING | {"pyspark": spark} if spark else {k: v for k, v in FITTING.items() if k != "pyspark"}
-    assert verdicts(doctor.machine(Machine((3, 12, 0), packages, java)), "java") == [verdict]
+    assert verdicts(doctor.machine(HostFacts((3, 12, 0), packages, java)), "java") == [verdict]
 
 
 def test_java_is_found_where_spark_would_find_it(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_java_is_found_where_spark_would_find_it(tmp_path: Path) -> None:
 KEYS = {"signing.private_key_file": "k", "signing.public_key_file": "p"}
 
 
-def loaded(*fields: str, user: str = "") -> Loaded:
+def loaded(*fields: str, user: str = "") -> LoadResult:
     values = {name.replace(".", "__").upper(): value for name, value in KEYS.items() if name in fields}
     values |= {"REDIS__USERNAME": user} if user else {}
     return read(None, {f"RECHANNEL_{name}": value for name, value in values.items()})
@@ -176,7 +176,7 @@ def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
         ("rechannel-other-viewer", (), FAILED),
     ],
 )
-def test_keys_that_are_missing_are_no_ok(user: str, fields: tuple[str, ...], verdict: Verdict) -> None:
+def test_keys_that_are_missing_are_no_ok(user: str, fields: tuple[str, ...], verdict: Severity) -> None:
     given = loaded(*fields, user=user)
     _, notes = config.look_at_keys(loaded(user=user).settings)  # what it says of missing keys is not told as well
     found = of(doctor.configuration(given, [], notes), "signing-keys")
@@ -224,7 +224,7 @@ def test_every_note_has_a_cure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         ({"LINK__REPORT": "30"}, WARNING),
     ],
 )
-def test_times(variables: dict[str, str], verdict: Verdict) -> None:
+def test_times(variables: dict[str, str], verdict: Severity) -> None:
     settings = load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
     assert verdicts(doctor.times(settings), "times") == [verdict]
 
@@ -255,15 +255,15 @@ def test_times(variables: dict[str, str], verdict: Verdict) -> None:
         ("redis-persistence", {"aof_last_write_status": "err"}, FAILED),
     ],
 )
-def test_redis(check: str, change: dict[str, Any], verdict: Verdict) -> None:
-    assert verdicts(doctor.redis(Server(INFO | change, 0.001, 0.0), 2.0), check) == [verdict]
+def test_redis(check: str, change: dict[str, Any], verdict: Severity) -> None:
+    assert verdicts(doctor.redis(RedisFacts(INFO | change, 0.001, 0.0), 2.0), check) == [verdict]
 
 
 @pytest.mark.parametrize(
     ("maxmemory", "verdict", "told"),
     [(0, OK, "not set"), (2**28, WARNING, "maxmemory is 256 MiB, but the keys of 100 nodes"), (2**30, OK, "1,024 MiB")],
 )
-def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, verdict: Verdict, told: str) -> None:
+def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, verdict: Severity, told: str) -> None:
     heard = [Application(f"app-{number}", report([query(["0"] * 200)])) for number in range(5)]
     found = cluster.memory(INFO | {"maxmemory": maxmemory}, [*heard, Application("silent", None)], 100)
     assert verdicts([found], "redis-memory") == [verdict]
@@ -273,15 +273,15 @@ def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, ve
 
 
 def test_a_slow_redis() -> None:
-    assert verdicts(doctor.redis(Server(INFO, 0.6, 0.0), 2.0), "redis") == [WARNING]
+    assert verdicts(doctor.redis(RedisFacts(INFO, 0.6, 0.0), 2.0), "redis") == [WARNING]
 
 
 @pytest.mark.parametrize(
     ("ahead", "seconds", "verdict"),
     [(0.2, 0.0, OK), (-2.0, 0.0, WARNING), (2.0, 1.5, OK), (30.0, 0.1, FAILED), (-30.0, 0.1, FAILED)],
 )
-def test_this_machines_clock(ahead: float, seconds: float, verdict: Verdict) -> None:
-    found = doctor.clock(Server(INFO, seconds, ahead))
+def test_this_machines_clock(ahead: float, seconds: float, verdict: Severity) -> None:
+    found = doctor.clock(RedisFacts(INFO, seconds, ahead))
     assert verdicts([found], "clock") == [verdict]
     if verdict is not OK:
         assert ("behind" in found.sentence) == (ahead > 0)
@@ -290,25 +290,25 @@ def test_this_machines_clock(ahead: float, seconds: float, verdict: Verdict) -> 
 @pytest.mark.parametrize(
     ("ahead", "verdict"), [({}, OK), ({"a": 0.5, "b": -1.5}, OK), ({"a": 1.5}, WARNING), ({"a": -8.0}, FAILED)]
 )
-def test_clocks_of_the_parts(ahead: dict[str, float], verdict: Verdict) -> None:
+def test_clocks_of_the_parts(ahead: dict[str, float], verdict: Severity) -> None:
     assert verdicts(doctor.clocks(ahead), "clock-parts") == [verdict]
 
 
 @pytest.mark.parametrize("role", Role)
 def test_a_role_has_what_it_needs_and_no_more(role: Role) -> None:
     wanted = doctor.needs(role)
-    assert verdicts([doctor.rights(Rights("u", None, wanted, False))], "redis-rights") == [OK]
-    assert role in doctor.rights(Rights("u", None, wanted, False)).sentence
+    assert verdicts([doctor.rights(RedisPermissions("u", None, wanted, False))], "redis-rights") == [OK]
+    assert role in doctor.rights(RedisPermissions("u", None, wanted, False)).sentence
     more = wanted | {("nothing-of-ours", "write")}
-    assert verdicts([doctor.rights(Rights("u", role, more, False))], "redis-rights") == [WARNING]
+    assert verdicts([doctor.rights(RedisPermissions("u", role, more, False))], "redis-rights") == [WARNING]
     for right in wanted:
-        lacking = doctor.rights(Rights("u", role, wanted - {right}, False))
+        lacking = doctor.rights(RedisPermissions("u", role, wanted - {right}, False))
         assert (lacking.verdict, right[0] in lacking.sentence) == (FAILED, True)
 
 
 def test_users_of_no_role() -> None:
-    assert doctor.rights(Rights("default", None, frozenset(), True)).verdict is WARNING
-    assert doctor.rights(Rights("u", None, frozenset(), False)).verdict is FAILED
+    assert doctor.rights(RedisPermissions("default", None, frozenset(), True)).verdict is WARNING
+    assert doctor.rights(RedisPermissions("u", None, frozenset(), False)).verdict is FAILED
 
 
 # -- the cluster --
@@ -336,7 +336,7 @@ def test_who_leads_is_told_by_the_lease_in_doctor_and_status_alike() -> None:
     state = ControllerState(
         leader="a", since=NOW, epoch=1, paused=False, mode="apply", next_decision=NOW, last_sentence=""
     )
-    store.put(keys.STATE, "", Author("default", "controller", lambda: NOW).envelope(state, ttl=15.0))
+    store.put(keys.STATE, "", EnvelopeFactory("default", "controller", lambda: NOW).envelope(state, ttl=15.0))
     for later, leads in ((0.0, True), (14.9, True), (15.1, False), (52.0, False)):
         leader = leading(store, NOW + later)  # type: ignore[arg-type]
         found = cluster.controller(leader.state if leader is not None else None)
@@ -371,7 +371,7 @@ def test_agents() -> None:
         (app(queries=[query(["0"], problem="odd")]), WARNING, "odd"),
     ],
 )
-def test_links(application: Application, verdict: Verdict, words: str) -> None:
+def test_links(application: Application, verdict: Severity, words: str) -> None:
     found = of(cluster.links([application]), "links")
     assert [item.verdict for item in found] == [verdict]
     assert words in found[0].sentence
@@ -390,7 +390,7 @@ def pushed(*windows: tuple[float, float, int], ttl: float = 60) -> list[Envelope
     found = []
     for start, end, sequence in windows:
         body = msgspec.structs.replace(window(0), start=start, end=end)
-        envelope = Author("default", "agent:n", lambda end=end: end).envelope(body, ttl=ttl)  # type: ignore[misc]
+        envelope = EnvelopeFactory("default", "agent:n", lambda end=end: end).envelope(body, ttl=ttl)  # type: ignore[misc]
         found.append(msgspec.structs.replace(envelope, sequence=sequence, time=end + sequence / 1000))
     return found
 
@@ -462,7 +462,7 @@ def test_what_is_said_of_settings_is_not_said_twice() -> None:
         ("spark-scheduler", {"spark.scheduler.mode": "LIFO"}, WARNING),
     ],
 )
-def test_settings_of_spark(check: str, given: dict[str, str], verdict: Verdict) -> None:
+def test_settings_of_spark(check: str, given: dict[str, str], verdict: Severity) -> None:
     assert verdicts(cluster.settings(given, APP), check) == [verdict]
     # A link tells what is needed to find the same from afar.
     told = environment(lambda key, default: given.get(key, default))
@@ -481,7 +481,7 @@ def test_settings_of_spark(check: str, given: dict[str, str], verdict: Verdict) 
         ("20s", {"q": 5.0}, 0, OK),
     ],
 )
-def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Verdict) -> None:
+def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Severity) -> None:
     told = {**STOCK, "spark.locality.wait": wait}
     found = cluster.spark([app(stage, environment=told, drifted=drifted)])
     assert verdicts(found, "spark-locality") == [verdict]
@@ -504,7 +504,7 @@ def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
     assert "some drift stays" in found.sentence
 
 
-def told_of_locality(wait: str, stage: float) -> list[Found]:
+def told_of_locality(wait: str, stage: float) -> list[Finding]:
     told = {**STOCK, "spark.locality.wait": wait}
     found = cluster.spark([app({"q": stage}, environment=told, drifted=3)])
     return [item for item in found if item.check == "spark-locality"]
@@ -528,15 +528,15 @@ def test_what_a_link_tells_is_bounded_and_holds_versions() -> None:
 # -- the command --
 
 
-def found(check: str, verdict: Verdict) -> Found:
-    return Found(check, verdict, "s", "c")
+def found(check: str, verdict: Severity) -> Finding:
+    return Finding(check, verdict, "s", "c")
 
 
 def test_the_exit_code_names_the_cause() -> None:
-    assert doctor.exit_of([found("agents", WARNING), found("python", OK)]) == Exit.DONE
-    assert doctor.exit_of([found("agents", FAILED)]) == Exit.NOT_READY
-    assert doctor.exit_of([found("redis-role", FAILED), found("agents", FAILED)]) == Exit.REDIS
-    assert doctor.exit_of([found("redis", FAILED), found("signing-keys", FAILED)]) == Exit.CONFIGURATION
+    assert doctor.exit_of([found("agents", WARNING), found("python", OK)]) == ExitCode.DONE
+    assert doctor.exit_of([found("agents", FAILED)]) == ExitCode.NOT_READY
+    assert doctor.exit_of([found("redis-role", FAILED), found("agents", FAILED)]) == ExitCode.REDIS
+    assert doctor.exit_of([found("redis", FAILED), found("signing-keys", FAILED)]) == ExitCode.CONFIGURATION
 
 
 def test_a_file_of_spark_settings_before_a_start(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from rechannel.daemon.jobs.backoff import Brake
+from rechannel.daemon.jobs.backoff import RetryBackoff
 from rechannel.wire.redis.store import StoreRefusedError, StoreUnavailableError
 from unit.daemon.fakes import NOW, FakeClock
 
@@ -25,7 +25,7 @@ class Job:
 def test_a_failing_job_rests_longer_and_longer_and_never_raises(error: Exception) -> None:
     clock, job = FakeClock(), Job()
     job.error = error
-    brake = Brake("job", job, clock)
+    brake = RetryBackoff("job", job, clock)
     started = []
     with capture_logs() as logs:
         for _ in range(200):
@@ -47,7 +47,7 @@ def test_a_failing_job_rests_longer_and_longer_and_never_raises(error: Exception
 def test_redis_being_away_is_said_once_and_tried_at_every_turn() -> None:
     clock, job = FakeClock(), Job()
     job.error = StoreUnavailableError("Redis at x cannot be reached")
-    brake = Brake("observe", job, clock)
+    brake = RetryBackoff("observe", job, clock)
     with capture_logs() as logs:
         for _ in range(10):
             brake()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from rechannel.conf.settings import RedisSettings, Settings
-from rechannel.daemon.jobs.health import Loops
-from rechannel.daemon.jobs.planning import LONGEST, Planning
+from rechannel.daemon.jobs.health import JobMonitor
+from rechannel.daemon.jobs.planning import LONGEST, PlanningClock
 from rechannel.daemon.jobs.watchdog import patience
 from unit.daemon.fakes import APP, FakeClock
 
@@ -14,7 +14,7 @@ from unit.daemon.fakes import APP, FakeClock
 def test_a_job_is_not_stuck_as_long_as_redis_may_keep_it() -> None:
     clock = FakeClock()
     allowed = patience(dataclasses.replace(Settings(), redis=RedisSettings(timeout=10.0)))
-    loops = Loops(clock, clock, patience=allowed)
+    loops = JobMonitor(clock, clock, patience=allowed)
     loops.watch("observe", 1.0, lambda: None)
     clock.sleep(allowed)
     assert loops.stuck() == ""
@@ -24,8 +24,8 @@ def test_a_job_is_not_stuck_as_long_as_redis_may_keep_it() -> None:
 
 def test_a_plan_that_never_ends_is_a_hang() -> None:
     clock = FakeClock()
-    planning = Planning(clock)
-    loops = Loops(clock, clock, planning=planning)
+    planning = PlanningClock(clock)
+    loops = JobMonitor(clock, clock, planning=planning)
     observe = loops.watch("observe", 1.0, lambda: None)
     with planning.of(APP):
         clock.sleep(LONGEST)

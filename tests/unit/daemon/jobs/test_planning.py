@@ -11,9 +11,9 @@ import pytest
 
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
-from rechannel.daemon.jobs.planning import Aside, Mutex, Planning
+from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Decision, Request
 from unit.daemon.fakes import (
     APP,
@@ -94,7 +94,7 @@ def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
     leader.observe()
     moved = leader.decide("operator", application=OTHER, apply=True)
     assert moved.outcome == "applied"
-    author = Author("default", "cli", clock)
+    author = EnvelopeFactory("default", "cli", clock)
     asked: list[str] = []
 
     def meanwhile() -> None:
@@ -213,11 +213,11 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
 
 
 def _undo(leader: Controller) -> Any:
-    from rechannel.daemon.control.outcomes import Undo
+    from rechannel.daemon.control.outcomes import PendingRollback
 
     found = leader._aftermath.undoable(APP)
     assert found is not None
-    return Undo(found, "u", "", leader._clock() + 600)
+    return PendingRollback(found, "u", "", leader._clock() + 600)
 
 
 def test_an_application_is_planned_for_once_at_a_time(
@@ -340,7 +340,7 @@ def test_what_failed_aside_is_told_at_the_next_run() -> None:
 
 
 def test_an_operator_waits_for_the_plan_that_is_made_for_the_same_application() -> None:
-    planning = Planning()
+    planning = PlanningClock()
     with planning.of(APP):
         end = planning.end_of(APP)
         assert end is not None

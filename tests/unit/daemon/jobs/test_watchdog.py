@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
-from rechannel.daemon.jobs.planning import LONGEST, Planning
-from rechannel.daemon.jobs.watchdog import Heartbeat, patience
+from rechannel.daemon.jobs.planning import LONGEST, PlanningClock
+from rechannel.daemon.jobs.watchdog import Watchdog, patience
 from rechannel.monitors.node import agent
 from rechannel.monitors.node.agent import run_agent
 from rechannel.wire.keys import KeyRule
@@ -203,7 +203,7 @@ def test_what_did_not_arrive_is_said_again() -> None:
 class Jobs:
     """The controller's jobs, run by hand; each says or raises what it is told to."""
 
-    def __init__(self, heart: Heartbeat) -> None:
+    def __init__(self, heart: Watchdog) -> None:
         self.answer: dict[str, object] = {"observe": "leading in epoch 3", "requests": 0, "follow": "no migration runs"}
         self._run = {title: heart.watched(title, self._job(title)) for title in self.answer}
 
@@ -222,11 +222,11 @@ class Jobs:
 
 
 @pytest.fixture
-def heart(notifier: Notifier, clock: Clock) -> Heartbeat:
-    return Heartbeat(notifier, Settings(), monotonic=clock)
+def heart(notifier: Notifier, clock: Clock) -> Watchdog:
+    return Watchdog(notifier, Settings(), monotonic=clock)
 
 
-def test_a_controller_is_ready_once_it_leads(manager: Manager, heart: Heartbeat) -> None:
+def test_a_controller_is_ready_once_it_leads(manager: Manager, heart: Watchdog) -> None:
     jobs = Jobs(heart)
     heart.begin()
     assert manager.names() == ["EXTEND_TIMEOUT_USEC", "STATUS"]
@@ -240,7 +240,7 @@ def test_a_controller_is_ready_once_it_leads(manager: Manager, heart: Heartbeat)
     ]
 
 
-def test_a_controller_that_stands_by_is_ready_too(manager: Manager, heart: Heartbeat) -> None:
+def test_a_controller_that_stands_by_is_ready_too(manager: Manager, heart: Watchdog) -> None:
     jobs = Jobs(heart)
     jobs.answer |= {"observe": "standing by: other leads in epoch 3", "follow": "not leading"}
     jobs.run()
@@ -249,7 +249,7 @@ def test_a_controller_that_stands_by_is_ready_too(manager: Manager, heart: Heart
 
 
 def test_a_controller_that_waits_for_redis_is_ready_and_goes_on_beating(
-    manager: Manager, heart: Heartbeat, clock: Clock
+    manager: Manager, heart: Watchdog, clock: Clock
 ) -> None:
     jobs = Jobs(heart)
     jobs.answer = dict.fromkeys(jobs.answer, StoreUnavailableError("no route to Redis"))
@@ -272,7 +272,7 @@ def test_a_controller_that_waits_for_redis_is_ready_and_goes_on_beating(
     ],
 )
 def test_a_job_that_fails_is_no_hang_and_stands_in_the_status(
-    manager: Manager, heart: Heartbeat, clock: Clock, trouble: Exception, said: str
+    manager: Manager, heart: Watchdog, clock: Clock, trouble: Exception, said: str
 ) -> None:
     jobs = Jobs(heart)
     jobs.run()
@@ -292,7 +292,7 @@ def test_a_job_that_fails_is_no_hang_and_stands_in_the_status(
 
 @pytest.mark.parametrize("hung", ["observe", "requests", "follow"])
 def test_a_job_that_does_not_come_back_ends_the_heartbeats(
-    manager: Manager, heart: Heartbeat, clock: Clock, hung: str
+    manager: Manager, heart: Watchdog, clock: Clock, hung: str
 ) -> None:
     jobs = Jobs(heart)
     jobs.run()
@@ -315,7 +315,7 @@ def test_a_job_that_does_not_come_back_ends_the_heartbeats(
     assert manager.names() == ["STATUS", "WATCHDOG"]
 
 
-def test_a_process_that_stood_still_holds_it_against_no_job(heart: Heartbeat, clock: Clock) -> None:
+def test_a_process_that_stood_still_holds_it_against_no_job(heart: Watchdog, clock: Clock) -> None:
     jobs = Jobs(heart)
     jobs.run()
     heart.beat()
@@ -328,8 +328,8 @@ def test_a_process_that_stood_still_holds_it_against_no_job(heart: Heartbeat, cl
 def test_a_plan_of_minutes_ends_no_heartbeat_and_one_that_never_ends_does(
     manager: Manager, notifier: Notifier, clock: Clock
 ) -> None:
-    planning = Planning(clock)
-    heart = Heartbeat(notifier, Settings(), monotonic=clock, planning=planning)
+    planning = PlanningClock(clock)
+    heart = Watchdog(notifier, Settings(), monotonic=clock, planning=planning)
     jobs = Jobs(heart)
 
     def turns(seconds: int) -> tuple[int, list[str]]:
@@ -355,7 +355,7 @@ def test_a_controller_that_shows_itself_has_one_job_more_that_waits_for_redis() 
 
 def test_a_slow_redis_is_given_the_time_it_may_take(manager: Manager, notifier: Notifier) -> None:
     slow = dataclasses.replace(Settings(), redis=RedisSettings(timeout=30.0))
-    Heartbeat(notifier, slow).begin()
+    Watchdog(notifier, slow).begin()
     longest = 4 * 2 * 30.0  # four jobs in turn, each with one call that is given up
     messages = manager.heard()
     assert int(messages[0]["EXTEND_TIMEOUT_USEC"]) > longest * 1e6
@@ -418,7 +418,7 @@ def test_an_agent_that_samples_seldom_asks_for_a_longer_interval(manager: Manage
 
 
 def test_an_agent_whose_pushing_thread_died_stops_beating(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent.Pusher, "alive", property(lambda _: False))
+    monkeypatch.setattr(agent.Sender, "alive", property(lambda _: False))
     clock = _StoppingClock(100.0, manager)
     _agent(Notifier(manager.address, 40.0, monotonic=clock.monotonic), clock, AgentSettings(node=NODE))
     assert "WATCHDOG" not in manager.names()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.daemon.model.cpu_attribution import Part, attribute, known_span
+from rechannel.daemon.model.cpu_attribution import PartitionKey, attribute, known_span
 from rechannel.wire.messages import AgentWindow, BatchReport, QueryState, StageRun, TaskRow
 from unit.daemon.fakes import APP, NOW, QUERY, task, window
 
@@ -28,8 +28,8 @@ def _window(start: float, jvm: float, python: float, *, seconds: float = 5.0, no
     return msgspec.structs.replace(found, executors=[usage], node_cpu=node or jvm + python)
 
 
-def _part(partition: int, executor: str = "0", stage: int = 0) -> Part:
-    return Part(QUERY, stage, partition, executor)
+def _part(partition: int, executor: str = "0", stage: int = 0) -> PartitionKey:
+    return PartitionKey(QUERY, stage, partition, executor)
 
 
 def test_python_goes_to_the_tasks_that_waited_for_their_worker() -> None:
@@ -72,7 +72,7 @@ def test_a_task_over_two_windows_is_in_both() -> None:
 
 def test_tasks_without_state_are_one_part() -> None:
     found = attribute(APP, [_batch(_task(0, 0, 1), _task(1, 1, 1), stateful=-1)], {HERE: [_window(0, 1.0, 0.0)]})
-    assert set(found.parts) == {Part(QUERY, -1, -1, "0")}
+    assert set(found.parts) == {PartitionKey(QUERY, -1, -1, "0")}
 
 
 def test_windows_whose_tasks_are_not_told_yet_are_left_out() -> None:

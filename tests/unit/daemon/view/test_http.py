@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from rechannel.conf.settings import SettingsError
-from rechannel.daemon.jobs.health import Loops
+from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import http
-from rechannel.daemon.view.counters import Counts
-from rechannel.daemon.view.model import Board, ControllerView, Role
+from rechannel.daemon.view.counters import Counters
+from rechannel.daemon.view.model import ControllerView, Role, ViewSlot
 from rechannel.wire.redis.store import StoreUnavailableError
 from unit.daemon.fakes import FakeClock
 
@@ -26,14 +26,14 @@ class Served:
     """A server over a board and a job that can be let down."""
 
     def __init__(self) -> None:
-        self.clock, self.board, self.error = FakeClock(), Board(), None
-        self.loops = Loops(self.clock, self.clock)
+        self.clock, self.board, self.error = FakeClock(), ViewSlot(), None
+        self.loops = JobMonitor(self.clock, self.clock)
         self.observe = self.loops.watch("observe", 1.0, self._observe)
         self.board.put(VIEW)
         self.server = http.HttpServer(
             "127.0.0.1:0",
             lambda local: http.build_app(
-                self.board.take, self.loops, Counts(), silence=15.0, local=local, steady=self.clock
+                self.board.take, self.loops, Counters(), silence=15.0, local=local, steady=self.clock
             ),
         )
         self.server.start()
@@ -217,4 +217,4 @@ def test_metrics_are_made_once_a_second_in_each_encoding(served: Served, monkeyp
 
 def test_a_port_in_use_names_the_field(served: Served) -> None:
     with pytest.raises(SettingsError, match=r"controller\.listen: .* cannot be opened \(Address already in use\)"):
-        http.HttpServer(served.server.address, lambda local: http.build_app(VIEW, served.loops, Counts(), silence=1))  # type: ignore[arg-type]
+        http.HttpServer(served.server.address, lambda local: http.build_app(VIEW, served.loops, Counters(), silence=1))  # type: ignore[arg-type]

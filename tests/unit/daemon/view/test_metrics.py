@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rechannel.daemon.jobs.health import Loops
+from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import metrics as telemetry
-from rechannel.daemon.view.counters import Counted, Counts
-from rechannel.daemon.view.model import ApplicationView, Board, ControllerView, ExecutorView, QueryView, Role
+from rechannel.daemon.view.counters import CounterKind, Counters
+from rechannel.daemon.view.model import ApplicationView, ControllerView, ExecutorView, QueryView, Role, ViewSlot
 from rechannel.migration.moves import UNSETTLED, MoveState, Reason
 from rechannel.monitors.node import metrics
 from rechannel.wire import metric_table
@@ -44,11 +44,11 @@ VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, applications=(APPL
 
 # Prometheus' client writes labels in the order of their names: application, executor, node; application, name, query.
 def scraped(
-    view: ControllerView, counts: Counts | None = None, loops: Loops | None = None
+    view: ControllerView, counts: Counters | None = None, loops: JobMonitor | None = None
 ) -> dict[tuple[str, ...], float]:
-    clock, board, registry = FakeClock(), Board(), CollectorRegistry()
+    clock, board, registry = FakeClock(), ViewSlot(), CollectorRegistry()
     board.put(view)
-    registry.register(telemetry.ControllerMetrics(board.take, loops or Loops(clock, clock), counts or Counts()))
+    registry.register(telemetry.ControllerMetrics(board.take, loops or JobMonitor(clock, clock), counts or Counters()))
     return {
         (sample.name, *(value for label, value in sample.labels.items() if label != "cluster")): sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())
@@ -64,7 +64,7 @@ def test_the_page_shows_every_metric() -> None:
 
 
 @pytest.mark.parametrize("item", (*telemetry.TABLE, *metrics.TABLE), ids=lambda item: item.name)
-def test_a_name_follows_the_conventions(item: metric_table.Definition) -> None:
+def test_a_name_follows_the_conventions(item: metric_table.MetricDefinition) -> None:
     assert item.name.startswith("rechannel_")
     assert not any(word in item.name for word in ("_ms", "millis", "percent", "_mb", "_count"))
     assert not {"partition", "move", "decision", "run"} & set(item.labels)
@@ -100,14 +100,14 @@ def test_what_is_gone_has_no_series() -> None:
 
 
 def test_counts_are_shown() -> None:
-    counts = Counts()
-    counts.add(Counted.DECISIONS, "applied", "pays", "timeout")
+    counts = Counters()
+    counts.add(CounterKind.DECISIONS, "applied", "pays", "timeout")
     assert scraped(VIEW, counts)["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
 
 
 def test_what_alerts_count_is_0_before_the_first() -> None:
-    counts = Counts()
-    counts.add(Counted.MOVES, "abandoned", "deadline")
+    counts = Counters()
+    counts.add(CounterKind.MOVES, "abandoned", "deadline")
     found = scraped(VIEW, counts)
     assert found["rechannel_moves_total", "deadline", "abandoned"] == 1
     assert found["rechannel_moves_total", "landed", "drained"] == 0
@@ -122,7 +122,7 @@ def test_every_way_a_move_settles_is_told_from_the_start() -> None:
 
 def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> None:
     clock = FakeClock()
-    loops = Loops(clock, clock)
+    loops = JobMonitor(clock, clock)
     began = clock()
 
     def hangs() -> None:
@@ -145,4 +145,4 @@ def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.Mo
 
 def test_a_metric_takes_the_labels_it_has() -> None:
     with pytest.raises(ValueError, match="labels"):
-        metric_table.Values(telemetry.TABLE, "c").set(telemetry.EPOCH, 1, "odd")
+        metric_table.MetricSamples(telemetry.TABLE, "c").set(telemetry.EPOCH, 1, "odd")

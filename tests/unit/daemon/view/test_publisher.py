@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.jobs.health import Loops
-from rechannel.daemon.view.counters import Counted
-from rechannel.daemon.view.model import VIEW_EVERY, Board, ControllerView, Role
+from rechannel.daemon.jobs.health import JobMonitor
+from rechannel.daemon.view.counters import CounterKind
+from rechannel.daemon.view.model import VIEW_EVERY, ControllerView, Role, ViewSlot
 from rechannel.daemon.view.publisher import Publisher
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
 from rechannel.wire.redis.store import StoreUnavailableError
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, go_on, query, reply, request
@@ -24,11 +24,11 @@ class Shown:
     """A controller with its publisher, on fakes."""
 
     def __init__(self, made: Controller, store: FakeStore, clock: FakeClock) -> None:
-        self.board = Board()
+        self.board = ViewSlot()
         self.controller = made
         self.counts = made.counts
         self.busy = FakeClock()
-        self.loops = Loops(clock, clock)
+        self.loops = JobMonitor(clock, clock)
         self.loops.watch("view", VIEW_EVERY, lambda: None)
         self.publisher = Publisher(
             made,
@@ -101,7 +101,7 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     assert view.decisions[0].decision == decision
     assert view.last_decision(APP, with_loads=True) == view.decisions[0]
     assert view.last_decision("other") is None
-    assert shown.counts.read(Counted.DECISIONS) == {("applied", decision.reason, "operator"): 1}
+    assert shown.counts.read(CounterKind.DECISIONS) == {("applied", decision.reason, "operator"): 1}
 
     wanted = decision.moves[0]
     for after, reason in (("steered", "said"), ("drained", "landed"), ("killed", "closed")):
@@ -125,13 +125,13 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     shown.view()
     shown.view()
     counted = {("drained", "landed"): 1, ("killed", "closed"): 1}
-    assert shown.counts.read(Counted.MOVES) == counted
+    assert shown.counts.read(CounterKind.MOVES) == counted
 
     report = store.strings.pop(key := store.keys(keys.REPORT, APP))
     assert shown.view().applications == ()
     store.strings[key] = report
     assert len(shown.view().applications) == 1
-    assert shown.counts.read(Counted.MOVES) == counted, "its journal is the one that was counted"
+    assert shown.counts.read(CounterKind.MOVES) == counted, "its journal is the one that was counted"
 
 
 def test_what_was_before_this_controller_is_shown_but_not_counted(
@@ -141,7 +141,7 @@ def test_what_was_before_this_controller_is_shown_but_not_counted(
     clock.sleep(1)
     other = Shown(controller(store, clock, name="b"), store, clock)
     assert len(other.view().decisions) == 1
-    assert other.counts.read(Counted.DECISIONS) == {}
+    assert other.counts.read(CounterKind.DECISIONS) == {}
 
 
 def test_without_redis_the_last_figures_stay_for_a_minute(shown: Shown, store: FakeStore, clock: FakeClock) -> None:
@@ -176,7 +176,7 @@ def test_plans_that_wait_are_shown(shown: Shown, store: FakeStore, clock: FakeCl
         plan="{}",
         moves=3,
     )
-    store.put(keys.PENDING, "", Author("default", "test", clock).envelope(PendingPlans(plans=[plan]), ttl=600))
+    store.put(keys.PENDING, "", EnvelopeFactory("default", "test", clock).envelope(PendingPlans(plans=[plan]), ttl=600))
     (said,) = shown.view().waiting
     assert said.startswith("wait-1: ")
     assert "02:00-03:00" in said
@@ -241,13 +241,13 @@ def test_answers_are_counted_once_by_verb_and_outcome(leader: Controller, store:
     leader.answer_requests()
     leader.answer_requests()
     assert reply(store) is not None
-    assert leader.counts.read(Counted.REQUESTS) == {("pause", "done"): 1, ("unknown", "refused"): 1}
+    assert leader.counts.read(CounterKind.REQUESTS) == {("pause", "done"): 1, ("unknown", "refused"): 1}
 
 
 def test_sorts_are_bounded_whoever_names_them(leader: Controller) -> None:
     for number in range(2000):
-        leader.counts.add(Counted.MOVES, "drained", str(number))
-    found = leader.counts.read(Counted.MOVES)
+        leader.counts.add(CounterKind.MOVES, "drained", str(number))
+    found = leader.counts.read(CounterKind.MOVES)
     assert (len(found), found["other", "other"]) == (1001, 1000)
 
 

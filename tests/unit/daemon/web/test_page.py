@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from rechannel.daemon.view.model import ControllerView, DecisionView, ExecutorView, LoopView, PartitionView, Role
+from rechannel.daemon.view.model import ControllerView, DecisionView, ExecutorView, JobStatus, PartitionView, Role
 from rechannel.daemon.web import limits, rendering, routes, sample
 from rechannel.daemon.web.view_model import VERSION, document
 from rechannel.wire.messages import MoveView, Refusal
@@ -236,7 +236,7 @@ def test_figures_that_may_be_old_are_said_to_be(view, now, words):
 
 
 def test_a_view_that_is_rarely_made_is_not_stale_at_once():
-    view = dataclasses.replace(sample.sample(NOW), loops=(LoopView("view", 60.0),))
+    view = dataclasses.replace(sample.sample(NOW), loops=(JobStatus("view", 60.0),))
     assert _banners(view, NOW + 100) == (False, "")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.link.executor_release import UNLIMITED, Releases, Scene, scene, target
+from rechannel.migration.link.executor_release import UNLIMITED, ExecutorReleaser, ReleaseInputs, scene, target
 from rechannel.migration.moves import Move, MoveState
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark.task_table import TaskTable
@@ -84,13 +84,13 @@ def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[st
     return {node: Drain(node=node, since=10.0, remove=remove, deadline=deadline)}
 
 
-def look(cluster: FakeCluster, drains, holders=(), begun=None, quiet=()) -> Scene:
-    return Scene(cluster.executors | cluster.unseen, drains, set(holders), begun or {}, set(quiet))
+def look(cluster: FakeCluster, drains, holders=(), begun=None, quiet=()) -> ReleaseInputs:
+    return ReleaseInputs(cluster.executors | cluster.unseen, drains, set(holders), begun or {}, set(quiet))
 
 
 def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
     cluster = FakeCluster("a", "b", "c")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("c"), holders=["2"], begun={"q": 5}), 20.0)
     assert cluster.cordoned == [], "it holds state"
     releases.turn(look(cluster, drained("c"), begun={"q": 5}), 21.0)
@@ -105,7 +105,7 @@ def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
 
 def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batches_of_all():
     cluster = FakeCluster("a", "b")
-    releases = Releases(cluster, dynamic=False, ends_by_itself=True)
+    releases = ExecutorReleaser(cluster, dynamic=False, ends_by_itself=True)
     releases.turn(look(cluster, drained("b"), begun={"p": 5, "q": 5}, quiet=["p"]), 20.0)
     assert (cluster.cordoned, releases.cordoned) == ([], ["1"]), "nothing is placed there any more all the same"
     releases.turn(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["q"]), 81.0)
@@ -117,14 +117,14 @@ def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batch
 
 def test_without_remove_executors_stay():
     cluster = FakeCluster("a", "b")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("b", remove=False)), 20.0)
     assert (cluster.cordoned, cluster.limit) == ([], UNLIMITED)
 
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
     cluster = FakeCluster("a", "b")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
     assert cluster.cordoned == []
     releases.turn(look(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
@@ -133,12 +133,12 @@ def test_a_deadline_that_has_passed_does_not_wait_for_state():
 
 def test_the_last_executor_and_a_busy_one_stay():
     cluster = FakeCluster("a")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("a")), 20.0)
     assert cluster.hosts() == ["a"]
     cluster = FakeCluster("a", "b")
     cluster.busy = {"1"}
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("b")), 20.0)
     assert cluster.hosts() == ["a", "b"]
 
@@ -146,7 +146,7 @@ def test_the_last_executor_and_a_busy_one_stay():
 @pytest.mark.parametrize("order", [["a", "b", "c", "d"], ["c", "d", "b", "a"]])
 def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_prefers(order):
     cluster = FakeCluster("a", "b", "c")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
 
     def turns(start: float, count: int) -> float:
         for step in range(count):
@@ -167,7 +167,7 @@ def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_
 def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_it_is_said_and_seldom_tried():
     cluster = FakeCluster("a", "b")
     cluster.most = 2
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     released = []
     for step in range(200):
         now = 20.0 + 5.0 * step
@@ -192,7 +192,7 @@ def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_it_is_sai
 def test_an_executor_is_released_once_though_spark_tells_late_that_it_is_gone():
     cluster = FakeCluster("a", "b", "c")
     cluster.told = False
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     for step in range(20):
         releases.turn(look(cluster, drained("c")), 20.0 + 0.1 * step)
         cluster.schedule(20.0 + 0.1 * step)
@@ -205,7 +205,7 @@ def test_an_executor_is_released_once_though_spark_tells_late_that_it_is_gone():
 
 def test_nodes_drained_one_after_the_other_leave_the_rest_alone():
     cluster = FakeCluster("a", "b", "c", "d")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     both = drained("d")
     for step in range(60):
         if step == 5:
@@ -218,7 +218,7 @@ def test_nodes_drained_one_after_the_other_leave_the_rest_alone():
 def test_two_executors_of_one_node_that_empty_at_different_moments():
     cluster = FakeCluster("a", "b")
     cluster.executors["9"] = info("9", "b")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     for step in range(30):
         holders = ["9"] if step < 4 else []
         releases.turn(look(cluster, drained("b"), holders=holders), 20.0 + 5.0 * step)
@@ -228,7 +228,7 @@ def test_two_executors_of_one_node_that_empty_at_different_moments():
 
 def test_where_all_executors_are_to_leave_none_is_cordoned():
     cluster = FakeCluster("a", "b")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("a") | drained("b")), 20.0)
     assert cluster.cordoned == []
 
@@ -236,7 +236,7 @@ def test_where_all_executors_are_to_leave_none_is_cordoned():
 def test_elsewhere_than_on_standalone_the_target_of_before_comes_back():
     cluster = FakeCluster("a", "b", "c")
     cluster.standalone = False
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("c")), 20.0)
     releases.turn(look(cluster, {}), 30.0)
     assert cluster.limit == 3
@@ -244,7 +244,7 @@ def test_elsewhere_than_on_standalone_the_target_of_before_comes_back():
 
 def test_whoever_goes_leaves_the_target_to_spark():
     cluster = FakeCluster("a", "b")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.lift()
     releases.turn(look(cluster, drained("b")), 20.0)
     assert cluster.limit == 1
@@ -254,7 +254,7 @@ def test_whoever_goes_leaves_the_target_to_spark():
 
 def test_undrained_the_target_is_sparks_own_again():
     cluster = FakeCluster("a", "b")
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("b")), 20.0)
     releases.turn(look(cluster, drained("b")), 26.0)
     assert cluster.limit == 1
@@ -266,7 +266,7 @@ def test_undrained_the_target_is_sparks_own_again():
 
 def test_with_dynamic_allocation_spark_removes_them():
     cluster = FakeCluster("a", "b")
-    releases = Releases(cluster, dynamic=True)
+    releases = ExecutorReleaser(cluster, dynamic=True)
     releases.turn(look(cluster, drained("b")), 20.0)
     assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], UNLIMITED)
 
@@ -274,7 +274,7 @@ def test_with_dynamic_allocation_spark_removes_them():
 def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadline():
     cluster = FakeCluster("a", "b")
     cluster.local = 2
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     drains = drained("b", deadline=100.0)
     for now in (10.0, 20.0, 99.0):
         releases.turn(look(cluster, drains), now)
@@ -288,7 +288,7 @@ def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadli
 def test_an_error_of_sparks_is_said_and_tried_again():
     cluster = FakeCluster("a", "b")
     cluster.fails = True
-    releases = Releases(cluster, dynamic=False)
+    releases = ExecutorReleaser(cluster, dynamic=False)
     releases.turn(look(cluster, drained("b")), 20.0)
     assert "no" in releases.problem
     cluster.fails = False

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rechannel.migration.link.initial_placement import Starts, put_back
+from rechannel.migration.link.initial_placement import InitialPlacement, put_back
 from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.wire.messages import ExecutorInfo, LastPlacement
 
@@ -65,7 +65,7 @@ def test_nothing_remembered_or_for_other_partitions_means_an_even_start(remember
 def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
     join = KnownOperator(0, 2, ("left", "right"))
     adapter = FakeAdapter([join])
-    starts = Starts(adapter, lambda: THREE, set, lambda query: last(["2", "1"], e0="a", e1="b", e2="c"))
+    starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(["2", "1"], e0="a", e1="b", e2="c"))
     starts.started("q", "run", "file:/c/state")
     assert adapter.steered == [
         (0, 0, "left", "c", "2"),
@@ -81,7 +81,7 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
 
 
 def test_a_query_that_ran_under_this_driver_needs_no_redis():
-    starts = Starts(FakeAdapter(), lambda: THREE, set, lambda query: pytest.fail("asked Redis"))
+    starts = InitialPlacement(FakeAdapter(), lambda: THREE, set, lambda query: pytest.fail("asked Redis"))
     known = starts.ran("q", "name", 3, {0: ["0", "1", "2", "0"]}, THREE)
     assert known is not None
     assert known.hosts == {"0": "a", "1": "b", "2": "c"}
@@ -92,7 +92,7 @@ def test_a_query_that_ran_under_this_driver_needs_no_redis():
 
 
 def test_a_new_query_is_spread_after_its_first_batch():
-    starts = Starts(FakeAdapter([]), lambda: THREE, set, lambda query: None)
+    starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     starts.started("q", "run", "file:/c/state")
     placement = {("q", 0): ["0"] * 4, ("other", 0): ["1", "1"]}
     assert starts.due("q", "run", {}, placement, []) is None, "its stages are not known yet"
@@ -103,12 +103,12 @@ def test_a_new_query_is_spread_after_its_first_batch():
 
 
 def test_a_query_that_was_there_before_us_is_left_as_it_is():
-    starts = Starts(FakeAdapter([]), lambda: THREE, set, lambda query: None)
+    starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
 
 
 def test_what_a_lost_executor_held_is_spread_and_nothing_else():
-    starts = Starts(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
+    starts = InitialPlacement(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
     starts.lost("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
     # They fell on one executor in the batch that was running.
     wish = starts.due("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [("q", 0, 5)])
@@ -137,7 +137,7 @@ def test_a_restarted_driver_waits_for_its_executors_while_they_arrive(arrivals, 
         return {name: info for name, info in THREE.items() if now[0] >= 100.0 + arrivals.get(name, 0.0)}
 
     adapter = FakeAdapter()
-    starts = Starts(adapter, allowed, set, lambda query: remembered, lambda: now[0], sleep)
+    starts = InitialPlacement(adapter, allowed, set, lambda query: remembered, lambda: now[0], sleep)
     starts.started("q", "run", "file:/c/state")
     assert now[0] == pytest.approx(100.0 + waited, abs=0.2)
     assert {item[4] for item in adapter.steered} == used
@@ -145,7 +145,7 @@ def test_a_restarted_driver_waits_for_its_executors_while_they_arrive(arrivals, 
 
 def test_a_start_does_not_wait_for_hosts_of_which_none_is_back():
     remembered = last(["0", "1", "2", "2"], e0="pod-1", e1="pod-2", e2="pod-3")
-    starts = Starts(FakeAdapter(), lambda: THREE, set, lambda query: remembered, lambda: 0.0, pytest.fail)
+    starts = InitialPlacement(FakeAdapter(), lambda: THREE, set, lambda query: remembered, lambda: 0.0, pytest.fail)
     starts.started("q", "run", "file:/c/state")
     assert starts.words(["q"])["q"].endswith("evenly, for nothing is remembered of it")
 
@@ -160,7 +160,7 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
         steer(store, host, executor)
 
     adapter.steer = slow
-    starts = Starts(adapter, lambda: THREE, set, lambda query: None, lambda: now[0], pytest.fail)
+    starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: None, lambda: now[0], pytest.fail)
     starts.started("q", "run", "file:/c/state")
     assert starts.words(["q"])["q"].startswith("3 of 4 partitions placed before its first batch")
     assert starts.pending("q", "run")
@@ -169,7 +169,7 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
 def test_while_nothing_may_be_begun_nothing_is_made_up_for():
     allowed = None
     adapter = FakeAdapter()
-    starts = Starts(adapter, lambda: allowed, set, lambda query: None)
+    starts = InitialPlacement(adapter, lambda: allowed, set, lambda query: None)
     starts.started("q", "run", "file:/c/state")
     starts.lost("2", {("q", 0): ["2"] * 4})
     assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None

@@ -17,7 +17,7 @@ from rechannel.migration.spark.adapter import (
 )
 from rechannel.migration.spark.gateway import UnsupportedSparkError
 from rechannel.monitors.spark.event_log import EventStream
-from rechannel.monitors.spark.task_table import Relocated
+from rechannel.monitors.spark.task_table import PartitionMoved
 from rechannel.wire.messages import ExecutorInfo
 
 
@@ -67,7 +67,7 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
     link._reconciler = SimpleNamespace(asked_for=lambda _query, _stage, _partition, where: where == "2")
     link._releases = SimpleNamespace(cordoned=set())
     link._check, link._drains, link._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
-    link._relocated(Relocated("q", 0, 3, before, after))
+    link._relocated(PartitionMoved("q", 0, 3, before, after))
     assert link._drifted == drifted
 
 

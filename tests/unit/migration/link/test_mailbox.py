@@ -15,9 +15,9 @@ from rechannel.daemon.model import collector as collect
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.link import mailbox
-from rechannel.migration.link.mailbox import Courier
+from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import (
     AgentEvidence,
     BatchReport,
@@ -45,7 +45,7 @@ def _as_in_a_driver() -> Iterator[None]:
 def test_a_failed_round_is_told_without_the_values_of_variables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = Courier(RedisSettings(), Author("default", "link"), "app-1", None)
+    made = Mailbox(RedisSettings(), EnvelopeFactory("default", "link"), "app-1", None)
 
     def fails() -> None:
         password = "".join(("MARKED", "password"))
@@ -99,15 +99,15 @@ def store() -> FakeStore:
 
 
 @pytest.fixture
-def link(store: FakeStore) -> Courier:
+def link(store: FakeStore) -> Mailbox:
     """A courier whose Redis is in memory; it carries when it is told to, by ``_round``."""
-    made = Courier(RedisSettings(), Author("default", "link", store.clock), APP, None, store.clock)
+    made = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), APP, None, store.clock)
     made._store = store  # type: ignore[assignment]
     return made
 
 
 @pytest.mark.parametrize(("partitions", "messages"), [(1, 1), (2000, 1), (2001, 2), (200_000, 100)])
-def test_a_batch_of_any_size_can_be_decided_on(store: FakeStore, link: Courier, partitions: int, messages: int) -> None:
+def test_a_batch_of_any_size_can_be_decided_on(store: FakeStore, link: Mailbox, partitions: int, messages: int) -> None:
     config = settings(batches=1)
     where = [str(part % 4) for part in range(partitions)]
     sent = huge(partitions)
@@ -133,10 +133,10 @@ def test_a_batch_of_any_size_can_be_decided_on(store: FakeStore, link: Courier, 
 
 
 def store_window(store: FakeStore, executor: int) -> Envelope:
-    return Author("default", "agent", store.clock).envelope(fakes.window(executor), ttl=60)
+    return EnvelopeFactory("default", "agent", store.clock).envelope(fakes.window(executor), ttl=60)
 
 
-def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(store: FakeStore, link: Courier) -> None:
+def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(store: FakeStore, link: Mailbox) -> None:
     link.post_report(fakes.report([fakes.query(["0"] * 5000)]), ())
     collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
     entries = store.streams[store.keys(keys.BATCHES, APP)]
@@ -162,7 +162,7 @@ def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(sto
 
 
 def test_a_batch_whose_sending_broke_off_is_sent_again_and_counts_once(
-    store: FakeStore, link: Courier, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link.post_report(fakes.report([fakes.query(["0"] * 50_000)]), ())
     link._round()
@@ -193,7 +193,7 @@ def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collect, "_PART_BYTES_KEPT", 1_000_000)
-    author = Author("default", "link", store.clock)
+    author = EnvelopeFactory("default", "link", store.clock)
     queries = [fakes.query(["0"] * 5000, f"q{number}") for number in range(10)]
     report = author.envelope(fakes.report(queries), ttl=60, application=APP)
     store.put(keys.REPORT, APP, report)
@@ -212,7 +212,7 @@ def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
 def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may() -> None:
     """Of 10,000 tasks a batch that is some ten megabytes; 512 entries were six hundred."""
     store = FakeStore(FakeClock())
-    link = Courier(RedisSettings(), Author("default", "link", store.clock), APP, None, store.clock)
+    link = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), APP, None, store.clock)
     link._store = store  # type: ignore[assignment]
     link.post_report(fakes.report([fakes.query(["0"] * 5000)]), ())
     batch = huge(5000)
@@ -226,7 +226,7 @@ def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may() -> No
 # -- what is held in the user's driver --
 
 
-def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Courier) -> None:
+def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Mailbox) -> None:
     store.away = True
     rows = fakes.batch(1, ["0"] * 40)
     for number in range(3000):
@@ -244,7 +244,7 @@ def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Co
 
 
 def test_placements_that_wait_are_bounded_in_partitions_too(
-    store: FakeStore, link: Courier, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox, "_KEPT_PARTITIONS", 1000)
     for number in range(10):
@@ -274,7 +274,7 @@ def transition(number: int) -> MoveTransition:
 
 
 def test_a_huge_batch_waits_for_no_redis_that_is_away(
-    store: FakeStore, link: Courier, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox, "_KEPT_TASKS", 1000)
     monkeypatch.setattr(mailbox, "_PERIOD", 0.0)
@@ -287,7 +287,7 @@ def test_a_huge_batch_waits_for_no_redis_that_is_away(
 
 
 def test_a_message_too_large_for_redis_holds_up_no_other(
-    store: FakeStore, link: Courier, capsys: pytest.CaptureFixture[str]
+    store: FakeStore, link: Mailbox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuses(rule: keys.KeyRule, *_: Any) -> None:
         if rule is keys.REPORT:
@@ -312,11 +312,11 @@ def closed(store: FakeStore, node: str, partition: int) -> ClosedStore:
         application=APP, executor="0", run="run-1", operator=0, partition=partition, store="default", evidence="log"
     )
     body = AgentEvidence(node=node, closed=[item])
-    store.append(keys.EVIDENCE, node, Author("default", "agent", store.clock).envelope(body, ttl=60))
+    store.append(keys.EVIDENCE, node, EnvelopeFactory("default", "agent", store.clock).envelope(body, ttl=60))
     return item
 
 
-def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeStore, link: Courier) -> None:
+def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     for _ in range(10):
         link.post_report(fakes.report([fakes.query(["0"])]), ())
@@ -325,7 +325,7 @@ def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeSt
     assert link.take_closed() == []
 
 
-def test_evidence_from_before_it_was_awaited_is_found_and_told_once(store: FakeStore, link: Courier) -> None:
+def test_evidence_from_before_it_was_awaited_is_found_and_told_once(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     store.clock.sleep(400)
     recent = closed(store, "node-1", 2)
@@ -337,7 +337,7 @@ def test_evidence_from_before_it_was_awaited_is_found_and_told_once(store: FakeS
     assert link.take_closed() == []
 
 
-def test_a_node_awaited_again_is_read_on_from_where_it_was_left(store: FakeStore, link: Courier) -> None:
+def test_a_node_awaited_again_is_read_on_from_where_it_was_left(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     link.post_report(fakes.report([]), {"node-1"})
     link._round()
@@ -352,14 +352,14 @@ def test_a_node_awaited_again_is_read_on_from_where_it_was_left(store: FakeStore
     assert link.take_closed() == [meanwhile]
 
 
-def test_all_nodes_are_asked_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Courier) -> None:
+def test_all_nodes_are_asked_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Mailbox) -> None:
     nodes = {f"node-{number}" for number in range(1000)}
     link.post_report(fakes.report([]), nodes | {"no key {can have this}"})
     for _ in range(3):
         link._round()
     assert [(len(after), len(doubtful)) for after, doubtful in store.reads] == [(1000, 1000), (1000, 0), (1000, 0)]
     large = AgentEvidence(node="node-7", closed=[closed(store, "node-7", 0)] * 3000)
-    store.append(keys.EVIDENCE, "node-7", Author("default", "agent", store.clock).envelope(large, ttl=60))
+    store.append(keys.EVIDENCE, "node-7", EnvelopeFactory("default", "agent", store.clock).envelope(large, ttl=60))
     link._round()
     link._round()
     link._round()

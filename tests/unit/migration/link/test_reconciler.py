@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.migration.link.driver_state import Limits, Observed
+from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move, MoveState, Reason
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, MessageError, MoveTransition
 
-LIMITS = Limits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
+LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
 STORES = {(0, "default")}
 
 
@@ -32,9 +32,9 @@ class Driver:
         self.drift: set[int] = set()
         self.replay: list[int] = []
 
-    def observed(self) -> Observed:
+    def observed(self) -> DriverState:
         key = ("q", 0)
-        return Observed(
+        return DriverState(
             self.executors,
             {key: list(self.placement)},
             {key: list(self.ran)},
@@ -75,7 +75,7 @@ def move(partition: int, source: str, target: str, step: int = 0, name: str = ""
 
 def desired(*moves: DesiredMove, decision="d1", epoch=1, at=0.0, ttl=1000.0, hold=False, sequence=None):
     body = DesiredPlacement(decision=decision, runs={"q": "run"}, moves=list(moves), hold=hold)
-    made = Author("c", "controller", lambda: at).envelope(body, ttl=ttl, application="a", epoch=epoch)
+    made = EnvelopeFactory("c", "controller", lambda: at).envelope(body, ttl=ttl, application="a", epoch=epoch)
     return msgspec.structs.replace(made, sequence=int(at) if sequence is None else sequence)
 
 
@@ -261,7 +261,7 @@ def test_a_new_decision_supersedes_what_was_not_steered_yet():
 
 def test_moves_of_another_run_are_given_up():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    observed = Observed(driver.executors, {}, {}, {"q": "another"}, set(), {})
+    observed = DriverState(driver.executors, {}, {}, {"q": "another"}, set(), {})
     lines = reconciler.accept(desired(move(0, "0", "1")), observed, 1.0)
     assert [line.after for line in lines] == ["planned", "abandoned"]
     assert lines[-1].reason == Reason.RUN_ENDED
@@ -288,7 +288,7 @@ def test_a_query_that_stands_still_releases_its_move_and_drains_it_later():
 
 def test_an_unknown_store_is_never_steered():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    observed = Observed(driver.executors, {("q", 0): ["0"]}, {}, {"q": "run"}, set(), {})
+    observed = DriverState(driver.executors, {("q", 0): ["0"]}, {}, {"q": "run"}, set(), {})
     reconciler.accept(desired(move(0, "0", "1")), observed, 1.0)
     assert reconciler.due("q", observed, 2.0) == ([], [])
     assert [line.reason for line in reconciler.tick(observed, 102.0)] == ["stores-unknown"]
@@ -448,14 +448,14 @@ def test_a_decision_about_others_leaves_the_links_own_moves_alone():
 def test_an_idle_query_does_not_hold_back_the_steps_of_others():
     both = {("idle", 0): ["0"], ("q", 0): ["0"]}
     runs = {"q": "run", "idle": "run"}
-    observed = Observed(
+    observed = DriverState(
         {"0", "1"}, both, {key: [0] for key in both}, runs, set(both), {"q": 0, "idle": 0}, quiet={"idle"}
     )
     first = DesiredMove(move="a", query="idle", stage=0, partition=0, source="0", target="1", step=0)
     second = move(0, "0", "1", step=1)
     body = DesiredPlacement(decision="d", runs=runs, moves=[first, second])
     reconciler = Reconciler(LIMITS)
-    reconciler.accept(Author("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
+    reconciler.accept(EnvelopeFactory("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
     (waiting,) = reconciler.due("idle", observed, 2.0)[1]
     reconciler.steer(waiting, observed, 2.0)
     assert reconciler.due("q", observed, 3.0)[1] == [], "prepared beside it, not steered"
@@ -465,7 +465,7 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
 
 
 def test_a_late_steps_deadline_counts_from_its_turn():
-    driver, reconciler = Driver(["0", "0"]), Reconciler(Limits(1000, 100.0, 120.0))
+    driver, reconciler = Driver(["0", "0"]), Reconciler(ReconcilerLimits(1000, 100.0, 120.0))
     reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "2", step=1), ttl=10_000), driver.observed(), 1.0)
     driver.boundary(reconciler, 2.0)
     for at in range(3, 95, 10):  # batches that miss: the first step takes its time

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from rechannel.migration.link.report import query_state, unlike
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
-from rechannel.monitors.spark.task_table import StageSeen, TaskTable
+from rechannel.monitors.spark.task_table import StatefulStageFinished, TaskTable
 
 OPERATOR = PlannedOperator(0, "stateStoreSave", 8, "file:/c/state", "run", frozenset({1}))
 QUERY = ActiveQuery("q", "run", "counts", problem="")
 
 
 def test_a_stage_whose_tasks_are_not_its_partitions_is_the_querys_problem() -> None:
-    text = unlike(StageSeen("q", "run", 0, 3, frozenset({1})), [(OPERATOR, ["default"])])
+    text = unlike(StatefulStageFinished("q", "run", 0, 3, frozenset({1})), [(OPERATOR, ["default"])])
     assert "3 tasks" in text
     assert "stateStoreSave has 8 partitions" in text
     assert "repartition" in text

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.link.report import KnownStage
+from rechannel.migration.link.report import StageStores
 from rechannel.migration.link.snapshot_lag import NOT_ASKED, UNKNOWN, Snapshots
 from rechannel.migration.spark.adapter import PlannedOperator, StoreId
 from rechannel.migration.spark.gateway import SparkCallError, UnsupportedSparkError
 
 
-def _stage(*operators: int, partitions: int = 3) -> KnownStage:
+def _stage(*operators: int, partitions: int = 3) -> StageStores:
     planned = [PlannedOperator(number, "name", partitions, "file:/c/state", "run", frozenset()) for number in operators]
-    return KnownStage(partitions, [(item, ["default", "other"]) for item in planned])
+    return StageStores(partitions, [(item, ["default", "other"]) for item in planned])
 
 
 class _Spark:

@@ -91,8 +91,8 @@ class Spark:
 
     def started(self, name: str, query: Query) -> events.JobStarted:
         stages = (
-            events.StageShape(10 * query.job, (), 2, False),
-            events.StageShape(10 * query.job + 1, (10 * query.job,), PARTITIONS, True),
+            events.StageInfo(10 * query.job, (), 2, False),
+            events.StageInfo(10 * query.job + 1, (10 * query.job,), PARTITIONS, True),
         )
         return events.JobStarted(query.job, name, query.run, query.batch, self.now, stages)
 
@@ -135,7 +135,7 @@ class Spark:
         self.tell(self.other_started(job))
 
     def other_started(self, job: int) -> events.JobStarted:
-        return events.JobStarted(job, "", "", -1, self.now, (events.StageShape(-1, (), 1, self.others[job]),))
+        return events.JobStarted(job, "", "", -1, self.now, (events.StageInfo(-1, (), 1, self.others[job]),))
 
     def other_ends(self) -> None:
         if self.others:

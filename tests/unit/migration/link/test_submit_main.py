@@ -14,7 +14,7 @@ import pytest
 import rechannel
 from rechannel.daemon.cli import submit
 from rechannel.migration.link import submit_main
-from rechannel.migration.link.submit_main import Attacher
+from rechannel.migration.link.submit_main import SessionAttacher
 
 RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "submit_main.py"
 
@@ -120,7 +120,7 @@ def session_class() -> Any:
 def test_every_session_is_attached_once_it_has_its_options():
     Session = session_class()  # noqa: N806
     seen = []
-    Attacher(lambda session: seen.append((session.application, dict(session.options)))).watch(Session)
+    SessionAttacher(lambda session: seen.append((session.application, dict(session.options)))).watch(Session)
     Session.Builder().getOrCreate()
     assert seen == [("app-1", {"set": "later"})], "once, when the builder is through"
     Session()
@@ -134,7 +134,7 @@ def test_a_link_that_fails_stops_nothing_and_is_told_once(capsys):
     def attach(_: Any) -> None:
         raise RuntimeError("a Spark Connect session has no driver JVM to steer")
 
-    Attacher(attach).watch(Session)
+    SessionAttacher(attach).watch(Session)
     assert Session.Builder().getOrCreate().application == "app-1"
     Session.Builder().getOrCreate()
     captured = capsys.readouterr()
@@ -150,7 +150,7 @@ def test_what_the_builder_raises_comes_through_and_a_closed_stderr_does_no_harm(
         raise KeyError("builder")
 
     Session.Builder.getOrCreate = fail
-    attacher = Attacher(lambda _: pytest.fail("attached"))
+    attacher = SessionAttacher(lambda _: pytest.fail("attached"))
     attacher.watch(Session)
     with pytest.raises(KeyError):
         Session.Builder().getOrCreate()

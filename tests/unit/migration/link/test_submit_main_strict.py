@@ -12,7 +12,7 @@ import pytest
 
 import rechannel
 from rechannel.migration.link import submit_main
-from rechannel.migration.link.submit_main import Attacher
+from rechannel.migration.link.submit_main import SessionAttacher
 
 RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "submit_main.py"
 
@@ -33,7 +33,7 @@ def test_a_session_that_cannot_be_attached(strict: bool, capsys: pytest.CaptureF
         class Builder(Session.Builder):
             pass
 
-    Attacher(refuse, strict=strict).watch(Own)
+    SessionAttacher(refuse, strict=strict).watch(Own)
     if strict:
         with pytest.raises(SystemExit) as caught:
             Own.Builder().getOrCreate()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rechannel.migration.link.throttle import Pace
+from rechannel.migration.link.throttle import MoveThrottle
 from rechannel.migration.moves import Move
 from rechannel.wire.messages import DesiredMove
 
@@ -19,13 +19,13 @@ def _moves(*sizes: float) -> list[Move]:
     ]
 
 
-def _calm(pace: Pace, batches: int = 5) -> None:
+def _calm(pace: MoveThrottle, batches: int = 5) -> None:
     for _ in range(batches):
         assert not pace.batch("q", 1.0, landed=0)
 
 
 def test_a_slow_batch_halves_and_good_ones_give_back_slowly() -> None:
-    pace = Pace(8, 100.0)
+    pace = MoveThrottle(8, 100.0)
     _calm(pace)
     assert pace.batch("q", 1.6, landed=8)
     assert pace.bounds("q") == (4, 50.0)
@@ -39,7 +39,7 @@ def test_a_slow_batch_halves_and_good_ones_give_back_slowly() -> None:
 
 
 def test_it_never_falls_below_one_partition() -> None:
-    pace = Pace(3, 100.0)
+    pace = MoveThrottle(3, 100.0)
     _calm(pace)
     for _ in range(20):
         pace.batch("q", 9.0, landed=1)
@@ -48,7 +48,7 @@ def test_it_never_falls_below_one_partition() -> None:
 
 
 def test_too_few_quiet_batches_judge_nothing_and_moves_are_not_what_is_usual() -> None:
-    pace = Pace(4, 100.0)
+    pace = MoveThrottle(4, 100.0)
     _calm(pace, 2)
     assert not pace.batch("q", 50.0, landed=4)
     _calm(pace, 1)
@@ -56,7 +56,7 @@ def test_too_few_quiet_batches_judge_nothing_and_moves_are_not_what_is_usual() -
 
 
 def test_the_bounds_count_what_is_under_way_and_let_one_large_partition_through() -> None:
-    pace = Pace(3, 100.0)
+    pace = MoveThrottle(3, 100.0)
     assert len(pace.allowed("q", _moves(1, 1, 1, 1), [])) == 3
     assert len(pace.allowed("q", _moves(1, 1, 1, 1), _moves(1, 1))) == 1
     assert pace.allowed("q", _moves(1), _moves(1, 1, 1)) == []
@@ -66,7 +66,7 @@ def test_the_bounds_count_what_is_under_way_and_let_one_large_partition_through(
 
 
 def test_queries_do_not_slow_each_other_and_an_ended_one_is_forgotten() -> None:
-    pace = Pace(8, 100.0)
+    pace = MoveThrottle(8, 100.0)
     _calm(pace)
     pace.batch("q", 9.0, landed=8)
     assert pace.bounds("other") == (8, 100.0)
@@ -75,7 +75,7 @@ def test_queries_do_not_slow_each_other_and_an_ended_one_is_forgotten() -> None:
 
 
 def test_what_is_said_already_counts_by_its_bytes_too() -> None:
-    pace = Pace(8, 100.0)
+    pace = MoveThrottle(8, 100.0)
     under_way = _moves(90.0)
     assert pace.allowed("q", _moves(20.0), under_way) == []
     assert len(pace.allowed("q", _moves(10.0), under_way)) == 1

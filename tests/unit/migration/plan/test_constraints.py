@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings
-from rechannel.migration.plan.constraints import Disposition, Facts, dispose
+from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
 from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
@@ -48,8 +48,8 @@ def state(query: str = "q", partitions: int = 4, **changes: Any) -> QueryState:
     return QueryState(**{**known, **changes})
 
 
-def facts(**changes: Any) -> Facts:
-    known = Facts(
+def facts(**changes: Any) -> PlanInputs:
+    known = PlanInputs(
         cluster=cluster(2),
         workload=Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0]),)),
         current=Placement({"q/0": np.zeros(4, dtype=int)}),
@@ -171,7 +171,7 @@ milliseconds = st.integers(0, 3000).map(lambda count: count / 1000)  # nothing f
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[Placement, Facts, Settings, bool]:
+def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
     size = draw(st.integers(1, 4))
     stages, states, known = [], {}, {}
     current, wanted = {}, {}
@@ -199,7 +199,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, Facts, Settings, bool]:
             stages=[StatefulStage(stage=0, partitions=reported, operators=operators, placement=[])],
         )
     flying = draw(st.frozensets(st.tuples(st.sampled_from(sorted(states)), st.just(0), st.integers(0, 4)), max_size=3))
-    situation = Facts(
+    situation = PlanInputs(
         cluster=cluster(size, draw(st.lists(st.sampled_from([True, True, False]), min_size=size, max_size=size))),
         workload=Workload(tuple(stages)),
         current=Placement(current),
@@ -215,7 +215,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, Facts, Settings, bool]:
     return Placement(wanted), situation, limits, draw(st.booleans())
 
 
-def check_laws(wanted: Placement, at: Facts, limits: Settings, force: bool, found: Disposition) -> None:
+def check_laws(wanted: Placement, at: PlanInputs, limits: Settings, force: bool, found: ReviewedPlan) -> None:
     """The laws, written down a second time and independently of the manager."""
     assert found.sentence
     assert bool(found.moves) == (found.code == "ok")
@@ -267,7 +267,7 @@ def check_laws(wanted: Placement, at: Facts, limits: Settings, force: bool, foun
 
 @settings(max_examples=100, deadline=None)
 @given(situations())
-def test_whatever_is_proposed_the_laws_hold(situation: tuple[Placement, Facts, Settings, bool]) -> None:
+def test_whatever_is_proposed_the_laws_hold(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
     wanted, at, limits, force = situation
     found = dispose(wanted, at, limits, decision="d", force=force)
     event(found.code)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.migration.plan.cost import Outcome, Price, Rates, learned, price
+from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, MigrationCost, learned, price
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 
-GIVEN = Rates(1.0, 50e6)
+GIVEN = LoadRates(1.0, 50e6)
 CLUSTER = Cluster(
     executors=("0", "1", "2"),
     nodes=("a", "b", "c"),
@@ -28,12 +28,14 @@ ROUNDS = {"q": 4.5}  # seconds from batch to batch
 STAGE = Stage("q/0", "q", True, 1 / 4.5, np.array([1.0, 1.0, 1.0, 1.0]), np.zeros(4), np.zeros(4))
 
 
-def asked(workload: Workload, current: Placement, *arguments: Any, **known: Any) -> Price:
+def asked(workload: Workload, current: Placement, *arguments: Any, **known: Any) -> MigrationCost:
     before = critical_path(CLUSTER, workload, current)
     return price(CLUSTER, workload, current, *arguments, before=before, **known)
 
 
-def priced(moves: list[Move], steps: list[int], loads: list[float], current: list[int], rates: Rates = GIVEN) -> Price:
+def priced(
+    moves: list[Move], steps: list[int], loads: list[float], current: list[int], rates: LoadRates = GIVEN
+) -> MigrationCost:
     filled = np.array(current)
     for move in moves:
         if move.source == UNPLACED:
@@ -103,20 +105,25 @@ def test_without_a_measured_move_the_settings_hold() -> None:
 
 
 def test_many_moves_outweigh_the_settings() -> None:
-    truth = Rates(0.2, 200e6)
+    truth = LoadRates(0.2, 200e6)
     sizes = np.linspace(1e6, 400e6, 40)
-    found = learned([Outcome(size, truth.overhead + size / truth.load_rate) for size in sizes], GIVEN)
+    found = learned([MeasuredLoad(size, truth.overhead + size / truth.load_rate) for size in sizes], GIVEN)
     assert found.moves == 40
     assert found.overhead == pytest.approx(truth.overhead, abs=0.25)
     assert found.load_rate == pytest.approx(truth.load_rate, rel=0.25)
 
 
 def test_a_load_that_took_far_longer_than_the_others_does_not_count_for_what_it_took() -> None:
-    loads = [Outcome(1e6, 0.5 + 0.01 * number) for number in range(20)]
+    loads = [MeasuredLoad(1e6, 0.5 + 0.01 * number) for number in range(20)]
     usual = learned(loads, GIVEN)
-    odd = learned([*loads, Outcome(1e6, 600.0)], GIVEN)
+    odd = learned([*loads, MeasuredLoad(1e6, 600.0)], GIVEN)
     assert odd.overhead < usual.overhead + 0.2
-    impossible = [Outcome(float("nan"), 1.0), Outcome(1e300, 1.0), Outcome(1.0, float("inf")), Outcome(-1.0, 1.0)]
+    impossible = [
+        MeasuredLoad(float("nan"), 1.0),
+        MeasuredLoad(1e300, 1.0),
+        MeasuredLoad(1.0, float("inf")),
+        MeasuredLoad(-1.0, 1.0),
+    ]
     assert learned([*loads, *impossible], GIVEN) == usual
 
 
@@ -135,14 +142,14 @@ def test_a_querys_loads_are_no_lasting_load_for_another() -> None:
 
 
 def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
-    found = learned([Outcome(1000.0, 0.7)] * 20, GIVEN)
+    found = learned([MeasuredLoad(1000.0, 0.7)] * 20, GIVEN)
     assert found.load_rate == pytest.approx(GIVEN.load_rate)
     assert found.overhead == pytest.approx(0.7, abs=0.05)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
 def test_whatever_was_measured_a_price_is_sound(measured: list[tuple[float, float]]) -> None:
-    found = learned([Outcome(size, added) for size, added in measured], GIVEN)
+    found = learned([MeasuredLoad(size, added) for size, added in measured], GIVEN)
     assert found.overhead >= 0
     assert 0 < found.load_rate <= 1.1e12
     moves = [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]

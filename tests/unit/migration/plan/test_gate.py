@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from rechannel.conf.settings import GateSettings
-from rechannel.migration.plan.gate import Verdict, judge
+from rechannel.migration.plan.gate import GateResult, judge
 
 SETTINGS = GateSettings(min_gain=0.1, horizon=600)
 
 
-def verdict(before: dict[str, float], after: dict[str, float], cost: float = 1.0) -> Verdict:
+def verdict(before: dict[str, float], after: dict[str, float], cost: float = 1.0) -> GateResult:
     rates = dict.fromkeys(before, 0.1)  # a batch every ten seconds: sixty in the horizon
     return judge(before, after, rates, cost=cost, settings=SETTINGS)
 

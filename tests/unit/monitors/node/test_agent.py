@@ -18,11 +18,11 @@ from rechannel.monitors.node.agent import (
     REFUSED_EVERY,
     STRANGER_AFTER,
     NodeMonitor,
-    Pusher,
+    Sender,
     run_agent,
 )
 from rechannel.monitors.node.processes import MachineUsage
-from rechannel.wire.envelope_factory import Author
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyNameError, KeyRule
 from rechannel.wire.messages import MAX_MESSAGE_BYTES, AgentEvidence, AgentWindow, Envelope, StreamRow, encode
 from rechannel.wire.redis.store import StoreRefusedError, StoreUnavailableError
@@ -78,8 +78,8 @@ class _Bench:
     def __init__(self, bound: int = 3) -> None:
         self.store = FakeStore()
         self.clock = FakeClock()
-        self.author = Author("default", "agent", self.clock.wall)
-        self.pusher = Pusher(NODE, lambda: self.store, bound, monotonic=self.clock.monotonic)
+        self.author = EnvelopeFactory("default", "agent", self.clock.wall)
+        self.pusher = Sender(NODE, lambda: self.store, bound, monotonic=self.clock.monotonic)
 
     def offer(self, body: AgentWindow | AgentEvidence) -> None:
         self.pusher.offer(self.author.envelope(body, ttl=60))
@@ -193,7 +193,7 @@ def test_a_store_that_cannot_be_opened_is_retried() -> None:
     def refuse() -> FakeStore:
         raise StoreRefusedError("redis.password_file: cannot be read")
 
-    pusher = Pusher(NODE, refuse, 3, monotonic=clock.monotonic)
+    pusher = Sender(NODE, refuse, 3, monotonic=clock.monotonic)
     with capture_logs() as logs:
         assert pusher.attempt() == REFUSED_DELAY
     assert "password_file" in logs[0]["problem"]
@@ -326,7 +326,7 @@ def test_stream_rows_over_the_limit_are_counted_not_sent(tmp_path: Path) -> None
 def test_the_largest_window_is_within_the_largest_message() -> None:
     rows = [StreamRow("app-20261121000000-0000", "100", 9999, 10**9, [10**11] * 200)] * (agent.WINDOW_SIZES // 200)
     body = _window()
-    envelope = Author("default", "agent").envelope(body, ttl=1)
+    envelope = EnvelopeFactory("default", "agent").envelope(body, ttl=1)
     assert len(encode(envelope)) + sum(len(agent.msgspec.json.encode(row)) + 1 for row in rows) < MAX_MESSAGE_BYTES
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rechannel.monitors.node import shuffle
-from rechannel.monitors.node.inotify import DirectoryChanges
+from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.shuffle import IndexFileError, ShuffleReader, read_index
 from unit.monitors.fakes import START, executor
 
@@ -176,14 +176,14 @@ def _bring(leaf: Path, name: str, *offsets: int) -> None:
 
 
 @pytest.fixture
-def watching() -> Iterator[tuple[ShuffleReader, DirectoryChanges, _Time]]:
-    changes, now = DirectoryChanges(), _Time()
+def watching() -> Iterator[tuple[ShuffleReader, DirectoryWatch, _Time]]:
+    changes, now = DirectoryWatch(), _Time()
     reader = ShuffleReader(wall=now, changes=changes)
     yield reader, changes, now
     reader.close()
 
 
-Watching = tuple[ShuffleReader, DirectoryChanges, _Time]
+Watching = tuple[ShuffleReader, DirectoryWatch, _Time]
 
 
 def test_in_a_watched_directory_the_kernel_tells_of_new_files_and_nothing_is_listed(
@@ -264,7 +264,7 @@ def test_without_inotify_directories_are_listed(tmp_path: Path, lacking: str, mo
         monkeypatch.setattr("rechannel.monitors.node.inotify.INotify", fail)
     else:
         monkeypatch.setattr("rechannel.monitors.node.inotify.INotify.add_watch", fail)
-    reader = ShuffleReader(wall=lambda: START, changes=DirectoryChanges())
+    reader = ShuffleReader(wall=lambda: START, changes=DirectoryWatch())
     for task in (1, 2):
         _index(tmp_path / f"blockmgr-1/0c/shuffle_1_{task}_0.index", 0, 1)
         reader.gather()

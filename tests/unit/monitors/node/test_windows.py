@@ -4,19 +4,27 @@ from collections.abc import Hashable
 
 import pytest
 
-from rechannel.monitors.node.windows import CLOCK_JUMPED, LATE, PAUSED, WENT_BACK, ClosedWindow, Reading, Windower
+from rechannel.monitors.node.windows import (
+    CLOCK_JUMPED,
+    LATE,
+    PAUSED,
+    WENT_BACK,
+    ClosedWindow,
+    CounterReading,
+    WindowAggregator,
+)
 from unit.monitors.fakes import START, FakeClock
 
 
-def _windower(clock: FakeClock) -> Windower:
-    return Windower(5.0, 1.0, clock)
+def _windower(clock: FakeClock) -> WindowAggregator:
+    return WindowAggregator(5.0, 1.0, clock)
 
 
-def _old(value: float) -> dict[Hashable, Reading]:
-    return {"a": Reading(value, 0.0)}
+def _old(value: float) -> dict[Hashable, CounterReading]:
+    return {"a": CounterReading(value, 0.0)}
 
 
-def _run(windower: Windower, clock: FakeClock, seconds: int, rate: float = 1.0) -> list[ClosedWindow]:
+def _run(windower: WindowAggregator, clock: FakeClock, seconds: int, rate: float = 1.0) -> list[ClosedWindow]:
     closed = []
     for _ in range(seconds):
         found = windower.add(_old(clock.steady * rate))
@@ -61,9 +69,9 @@ def test_a_counter_born_under_watch_counts_from_zero_an_older_one_from_its_first
     windower = _windower(clock)
     windower.add({})
     clock.pass_time(1.0)
-    windower.add({"young": Reading(3.0, START + 0.5), "old": Reading(900.0, START - 500)})
+    windower.add({"young": CounterReading(3.0, START + 0.5), "old": CounterReading(900.0, START - 500)})
     clock.pass_time(1.0)
-    windower.add({"young": Reading(4.0, START + 0.5), "old": Reading(901.0, START - 500)})
+    windower.add({"young": CounterReading(4.0, START + 0.5), "old": CounterReading(901.0, START - 500)})
     window = windower.close()
     assert window is not None
     assert window.growth == {"young": 4.0, "old": 1.0}

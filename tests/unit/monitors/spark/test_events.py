@@ -78,11 +78,11 @@ def test_a_partition_that_runs_elsewhere_than_before_is_told():
     table = task_table.TaskTable()
     fold(table, *one_batch(0, "01", 0), lines.progress(0))
     notices = fold(table, *one_batch(1, "00", 10), lines.progress(1))
-    assert [notice for notice in notices if isinstance(notice, task_table.Relocated)] == [
-        task_table.Relocated("q", 0, 1, "1", "0")
+    assert [notice for notice in notices if isinstance(notice, task_table.PartitionMoved)] == [
+        task_table.PartitionMoved("q", 0, 1, "1", "0")
     ]
     notices = fold(table, *one_batch(2, "00", 20), lines.progress(2))
-    assert not any(isinstance(notice, task_table.Relocated) for notice in notices)
+    assert not any(isinstance(notice, task_table.PartitionMoved) for notice in notices)
 
 
 def test_a_query_is_quiet_between_its_jobs_only():
