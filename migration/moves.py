@@ -22,44 +22,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.messages import DesiredMove, MoveTransition, MoveView
-
-
-class MoveState(StrEnum):
-    """Where a move is in its life."""
-
-    PLANNED = "planned"
-    PREPARED = "prepared"
-    STEERED = "steered"
-    DRAINED = "drained"
-    RELEASED_IDLE = "released_idle"
-    KILLED = "killed"
-    ABANDONED = "abandoned"
-
-
-class Reason(StrEnum):
-    """Why a move took a step."""
-
-    ACCEPTED = "accepted"
-    READY = "ready"
-    SNAPSHOT_LATE = "snapshot-late"
-    SAID = "said"
-    SAID_AGAIN = "said-again"
-    LANDED = "landed"
-    NO_BATCH = "no-batch"
-    CLOSED = "closed"
-    EXECUTOR_GONE = "executor-gone"
-    PRESUMED = "presumed"
-    DEADLINE = "deadline"
-    SUPERSEDED = "superseded"
-    EXPIRED = "expired"
-    RUN_ENDED = "run-ended"
-    TARGET_GONE = "target-gone"
-    ALREADY_THERE = "already-there"
-    STORES_UNKNOWN = "stores-unknown"
-
 
 TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.PLANNED: frozenset({MoveState.PREPARED, MoveState.ABANDONED}),
@@ -92,7 +57,7 @@ class Move:
     run: str
     accepted_at: float
     state: MoveState = MoveState.PLANNED
-    reason: Reason = Reason.ACCEPTED
+    reason: MoveReason = MoveReason.ACCEPTED
     misses: int = 0
     holder: str = ""
     steered_batch: int = -1
@@ -117,7 +82,9 @@ class Move:
         """May still land: on its way, or released while its query is idle."""
         return self.state in UNSETTLED or self.state is MoveState.RELEASED_IDLE
 
-    def to(self, state: MoveState, reason: Reason, *, at: float, batch: int = -1, evidence: str = "") -> MoveTransition:
+    def to(
+        self, state: MoveState, reason: MoveReason, *, at: float, batch: int = -1, evidence: str = ""
+    ) -> MoveTransition:
         """Take a step and return its line for the journal; IllegalTransitionError when the table has no such step."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransitionError(f"move {self.wanted.move}: {self.state} -> {state} ({reason})")

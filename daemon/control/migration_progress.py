@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rechannel.migration.moves import UNSETTLED, MoveState
+from rechannel.migration.moves import UNSETTLED
+from rechannel.wire.codes import MoveState
 from rechannel.wire.display_names import count
 from rechannel.wire.messages import DesiredPlacement, LinkReport
 

@@ -18,7 +18,7 @@ from rechannel.daemon.decide.outcome import KEPT
 from rechannel.daemon.decide.policy_settings import ROLLBACK
 from rechannel.daemon.decide.requested_placement import back
 from rechannel.daemon.model.collector import Collector
-from rechannel.migration.moves import MoveState
+from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import Decision
 
 _RETRY_EVERY = 10.0  # seconds between two tries of a rollback

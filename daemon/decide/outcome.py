@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.query_model import busy_seconds
-from rechannel.migration.moves import MoveState, Reason
+from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.display_names import count, query_name
 from rechannel.wire.messages import BatchReport, Decision, MigrationOutcome, MoveTransition, TaskRow
 
@@ -55,7 +55,7 @@ def measure(
     judged = [query for query in queries if query.name not in doubts]
     if not landings:
         verdict, why = NOT_JUDGED, "no partition landed"
-    elif any(line.reason == Reason.SUPERSEDED for line in given_up.values()):
+    elif any(line.reason == MoveReason.SUPERSEDED for line in given_up.values()):
         verdict, why = NOT_JUDGED, "it was ended before all had landed"
     elif {load.executor for load in decision.executors} != set(executors):
         verdict, why = NOT_JUDGED, "the executors changed meanwhile"

@@ -17,7 +17,8 @@ from rechannel.daemon.decide.outcome import KEPT, NOT_JUDGED, REGRESSED
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view.counters import CounterKind, Counters
 from rechannel.daemon.view.model import ApplicationView, ControllerView, JobStatus, Role
-from rechannel.migration.moves import UNSETTLED, MoveState, Reason
+from rechannel.migration.moves import UNSETTLED
+from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.metric_table import MetricDefinition, MetricSamples
 
 _APPLICATION = ("application",)
@@ -176,18 +177,18 @@ TABLE = tuple(value for value in list(globals().values()) if isinstance(value, M
 # Counters that alerts watch are told as 0 before the first is counted: a series that begins at 15 has increased by
 # nothing, as far as Prometheus can see.
 _VERDICTS = (KEPT, REGRESSED, NOT_JUDGED)
-_SETTLED: dict[MoveState, tuple[Reason, ...]] = {
-    MoveState.DRAINED: (Reason.LANDED,),
-    MoveState.RELEASED_IDLE: (Reason.NO_BATCH,),
-    MoveState.KILLED: (Reason.CLOSED, Reason.EXECUTOR_GONE, Reason.PRESUMED, Reason.RUN_ENDED),
+_SETTLED: dict[MoveState, tuple[MoveReason, ...]] = {
+    MoveState.DRAINED: (MoveReason.LANDED,),
+    MoveState.RELEASED_IDLE: (MoveReason.NO_BATCH,),
+    MoveState.KILLED: (MoveReason.CLOSED, MoveReason.EXECUTOR_GONE, MoveReason.PRESUMED, MoveReason.RUN_ENDED),
     MoveState.ABANDONED: (
-        Reason.ALREADY_THERE,
-        Reason.DEADLINE,
-        Reason.EXPIRED,
-        Reason.RUN_ENDED,
-        Reason.STORES_UNKNOWN,
-        Reason.SUPERSEDED,
-        Reason.TARGET_GONE,
+        MoveReason.ALREADY_THERE,
+        MoveReason.DEADLINE,
+        MoveReason.EXPIRED,
+        MoveReason.RUN_ENDED,
+        MoveReason.STORES_UNKNOWN,
+        MoveReason.SUPERSEDED,
+        MoveReason.TARGET_GONE,
     ),
 }
 

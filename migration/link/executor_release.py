@@ -28,10 +28,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from rechannel.migration.moves import Move, MoveState
+from rechannel.migration.moves import Move
 from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import TaskTable
+from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import Drain, ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")

@@ -34,12 +34,12 @@ from rechannel.migration.link.snapshot_lag import Snapshots
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.link.state_check import StateCheck
 from rechannel.migration.link.steering import Steering
-from rechannel.migration.moves import MoveState
 from rechannel.migration.spark import compatibility
 from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.hooks import StartHook
 from rechannel.monitors.spark import events, task_table
+from rechannel.wire.codes import MoveState
 from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import (
     Drain,

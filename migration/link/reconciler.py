@@ -10,7 +10,8 @@ from collections.abc import Collection
 
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.throttle import MoveThrottle
-from rechannel.migration.moves import Move, MoveState, Reason
+from rechannel.migration.moves import Move
+from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
 
 _KEPT_SETTLED = 1000  # settled moves remembered, so that a decision said again is not begun again
@@ -79,7 +80,7 @@ class Reconciler:
             self._moves[wanted.move] = move
             lines.append(move.begin(now))
             if observed.runs.get(wanted.query) != move.run:
-                lines.append(self._abandon(move, Reason.RUN_ENDED, now, evidence="the query has another run now"))
+                lines.append(self._abandon(move, MoveReason.RUN_ENDED, now, evidence="the query has another run now"))
         self._trim()
         return lines
 
@@ -87,7 +88,7 @@ class Reconciler:
         """Take over moves of the link's own, all of one query; they live beside those of the desired placement."""
         units = {(item.query, item.stage, item.partition) for item in wanted}
         lines = [
-            self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {decision}")
+            self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {decision}")
             for move in self._moves.values()
             if move.open and move.unit in units
         ]
@@ -157,9 +158,9 @@ class Reconciler:
                 if given_up:
                     continue
                 if self._ended(move):
-                    lines.append(self._abandon(move, Reason.SUPERSEDED, now, batch=last_batch))
+                    lines.append(self._abandon(move, MoveReason.SUPERSEDED, now, batch=last_batch))
                 elif wanted.target not in observed.executors or wanted.target in observed.closed:
-                    lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
+                    lines.append(self._abandon(move, MoveReason.TARGET_GONE, now, batch=last_batch))
                 else:
                     due.append(move)
                 continue
@@ -167,9 +168,9 @@ class Reconciler:
             if ahead > int(self.limits.overlap):
                 continue
             if wanted.target not in observed.executors or wanted.target in observed.closed:
-                lines.append(self._abandon(move, Reason.TARGET_GONE, now, batch=last_batch))
+                lines.append(self._abandon(move, MoveReason.TARGET_GONE, now, batch=last_batch))
             elif current == wanted.target:
-                lines.append(self._abandon(move, Reason.ALREADY_THERE, now, batch=last_batch))
+                lines.append(self._abandon(move, MoveReason.ALREADY_THERE, now, batch=last_batch))
             elif current and (query, wanted.stage) in observed.stores and (ready := self._ready(move, observed, now)):
                 if move.state is MoveState.PLANNED:
                     evidence = f"committed on executor {current}, {ready[1]}"
@@ -188,17 +189,17 @@ class Reconciler:
         states = {MoveState.STEERED} | ({MoveState.RELEASED_IDLE} if quiet < _LONG_IDLE else set())
         return [move for move in self._moves.values() if move.state in states and move.wanted.query == query]
 
-    def _ready(self, move: Move, observed: DriverState, now: float) -> tuple[Reason, str] | None:
+    def _ready(self, move: Move, observed: DriverState, now: float) -> tuple[MoveReason, str] | None:
         """Say why a move's state may be loaded now: there is little to replay, or it was waited for long enough."""
         lag = observed.replay_of(*move.unit)
         if lag < 0:
-            return Reason.READY, "its snapshot's age is not known"
+            return MoveReason.READY, "its snapshot's age is not known"
         if lag <= self.limits.max_replay:
-            return Reason.READY, f"its snapshot lies {lag} batches behind"
+            return MoveReason.READY, f"its snapshot lies {lag} batches behind"
         waited = now - move.current_since
         if move.current_since < 0 or waited < self.limits.snapshot_patience:
             return None
-        return Reason.SNAPSHOT_LATE, f"its snapshot lies {lag} batches behind after {waited:.0f} s of waiting"
+        return MoveReason.SNAPSHOT_LATE, f"its snapshot lies {lag} batches behind after {waited:.0f} s of waiting"
 
     def steer(self, move: Move, observed: DriverState, now: float) -> list[MoveTransition]:
         """Take the step of a move that is due; publish the lines, then tell Spark."""
@@ -208,9 +209,9 @@ class Reconciler:
         lines = []
         if move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE):
             evidence = f"it ran on executor {current or '?'}"
-            lines.append(move.to(MoveState.STEERED, Reason.SAID_AGAIN, at=now, batch=last_batch, evidence=evidence))
+            lines.append(move.to(MoveState.STEERED, MoveReason.SAID_AGAIN, at=now, batch=last_batch, evidence=evidence))
         else:
-            lines.append(move.to(MoveState.STEERED, Reason.SAID, at=now, batch=last_batch))
+            lines.append(move.to(MoveState.STEERED, MoveReason.SAID, at=now, batch=last_batch))
         self._released.pop(wanted.move, None)  # whatever was closed before is open where it ran last
         move.steered_batch, move.steered_at, move.holder = last_batch, now, current
         return lines
@@ -274,7 +275,7 @@ class Reconciler:
             current = observed.executor_of(query, wanted.stage, wanted.partition)
             if current == wanted.target and batch >= move.steered_batch:
                 evidence = f"batch {batch} committed, its task ran on executor {current}"
-                lines.append(move.to(MoveState.DRAINED, Reason.LANDED, at=now, batch=batch, evidence=evidence))
+                lines.append(move.to(MoveState.DRAINED, MoveReason.LANDED, at=now, batch=batch, evidence=evidence))
                 move.drained_at = now
                 self.landed += 1
                 lines += self._killed_if_released(move, observed, now)
@@ -285,7 +286,7 @@ class Reconciler:
                 and self._expired(move, now)  # else the next boundary says it again
             ):
                 evidence = f"batch {batch} ran it on executor {current or '?'}"
-                lines.append(self._abandon(move, Reason.DEADLINE, now, batch=batch, evidence=evidence))
+                lines.append(self._abandon(move, MoveReason.DEADLINE, now, batch=batch, evidence=evidence))
         if seconds > 0:
             self._pace.batch(query, seconds, self.landed - landed)
         if self.landed > landed:
@@ -321,7 +322,7 @@ class Reconciler:
             released = self._released.setdefault(wanted.move, set())
             released.add((store.operator, store.store))
             if move.state is MoveState.DRAINED and released >= set(stores):
-                lines.append(self._kill(move, Reason.CLOSED, now, f"executor {move.holder}: {store.evidence}"))
+                lines.append(self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {store.evidence}"))
             elif released >= set(stores):
                 self._released[wanted.move].add((-1, store.evidence))  # complete before the drain was told
         return lines
@@ -331,9 +332,9 @@ class Reconciler:
         lines = []
         for move in self._moves.values():
             if move.open and move.wanted.target == executor:
-                lines.append(self._abandon(move, Reason.TARGET_GONE, now))
+                lines.append(self._abandon(move, MoveReason.TARGET_GONE, now))
             elif move.state is MoveState.DRAINED and move.holder == executor:
-                lines.append(self._kill(move, Reason.EXECUTOR_GONE, now, f"executor {executor} is gone"))
+                lines.append(self._kill(move, MoveReason.EXECUTOR_GONE, now, f"executor {executor} is gone"))
         return lines
 
     def run_ended(self, query: str, run: str, now: float) -> list[MoveTransition]:
@@ -344,9 +345,9 @@ class Reconciler:
             if move.wanted.query != query or move.run != run:
                 continue
             if move.open:
-                lines.append(self._abandon(move, Reason.RUN_ENDED, now))
+                lines.append(self._abandon(move, MoveReason.RUN_ENDED, now))
             elif move.state is MoveState.DRAINED:
-                lines.append(self._kill(move, Reason.RUN_ENDED, now, "the query's run is over"))
+                lines.append(self._kill(move, MoveReason.RUN_ENDED, now, "the query's run is over"))
         return lines
 
     def tick(self, observed: DriverState, now: float) -> list[MoveTransition]:
@@ -367,10 +368,10 @@ class Reconciler:
             if move.state in (MoveState.PLANNED, MoveState.PREPARED):
                 if self._expired(move, now):
                     evidence = "" if move.until else "no controller renews it"
-                    lines.append(self._abandon(move, Reason.EXPIRED, now, evidence=evidence))
+                    lines.append(self._abandon(move, MoveReason.EXPIRED, now, evidence=evidence))
                 elif not self._held(move) and age >= self.limits.deadline_seconds:
                     known = (move.wanted.query, move.wanted.stage) in observed.stores
-                    reason = Reason.DEADLINE if known else Reason.STORES_UNKNOWN
+                    reason = MoveReason.DEADLINE if known else MoveReason.STORES_UNKNOWN
                     lines.append(self._abandon(move, reason, now))
             elif move.state is MoveState.STEERED:
                 query = move.wanted.query
@@ -379,12 +380,14 @@ class Reconciler:
                 idle = still and observed.batches.get(query, -1) <= move.steered_batch
                 late = now - move.steered_at >= self.limits.deadline_seconds
                 if late and move.misses:
-                    lines.append(self._abandon(move, Reason.DEADLINE, now))
+                    lines.append(self._abandon(move, MoveReason.DEADLINE, now))
                 elif late or idle:
-                    lines.append(move.to(MoveState.RELEASED_IDLE, Reason.NO_BATCH, at=now, batch=move.steered_batch))
+                    lines.append(
+                        move.to(MoveState.RELEASED_IDLE, MoveReason.NO_BATCH, at=now, batch=move.steered_batch)
+                    )
             elif move.state is MoveState.DRAINED and now - move.drained_at >= self.limits.presume:
                 evidence = f"two maintenance intervals ({self.limits.presume:g} s) passed"
-                lines.append(self._kill(move, Reason.PRESUMED, now, evidence))
+                lines.append(self._kill(move, MoveReason.PRESUMED, now, evidence))
         return lines
 
     def _miss(self, move: Move, batch: int, current: str, now: float) -> list[MoveTransition]:
@@ -395,7 +398,7 @@ class Reconciler:
         if move.misses < self.limits.deadline_batches:
             return []
         evidence = f"ran on executor {current or '?'} in {move.misses} batches"
-        return [self._abandon(move, Reason.DEADLINE, now, batch=batch, evidence=evidence)]
+        return [self._abandon(move, MoveReason.DEADLINE, now, batch=batch, evidence=evidence)]
 
     def _supersede(self, desired: DesiredPlacement, now: float) -> list[MoveTransition]:
         named = {move.move for move in desired.moves}
@@ -407,17 +410,17 @@ class Reconciler:
             waits = move.state in (MoveState.PLANNED, MoveState.PREPARED) and not ours
             replaced = move.state in (MoveState.STEERED, MoveState.RELEASED_IDLE) and move.unit in units
             if wanted.move not in named and (waits or replaced):
-                lines.append(self._abandon(move, Reason.SUPERSEDED, now, evidence=f"decision {desired.decision}"))
+                lines.append(self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {desired.decision}"))
         return lines
 
     def _abandon(
-        self, move: Move, reason: Reason, now: float, *, batch: int = -1, evidence: str = ""
+        self, move: Move, reason: MoveReason, now: float, *, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
         self.abandoned += 1
         self._released.pop(move.wanted.move, None)
         return move.to(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
 
-    def _kill(self, move: Move, reason: Reason, now: float, evidence: str) -> MoveTransition:
+    def _kill(self, move: Move, reason: MoveReason, now: float, evidence: str) -> MoveTransition:
         self._released.pop(move.wanted.move, None)
         return move.to(MoveState.KILLED, reason, at=now, evidence=evidence)
 
@@ -425,9 +428,9 @@ class Reconciler:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
         early = [text for number, text in self._released.get(move.wanted.move, set()) if number == -1]
         if early:
-            return [self._kill(move, Reason.CLOSED, now, f"executor {move.holder}: {early[0]}")]
+            return [self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {early[0]}")]
         if move.holder not in observed.executors:
-            return [self._kill(move, Reason.EXECUTOR_GONE, now, f"executor {move.holder} is gone")]
+            return [self._kill(move, MoveReason.EXECUTOR_GONE, now, f"executor {move.holder} is gone")]
         return []
 
     def _trim(self) -> None:

@@ -34,7 +34,7 @@ def reasons(
     """Return the reason of each move, given where the whole plan leads.
 
     ``stages``: key of a stage -> (query, number of the stage), as `rechannel.migration.plan.constraints.PlanInputs`
-    has it. """
+    has it."""
     times = {
         key: tuple(
             scheduled(cluster, workload.stage(key).busy, placement[key]) / cluster.speed

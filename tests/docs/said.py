@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rechannel.migration.moves import MoveState, Reason
+from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.exit_codes import ExitCode
 
 from .pages import ROOT
@@ -112,7 +112,7 @@ def alerts() -> set[str]:
 
 def reasons() -> set[str]:
     """Return why a move takes a step."""
-    return {str(reason) for reason in Reason}
+    return {str(reason) for reason in MoveReason}
 
 
 def states() -> set[str]:

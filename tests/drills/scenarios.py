@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rechannel.daemon.cli.history import HistoryReader
-from rechannel.migration.moves import Reason
+from rechannel.wire.codes import MoveReason
 from rechannel.wire.redis.store import StoreError
 from tests.drills import audit
 from tests.drills.faults import FAULTS, Fault
@@ -154,7 +154,7 @@ def _progress_problems(fault: Fault, before: dict[str, int], after: dict[str, in
 
 
 def _migration_problems(outcome: audit.Migrated, fault: Fault) -> list[str]:
-    typed = {str(reason) for reason in Reason}
+    typed = {str(reason) for reason in MoveReason}
     problems = [f"moves given up with no typed reason: {reason}" for reason in outcome.reasons if reason not in typed]
     # The moves of a driver that was killed end with its run; the next run has other ones.
     if outcome.unsettled and not fault.ends_run:

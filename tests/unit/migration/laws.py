@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rechannel.migration.moves import TRANSITIONS, Move, MoveState, Reason
+from rechannel.migration.moves import TRANSITIONS, Move
+from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.messages import DesiredPlacement, Envelope, MoveTransition
 from unit.migration.driver_model import Link, Query, Unit, World
 
@@ -40,7 +41,7 @@ class Laws:
             assert query.placement[line.stage][line.partition] == line.target
             assert query.ran[line.stage][line.partition] <= query.committed
             self.brought[unit] = line.target
-        if after is MoveState.KILLED and line.reason == Reason.CLOSED:
+        if after is MoveState.KILLED and line.reason == MoveReason.CLOSED:
             holder = next(move.holder for move in link.reconciler.moves if move.wanted.move == line.move)
             # What came back since, or is about to, has a new copy.
             home = query.placement[line.stage][line.partition], query.preferred[line.stage][line.partition]

@@ -13,9 +13,10 @@ from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import metrics as telemetry
 from rechannel.daemon.view.counters import CounterKind, Counters
 from rechannel.daemon.view.model import ApplicationView, ControllerView, ExecutorView, QueryView, Role, ViewSlot
-from rechannel.migration.moves import UNSETTLED, MoveState, Reason
+from rechannel.migration.moves import UNSETTLED
 from rechannel.monitors.node import metrics
 from rechannel.wire import metric_table
+from rechannel.wire.codes import MoveReason, MoveState
 from unit.daemon.fakes import FakeClock
 
 ROOT = Path(__file__).parents[4]
@@ -116,8 +117,14 @@ def test_what_alerts_count_is_0_before_the_first() -> None:
 
 def test_every_way_a_move_settles_is_told_from_the_start() -> None:
     assert set(telemetry._SETTLED) == set(MoveState) - UNSETTLED
-    on_the_way = {Reason.ACCEPTED, Reason.READY, Reason.SNAPSHOT_LATE, Reason.SAID, Reason.SAID_AGAIN}
-    assert {reason for reasons in telemetry._SETTLED.values() for reason in reasons} == set(Reason) - on_the_way
+    on_the_way = {
+        MoveReason.ACCEPTED,
+        MoveReason.READY,
+        MoveReason.SNAPSHOT_LATE,
+        MoveReason.SAID,
+        MoveReason.SAID_AGAIN,
+    }
+    assert {reason for reasons in telemetry._SETTLED.values() for reason in reasons} == set(MoveReason) - on_the_way
 
 
 def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rechannel.migration.link.executor_release import UNLIMITED, ExecutorReleaser, ReleaseInputs, scene, target
-from rechannel.migration.moves import Move, MoveState
+from rechannel.migration.moves import Move
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark.task_table import TaskTable
+from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import DesiredMove, Drain, ExecutorInfo
 
 

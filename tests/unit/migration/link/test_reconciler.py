@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
-from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move, MoveState, Reason
+from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move
+from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, MessageError, MoveTransition
 
@@ -197,7 +198,7 @@ def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
         lines += driver.step(reconciler, float(at))
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "steered", "steered", "abandoned"]
     assert (reconciler.missed, reconciler.abandoned, reconciler.landed) == (3, 1, 0)
-    assert lines[-1].reason == Reason.DEADLINE
+    assert lines[-1].reason == MoveReason.DEADLINE
 
 
 def test_hold_begins_nothing_new_and_lets_what_is_steered_finish():
@@ -264,7 +265,7 @@ def test_moves_of_another_run_are_given_up():
     observed = DriverState(driver.executors, {}, {}, {"q": "another"}, set(), {})
     lines = reconciler.accept(desired(move(0, "0", "1")), observed, 1.0)
     assert [line.after for line in lines] == ["planned", "abandoned"]
-    assert lines[-1].reason == Reason.RUN_ENDED
+    assert lines[-1].reason == MoveReason.RUN_ENDED
 
 
 def test_a_lost_target_abandons_and_a_lost_source_kills():
@@ -480,7 +481,7 @@ def test_a_late_steps_deadline_counts_from_its_turn():
 
 def test_an_illegal_step_raises():
     with pytest.raises(IllegalTransitionError):
-        Move(move(0, "0", "1"), "d", "run", 0.0).to(MoveState.KILLED, Reason.CLOSED, at=1.0)
+        Move(move(0, "0", "1"), "d", "run", 0.0).to(MoveState.KILLED, MoveReason.CLOSED, at=1.0)
     assert set(TRANSITIONS) == set(MoveState)
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rechannel.migration.moves import MoveState
+from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import DesiredMove
 from unit.migration.driver_model import Driver, Query, Unit, World, a_move, limits
 from unit.migration.interruptions import (

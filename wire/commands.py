@@ -1,0 +1,133 @@
+"""Typed requests of operators: what the command line builds and the leading controller carries out by `match`.
+
+A request carries its command as plain JSON, so that a controller of another release can still answer that it does not
+know it. Durations are seconds, names are those that `rechannel status` shows; "" stands for "not given".
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+
+from rechannel.wire.measurements import BoundedFloat
+
+LONGEST_DEADLINE = 3650 * 86_400.0  # seconds; beyond it no message can say when
+
+
+class UnknownCommandError(ValueError):
+    """A command that this release does not have, or whose fields it cannot use; the text names the field."""
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=str.lower, forbid_unknown_fields=True):
+    """Base of every command; its tag is the verb."""
+
+    #: it only asks, so viewers may send it
+    read_only: ClassVar[bool] = False
+    #: it may need a plan, which can take minutes
+    plans: ClassVar[bool] = False
+
+    @property
+    def verb(self) -> str:
+        """The word of the command line."""
+        return str(self.__struct_config__.tag)
+
+
+class Plan(_Command, frozen=True):
+    """What would be moved now; with ``drain``, what draining these nodes would move."""
+
+    read_only: ClassVar[bool] = True
+    plans: ClassVar[bool] = True
+    application: str = ""
+    policy: str = ""
+    force: bool = False
+    drain: list[str] = []
+
+
+class Rebalance(_Command, frozen=True):
+    """Plan, and move at once if a law, the gate or the cool-down does not refuse; ``force`` skips the last two."""
+
+    plans: ClassVar[bool] = True
+    application: str = ""
+    policy: str = ""
+    force: bool = False
+
+
+class Apply(_Command, frozen=True):
+    """Carry out the saved plan whose text is ``plan``: now, ``at`` a time of the day or week, or ``when`` off-peak."""
+
+    plans: ClassVar[bool] = True
+    plan: str
+    at: str = ""
+    when: str = ""
+    force: bool = False
+
+
+class Cancel(_Command, frozen=True):
+    """Take the saved plan of this id off the list of those that wait."""
+
+    pending: str
+
+
+class Rollback(_Command, frozen=True):
+    """Move back what a decision moved, by default the last one that moved something."""
+
+    plans: ClassVar[bool] = True
+    application: str = ""
+    decision: str = ""
+
+
+class Stop(_Command, frozen=True):
+    """End running migrations at the next batch boundary."""
+
+    application: str = ""
+
+
+class Pause(_Command, frozen=True):
+    """Begin nothing until `Resume`; running migrations hold."""
+
+
+class Resume(_Command, frozen=True):
+    """End the pause."""
+
+
+class Drain(_Command, frozen=True):
+    """Keep nodes free of state; with ``remove`` release their executors, after ``deadline`` even with state left."""
+
+    nodes: list[str]
+    remove: bool = False
+    deadline: BoundedFloat = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.deadline <= LONGEST_DEADLINE:
+            raise ValueError(f"deadline: expected 0 to {LONGEST_DEADLINE:g} seconds, got {self.deadline:g}")
+
+
+class Undrain(_Command, frozen=True):
+    """Let nodes hold state again."""
+
+    nodes: list[str]
+
+
+Command: TypeAlias = Plan | Rebalance | Apply | Cancel | Rollback | Stop | Pause | Resume | Drain | Undrain
+COMMANDS: dict[str, type[_Command]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (Apply, Cancel, Drain, Pause, Plan, Rebalance, Resume, Rollback, Stop, Undrain)
+}
+
+
+def encode(command: Command) -> dict[str, Any]:
+    """Return the command as plain values, for `rechannel.wire.messages.Request`."""
+    return dict(msgspec.to_builtins(command))
+
+
+def decode(data: dict[str, Any]) -> Command:
+    """Read a command, or raise UnknownCommandError."""
+    verb = data.get("verb")
+    if verb not in COMMANDS:
+        raise UnknownCommandError(f"unknown verb {verb!r}; known are {', '.join(sorted(COMMANDS))}")
+    try:
+        command: Command = msgspec.convert(data, Command)
+    except msgspec.ValidationError as error:
+        raise UnknownCommandError(f"{verb}: {error}") from error
+    return command
