@@ -1,0 +1,113 @@
+"""The house rules: rooms, sizes, names and first lines that a newcomer can rely on."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from rechannel.wire import codes
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("conf", "daemon", "migration", "monitors", "policies", "wire")
+CODE = (*PRODUCT, "benchmarks", "testbed", "examples", "tests")
+MOST_MODULES = 15  # of one room
+MOST_LINES = 500  # of one module
+# Participles that name nothing: a reader has to find out what was found, kept or said.
+BANNED = frozenset({"asked", "found", "given", "heard", "kept", "known", "said", "told", "wanted", "words"})
+QUESTION = re.compile(r"(How|What|When|Where|Whether|Which|Who|Why)\b")
+
+
+@cache
+def modules(part: str) -> tuple[tuple[Path, ast.Module], ...]:
+    """Return the modules of a part with their trees."""
+    return tuple((path, ast.parse(path.read_text())) for path in sorted((ROOT / part).rglob("*.py")))
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("part", PRODUCT)
+def test_no_room_has_more_modules_than_a_reader_can_survey(part: str) -> None:
+    rooms = Counter(path.parent for path, _ in modules(part) if path.name not in ("__init__.py", "__main__.py"))
+    assert {shown(room): count for room, count in rooms.items() if count > MOST_MODULES} == {}
+
+
+@pytest.mark.parametrize("part", PRODUCT)
+def test_no_module_grows_for_ever(part: str) -> None:
+    lines = {shown(path): len(path.read_text().splitlines()) for path, _ in modules(part)}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
+
+
+def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield each name that a tree gives to a variable, parameter, attribute or function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+
+
+@pytest.mark.parametrize("part", CODE)
+def test_a_name_says_what_it_is(part: str) -> None:
+    riddles = [
+        f"{shown(path)}:{line} {name}"
+        for path, tree in modules(part)
+        for line, name in bound(tree)
+        if name.lstrip("_") in BANNED
+    ]
+    assert riddles == []
+
+
+@pytest.mark.parametrize("part", CODE)
+def test_a_module_says_what_it_holds(part: str) -> None:
+    questions = [
+        shown(path) for path, tree in modules(part) if QUESTION.match((ast.get_docstring(tree) or "").lstrip())
+    ]
+    assert questions == []
+
+
+@pytest.mark.parametrize("part", PRODUCT)
+def test_first_lines_are_short_and_no_questions(part: str) -> None:
+    wrong = []
+    for path, tree in modules(part):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                line = (ast.get_docstring(node) or "").split("\n")[0]
+                if QUESTION.match(line) or len(line) > 120:
+                    wrong.append(f"{shown(path)}:{getattr(node, 'lineno', 1)} {line}")
+    assert wrong == []
+
+
+def all_codes() -> set[str]:
+    """Return every code that is no plain word of the language too."""
+    kinds = [kind for kind in vars(codes).values() if isinstance(kind, type) and issubclass(kind, StrEnum)]
+    return {str(member) for kind in kinds for member in kind}
+
+
+@pytest.mark.parametrize("part", PRODUCT)
+def test_no_code_is_compared_as_a_string(part: str) -> None:
+    literals = all_codes()
+    wrong = []
+    for path, tree in modules(part):
+        for node in ast.walk(tree):
+            sides: list[ast.expr] = []
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+                sides = [node.left, *node.comparators]
+            for side in sides:
+                parts = side.elts if isinstance(side, ast.Tuple | ast.Set | ast.List) else [side]
+                for item in parts:
+                    if isinstance(item, ast.Constant) and item.value in literals:
+                        wrong.append(f"{shown(path)}:{node.lineno} {item.value!r}")
+    assert wrong == []
