@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.redistribution import BlockCyclic, schedule
 from benchmarks.policies import literal
 from benchmarks.policies.machine import machine, say
 from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
 from benchmarks.policies.situations import KINDS, situation
-from rechannel.migration.plan.edge_coloring import BlockCyclic, color_edges, schedule
+from rechannel.migration.plan.edge_coloring import color_edges
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
 from rechannel.policies.published.stream_classification import stream_classification

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.papers.flow_shop import finish_times
+from benchmarks.papers.redistribution import schedule
 from benchmarks.simulation.storm import COMPONENTS, LINK, Fluid, Jobs, nodes, view
-from rechannel.migration.plan.edge_coloring import schedule
-from rechannel.migration.plan.pipeline import finish_times
 from rechannel.migration.plan.schedule import order_steps
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster

@@ -16,17 +16,16 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.control import scheduled_plans
 from rechannel.daemon.control.standing_orders import left_on
 from rechannel.daemon.decide.pipeline import stream_classes
-from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.application_messages import ApplicationMessages, fresh_usage
+from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.forecast import StageForecast
-from rechannel.daemon.model.silence import silence
+from rechannel.daemon.model.readiness import NotReady, driver_silence
 from rechannel.daemon.model.snapshot import (
-    NotReady,
     Snapshot,
     build_snapshot,
-    fresh_usage,
-    measured_only,
-    slow_sentence,
+    describe_slowness,
     take_snapshot,
+    without_forecast,
 )
 from rechannel.daemon.view import partitions
 from rechannel.daemon.view.last_leader import leading
@@ -175,10 +174,12 @@ def _application(
     details: bool,
 ) -> Row:
     report = facts.report
-    silent = silence(facts.reported, settings, now)  # then nothing else is the cause, and no controller knows better
-    at = now if silent is None else facts.reported  # of an ended driver the last that is known
-    measured = measured_only(settings)  # what is expected stands beside it
-    arguments = (facts.application, report, facts.batches, facts.windows, measured, at, frozenset(drains))
+    silent = driver_silence(
+        facts.reported_at, settings, now
+    )  # then nothing else is the cause, and no controller knows better
+    at = now if silent is None else facts.reported_at  # of an ended driver the last that is known
+    measured = without_forecast(settings)  # what is expected stands beside it
+    arguments = (facts, measured, at, frozenset(drains))
     ready = take_snapshot(*arguments)
     model = build_snapshot(*arguments) if isinstance(ready, NotReady) else ready
     words = (controller or {}).get("applications", {}).get(facts.application, "") if silent is None else ""
@@ -188,7 +189,7 @@ def _application(
         "application": facts.application,
         "name": report.name,
         "spark_version": report.spark_version,
-        "last_heard": max(0.0, now - facts.reported),
+        "last_heard": max(0.0, now - facts.reported_at),
         "silent": silent is not None,
         "readiness": {
             "ready": not isinstance(ready, NotReady),
@@ -200,7 +201,7 @@ def _application(
         },
         "executors": _executors(facts, model, settings, at, drains, silent=silent is not None),
         "queries": [_query(query, model, report.starts) for query in report.queries],
-        "shuffles_seen": model.shuffles_seen if model is not None else None,
+        "shuffles_seen": model.shuffle_coverage if model is not None else None,
         "streams": stream_classes(model) if model is not None else {},
         "hot_streams": partitions.hot(model) if model is not None else [],
         "partitions": partitions.rows(facts, model) if details else [],
@@ -209,7 +210,7 @@ def _application(
             for view in report.moves
             if view.state in UNSETTLED
         ],
-        "forecasts": [_forecast(one, settings) for one in model.outlooks.values()] if model is not None else [],
+        "forecasts": [_forecast(one, settings) for one in model.forecasts.values()] if model is not None else [],
         "settled_moves": sum(view.state not in UNSETTLED for view in report.moves),
         "counters": {
             "landed": report.landed,
@@ -229,7 +230,7 @@ def _forecast(one: StageForecast, settings: Settings) -> Row:
         "name": one.name,
         "slots": one.slots,
         "seconds_ahead": one.seconds,
-        "comparisons": one.outlook.comparisons if one.outlook is not None else 0,
+        "comparisons": one.forecast.comparisons if one.forecast is not None else 0,
         "error": one.error,
         "partitions": one.used,
         "decided_on": settings.reschedule.forecast and one.used > 0,
@@ -246,7 +247,7 @@ def _executors(
     *,
     silent: bool,
 ) -> list[Row]:
-    usage = fresh_usage(facts.application, facts.windows, settings, now)
+    usage = fresh_usage(facts, settings, now)
     held: dict[str, int] = {}
     for query in facts.report.queries:
         for stage in query.stages if query.active else ():
@@ -284,7 +285,7 @@ def _executors(
             row["utilization"] = float(queue.utilization[index])
             row["arrival_rate"] = float(queue.arrival_rate[index])
             row["speed"] = float(model.cluster.speed[index])
-            row["slow"] = slow_sentence(model.cluster, model.rates, index)
+            row["slow"] = describe_slowness(model.cluster, model.rates, index)
             rate = float(queue.service_rate[index])
             row["service_rate"] = rate if math.isfinite(rate) else None
     for row in rows:

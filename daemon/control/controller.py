@@ -41,10 +41,11 @@ from rechannel.daemon.decide.pipeline import DecisionRequest
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.daemon.model.collector import Collector
-from rechannel.daemon.model.snapshot import NotReady
+from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.view.controller_snapshot import ControllerSnapshot, look
 from rechannel.daemon.view.counters import Counters
 from rechannel.wire import keys
+from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
 from rechannel.wire.redis.store import Store, StoreError
@@ -188,7 +189,7 @@ class Controller:
                     end.wait()
             ask = self._ask(trigger, policy, user, reason, apply=apply, force=force, pending=pending)
             ask = dataclasses.replace(ask, leave=leave)
-            why = NotReady("not-leading", "this controller does not lead", transient=True)
+            why = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
             if not self._acts():
                 return pipeline.not_ready(ask, why)
             decision = self._plans.prepare(ask, application, asked)
@@ -406,7 +407,8 @@ class Controller:
         """Go on with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
         with self._lock:
             self.settings = settings
-            for part in (self._collector, self.migrations, self._aftermath, self.occasions):
+            self._collector.reload(settings)
+            for part in (self.migrations, self._aftermath, self.occasions):
                 part.take(settings)
 
     @property

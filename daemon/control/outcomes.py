@@ -18,8 +18,8 @@ from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.time_windows import calendar_of
 from rechannel.daemon.decide.outcome import REGRESSED, measure
 from rechannel.daemon.decide.policy_settings import DRAIN
-from rechannel.daemon.model.collector import ApplicationMessages
-from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, learned
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, fit_load_rates
 from rechannel.wire import keys
 from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
@@ -84,7 +84,7 @@ class OutcomeTracker:
         since = self._clock() - _LEARNED_FROM
         self._loads = [(at, load) for at, load in self._loads if at >= since]
         given = LoadRates(self._settings.gate.move_cost, self._settings.gate.load_rate)
-        return learned([load for _, load in self._loads], given)
+        return fit_load_rates([load for _, load in self._loads], given)
 
     def begun(self, application: str, decision: Decision) -> None:
         """A migration begins: its outcome is awaited, that of the one before it no more."""

@@ -16,8 +16,9 @@ from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest
 from rechannel.daemon.decide.requested_placement import RequestedPlacement
 from rechannel.daemon.model.collector import Collector
-from rechannel.daemon.model.silence import silence
-from rechannel.daemon.model.snapshot import NotReady, Snapshot
+from rechannel.daemon.model.readiness import NotReady, driver_silence
+from rechannel.daemon.model.snapshot import Snapshot
+from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.messages import Decision, Refusal
 
 if TYPE_CHECKING:
@@ -47,15 +48,15 @@ class Plans:
         facts = self._collector.gather(application)
         if facts is None:
             return pipeline.not_ready(ask, pipeline.no_report(application))
-        if (silent := silence(facts.reported, leader.settings, ask.at)) is not None:
+        if (silent := driver_silence(facts.reported_at, leader.settings, ask.at)) is not None:
             return pipeline.not_ready(ask, silent)
         busy = leader.migrations.busy(application, facts.report, ask.at)
         if busy:
-            return pipeline.not_ready(ask, NotReady("migration-running", busy, transient=True))
+            return pipeline.not_ready(ask, NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
         resting = leader.migrations.resting(application, ask.at)
         if ask.apply and ask.trigger == "timeout" and not resting and self._aftermath.awaits(application):
             words = "what the last migration brought is not known yet: its queries have not settled"
-            return pipeline.not_ready(ask, NotReady("outcome-awaited", words, transient=True))
+            return pipeline.not_ready(ask, NotReady(NotReadyReason.OUTCOME_AWAITED, words))
         return functools.partial(
             pipeline.plan,
             ask,

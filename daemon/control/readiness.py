@@ -14,9 +14,10 @@ from rechannel.daemon.control.leader import Leader
 from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.triggers import TriggerEngine
 from rechannel.daemon.jobs.duty_cycle import DutyCycle
-from rechannel.daemon.model.collector import ApplicationMessages, Collector
-from rechannel.daemon.model.silence import silence
-from rechannel.daemon.model.snapshot import NotReady, Snapshot, measured_only, missing_agents, take_snapshot, unready
+from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
+from rechannel.daemon.model.collector import Collector
+from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
+from rechannel.daemon.model.snapshot import Snapshot, take_snapshot, without_forecast
 from rechannel.wire.display_names import count
 
 _SHARE = 0.2  # of a core, for each application
@@ -94,20 +95,19 @@ class Readiness:
         self._looked[application] = None
         if facts is None:
             return
-        if (silent := silence(facts.reported, self._leader.settings, self._clock())) is not None:
+        if (silent := driver_silence(facts.reported_at, self._leader.settings, self._clock())) is not None:
             self._occasions.not_ready(application)
             self.words[application] = f"not ready: {silent.sentence}"
             return
-        began, settings = self._steady(), measured_only(self._leader.settings)
-        arguments = (application, facts.report, facts.batches, facts.windows, settings, self._clock())
+        began, settings = self._steady(), without_forecast(self._leader.settings)
         if (
             began < self._not_before.get(application, began)
-            and unready(facts.report, facts.batches, settings, self._clock()) is None
+            and readiness_problem(facts, settings, self._clock()) is None
         ):
             return
         drained = self._leader.orders.nodes
         with self._released(), DutyCycle(_SHARE, _LONGEST_REST, self._busy) as work:
-            found = take_snapshot(*arguments, drained)
+            found = take_snapshot(facts, settings, self._clock(), drained)
         if application not in self._collector.reports:
             return
         self._not_before[application] = began + work.rest
@@ -123,5 +123,5 @@ class Readiness:
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = sum(stage.n for stage in found.workload.placeable)
         held = self._occasions.guard.words(application, now)
-        missing = f"; {words}" if (words := missing_agents(found.coverage)) else ""
+        missing = f"; {words}" if (words := describe_silent_agents(found.coverage)) else ""
         return f"ready: {count(placed, 'partition')} on {count(found.cluster.size, 'executor')}{rest}{held}{missing}"

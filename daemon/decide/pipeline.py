@@ -17,15 +17,18 @@ from rechannel.daemon.control.guard import BY_ITSELF, CONTINUATION, SelfActionGu
 from rechannel.daemon.control.migration_progress import in_flight
 from rechannel.daemon.decide.policy_settings import DRAIN, ROLLBACK, SAVED_PLAN, parameters_for
 from rechannel.daemon.decide.requested_placement import RequestedPlacement
-from rechannel.daemon.model.collector import ApplicationMessages as Measured
-from rechannel.daemon.model.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
-from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
+from rechannel.daemon.model.application_messages import ApplicationMessages as Measured
+from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
+from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import LoadRates
+from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
+from rechannel.wire.codes import NotReadyReason, PlanResult
 from rechannel.wire.display_names import query_name
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
@@ -34,7 +37,7 @@ from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refu
 OBSERVES = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 PAUSED = Refusal(law="paused", reach="plan", detail="Rechannel is paused: `rechannel resume` first")
 OVERTAKEN = NotReady(
-    "overtaken", "something was ordered or begun while the plan was made that it does not know of", transient=True
+    NotReadyReason.OVERTAKEN, "something was ordered or begun while the plan was made that it does not know of"
 )
 _HOT_STREAMS = 10
 _EXITS = {
@@ -84,7 +87,7 @@ def refused(ask: DecisionRequest, refusal: Refusal) -> Decision:
 
 def no_report(application: str) -> NotReady:
     """Say that nobody reports for an application."""
-    return NotReady("no-report", f"no link reports for application {application}", transient=True)
+    return NotReady(NotReadyReason.NO_REPORT, f"no link reports for application {application}")
 
 
 def plan(
@@ -104,13 +107,12 @@ def plan(
     ``asked`` says what is wanted instead of a policy; ``drained``: nodes that are to hold no state.
     """
     report = measured.report
-    arguments = (measured.application, report, measured.batches, measured.windows, settings, ask.at, drained)
     snapshot: Snapshot | NotReady
     if ask.trigger in (DRAIN, ROLLBACK):  # what has to leave does so measured or not
-        nothing = NotReady("no-state", "no active query has a known stateful stage (yet)", transient=True)
-        snapshot = build_snapshot(*arguments, whole=True) or nothing
+        nothing = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
+        snapshot = build_snapshot(measured, settings, ask.at, drained, include_unmeasured=True) or nothing
     else:
-        snapshot = take_snapshot(*arguments)
+        snapshot = take_snapshot(measured, settings, ask.at, drained)
     if isinstance(snapshot, NotReady):
         return not_ready(ask, snapshot)
     wish = asked(snapshot) if asked is not None else None
@@ -166,15 +168,15 @@ def decide(
         stages=snapshot.stages,
         queries=snapshot.queries,
         in_flight=in_flight,
-        resting=resting,
-        rest=rest,
+        cooldown=Cooldown(resting, *(rest or (settings.gate.cooldown, ""))),
         loads=snapshot.loads,
         batch_seconds=snapshot.batch_seconds,
         batch_period=snapshot.batch_period,
         rates=rates,
     )
     undoes = wish.undoes if wish is not None else ""
-    disposed = dispose(wanted, facts, settings, decision=ask.decision, force=ask.force, back=bool(undoes), room=room)
+    options = PlanOptions(ask.decision, force=ask.force, rollback=bool(undoes), moves_left=room)
+    disposed = apply_constraints(wanted, facts, settings, options)
     moving = {move.query for move in disposed.moves}
     batches = {name: query.batch for name, query in snapshot.queries.items() if name in moving}
     refusal = _held_back(ask, disposed, snapshot, guard, batches)
@@ -196,8 +198,8 @@ def decide(
         refusals=[*disposed.refusals, *([refusal] if refusal is not None else [])],
         batch_time_before=disposed.batch_time_before,
         batch_time_after=disposed.batch_time_after,
-        gain=disposed.verdict.gain if disposed.verdict else 0.0,
-        cost=disposed.verdict.cost if disposed.verdict else 0.0,
+        gain=disposed.gate.gain if disposed.gate else 0.0,
+        cost=disposed.gate.cost if disposed.gate else 0.0,
         streams=stream_classes(snapshot),
         hot_streams=_hot(snapshot),
         notes=[*_asked(ask), *notes, *snapshot.notes, *said, *([OBSERVES] if off else [])],
@@ -206,7 +208,7 @@ def decide(
         forced=ask.force,
         undoes=undoes,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
-        why=disposed.why,
+        why=disposed.reasons,
         asked=ask.reason,
         pending=ask.pending,
         batches=batches,
@@ -234,7 +236,7 @@ def _held_back(
     if ask.trigger == CONTINUATION:  # the first part of it was agreed on
         return None
     total = sum(stage.n for stage in snapshot.workload.placeable)
-    cost = disposed.verdict.cost if disposed.verdict else 0.0
+    cost = disposed.gate.cost if disposed.gate else 0.0
     return guard.agreement(snapshot.application, disposed.moves, cost, total, ask.at, batches)
 
 
@@ -245,7 +247,7 @@ def _asked(ask: DecisionRequest) -> list[str]:
 
 
 def _price(disposed: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
-    price, rates = disposed.price, disposed.rates
+    price, rates = disposed.cost, disposed.rates
     if price is None:
         return None
     before = {query: snapshot.batch_seconds.get(query, 0.0) for query in price.peak}
@@ -326,15 +328,15 @@ def _empty(
 
 
 def _outcome(ask: DecisionRequest, disposed: ReviewedPlan) -> str:
-    if disposed.code == "ok":
+    if disposed.code == PlanResult.OK:
         return "applied" if ask.apply else "planned"
-    return "planned" if disposed.code == "nothing-to-do" else "refused"
+    return "planned" if disposed.code == PlanResult.NOTHING_TO_DO else "refused"
 
 
 def _sentence(ask: DecisionRequest, disposed: ReviewedPlan, refusal: Refusal | None) -> str:
     if refusal is not None:
         return f"{refusal.detail}; would move {disposed.sentence}"
-    if disposed.code == "ok":
+    if disposed.code == PlanResult.OK:
         return f"{'moving' if ask.apply else 'would move'} {disposed.sentence}"
     return disposed.sentence
 

@@ -79,7 +79,9 @@ class Attribution:
     nodes: dict[str, NodeCpu]
 
 
-def known_span(queries: Sequence[QueryState], batches: Sequence[BatchReport], reported: float) -> tuple[float, float]:
+def complete_span(
+    queries: Sequence[QueryState], batches: Sequence[BatchReport], reported: float
+) -> tuple[float, float]:
     """Return from when and up to when all tasks are known.
 
     Those of a running batch are told when it is committed, and of each query only the last batches are kept.
@@ -92,7 +94,7 @@ def known_span(queries: Sequence[QueryState], batches: Sequence[BatchReport], re
     return max(oldest.values(), default=0.0), min([*running, reported])
 
 
-def attribute(
+def attribute_cpu(
     application: str,
     batches: Sequence[BatchReport],
     windows: Mapping[str, Sequence[AgentWindow]],

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from rechannel.daemon.control.leadership import LeaderElection
 from rechannel.daemon.control.migrations import MigrationTracker
-from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.view.model import MigrationView, Role
 
 

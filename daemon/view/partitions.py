@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from rechannel.daemon.decide.pipeline import end_name
-from rechannel.daemon.model.collector import ApplicationMessages
-from rechannel.daemon.model.cpu_attribution import Attribution, attribute, known_span
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.cpu_attribution import Attribution, attribute_cpu, complete_span
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.classification import hot_streams
 from rechannel.wire.messages import TaskRow
@@ -37,8 +37,8 @@ def hot(snapshot: Snapshot) -> list[Row]:
 def rows(facts: ApplicationMessages, snapshot: Snapshot | None) -> list[Row]:
     """Return a row for each partition of each stateful stage of the active queries."""
     queries = [query for query in facts.report.queries if query.active]
-    span = known_span(queries, facts.batches, facts.reported)
-    charged = _charged(attribute(facts.application, facts.batches, facts.windows, span=span))
+    span = complete_span(queries, facts.batches, facts.reported_at)
+    charged = _charged(attribute_cpu(facts.application, facts.batches, facts.windows, span=span))
     tasks = _last_tasks(facts)
     found = []
     for query in queries:

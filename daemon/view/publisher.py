@@ -19,7 +19,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import status as cli_status
 from rechannel.daemon.jobs.duty_cycle import DutyCycle
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.model.collector import ApplicationMessages, read_on
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import read_new_entries
 from rechannel.daemon.view.controller_snapshot import ControllerSnapshot
 from rechannel.daemon.view.counters import CounterKind, Counters
 from rechannel.daemon.view.model import (
@@ -252,7 +253,7 @@ class Publisher:
             del self._after[key]
 
     def _new(self, rule: KeyRule, name: str, first: int) -> list[Envelope]:
-        self._after[rule, name], found = read_on(
+        self._after[rule, name], found = read_new_entries(
             self._store, rule, name, self._after.get((rule, name), ""), first=first
         )
         return found

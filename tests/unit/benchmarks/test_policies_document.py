@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.papers.redistribution import BlockCyclic
 from benchmarks.policies import comparison
 from benchmarks.policies.document import render
 from benchmarks.policies.optimum import instance, optimal_seconds
 from benchmarks.policies.scale import check_pipelines, check_redistribution, check_stream_classification
 from benchmarks.policies.situations import changed, situation
-from rechannel.migration.plan.edge_coloring import BlockCyclic
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.generators import GENERATORS, generate
 

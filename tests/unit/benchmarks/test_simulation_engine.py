@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.papers.flow_shop import finish_times, makespan, sequential
 from benchmarks.simulation.control import Controller, decide
 from benchmarks.simulation.drift import Drift
 from benchmarks.simulation.engine import Costs, Simulation, steps_of
 from rechannel.conf.settings import Settings
-from rechannel.migration.plan.pipeline import finish_times, makespan, sequential
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.analysis.queueing import fair_shares
 from rechannel.policies.model.cluster import Cluster, Topology

@@ -8,7 +8,7 @@ import numpy as np
 from rechannel.daemon.model import forecast as forecasting
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.wire.messages import BatchReport, StageRun
-from unit.daemon.fakes import APP, NOW, batch, query, report, settings
+from unit.daemon.fakes import NOW, batch, messages, query, report, settings
 
 WHERE = ["0", "0", "1", "2"]
 SECONDS = 10.0
@@ -39,15 +39,15 @@ def history(count: int, grows: float) -> list[BatchReport]:
 def taken(batches: list[BatchReport], *, forecast: bool = True) -> Snapshot:
     given = settings()
     given = dataclasses.replace(given, reschedule=dataclasses.replace(given.reschedule, forecast=forecast))
-    found = build_snapshot(APP, report([query(WHERE)]), batches, {}, given, NOW)
+    found = build_snapshot(messages(report([query(WHERE)]), batches), given, NOW)
     assert found is not None
     return found
 
 
 def test_a_partition_that_grows_is_decided_on_as_it_will_be():
     with_, without = taken(history(63, 40.0)), taken(history(63, 40.0), forecast=False)
-    (key,) = with_.outlooks
-    one = with_.outlooks[key]
+    (key,) = with_.forecasts
+    one = with_.forecasts[key]
     assert one.used == 1
     assert 1.0 < one.factors[0] < 2.0
     assert one.factors[1:].tolist() == [1.0, 1.0, 1.0]
@@ -57,7 +57,7 @@ def test_a_partition_that_grows_is_decided_on_as_it_will_be():
     assert told.state_bytes.tolist() == held.state_bytes.tolist()
     assert any(note.startswith("forecast: ") and "1 by trend" in note for note in with_.notes)
     assert not any("forecast" in note for note in without.notes), "shown in the status alone"
-    assert without.outlooks[key].used == 1
+    assert without.forecasts[key].used == 1
 
 
 def test_how_long_a_query_was_silent_changes_no_factor():
@@ -68,7 +68,7 @@ def test_how_long_a_query_was_silent_changes_no_factor():
                 msgspec.structs.replace(one, start=one.start - silent, end=one.end - silent)
                 for one in history(63, grows)
             ]
-            (one,) = taken(batches).outlooks.values()
+            (one,) = taken(batches).forecasts.values()
             assert one.used == 1
             factors.append(one.factors[0])
         assert np.allclose(factors, factors[0])
@@ -99,7 +99,7 @@ def test_of_a_stage_that_was_run_again_the_task_that_finished_last_counts():
 def test_steady_load_and_a_short_past_change_nothing():
     for batches in (history(63, 0.0), history(9, 40.0)):
         found = taken(batches)
-        (one,) = found.outlooks.values()
+        (one,) = found.forecasts.values()
         assert one.used == 0
         assert "the last value stands" in one.sentence()
         assert (
@@ -112,7 +112,7 @@ def test_steady_load_and_a_short_past_change_nothing():
 def test_the_last_slot_is_what_the_model_holds_without_a_forecast():
     batches = history(40, 40.0)
     found = taken(batches, forecast=False)
-    (key,) = found.outlooks
+    (key,) = found.forecasts
     slots = forecasting._slots(batches[0].query, batches, settings().reschedule.batches)
     assert {len(slot) for slot in slots} == {settings().reschedule.batches}
     rate = forecasting._loads(slots, 0, 4)[-1] / forecasting._spans(slots)[-1]
@@ -123,7 +123,7 @@ def test_the_last_slot_is_what_the_model_holds_without_a_forecast():
 def test_the_same_batches_give_the_same_forecast_to_whoever_leads_next():
     batches = history(63, 40.0)
     once, again = taken(batches), taken(list(reversed(batches)))
-    assert [one.sentence() for one in once.outlooks.values()] == [one.sentence() for one in again.outlooks.values()]
+    assert [one.sentence() for one in once.forecasts.values()] == [one.sentence() for one in again.forecasts.values()]
 
 
 def test_busy_seconds_stand_in_where_no_rows_are_told():

@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 import pytest
 
 from rechannel.daemon.model import query_model
-from rechannel.daemon.model.snapshot import NotReady, Snapshot, build_snapshot, coverage_of, take_snapshot
+from rechannel.daemon.model.application_messages import measure_coverage
+from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.messages import BatchReport, LinkReport, StageRun, StreamRow
-from unit.daemon.fakes import APP, NOW, QUERY, batch, query, report, settings, task, window
+from rechannel.wire.messages import AgentWindow, BatchReport, LinkReport, StageRun, StreamRow
+from unit.daemon.fakes import APP, NOW, QUERY, batch, messages, query, report, settings, task, window
+
+Windows = Mapping[str, Sequence[AgentWindow]]
 
 WHERE = ["0", "0", "1", "2"]
 WINDOWS = {f"127.0.0.{e + 2}": [window(e)] for e in range(4)}
@@ -20,16 +24,14 @@ BATCHES = [batch(number, WHERE, {0: 2.0, 1: 1.0}) for number in (7, 8, 9)]
 
 
 def snapshot(
-    seen: LinkReport | None = None, batches: list[BatchReport] | None = None, windows: object = None, now: float = NOW
+    seen: LinkReport | None = None,
+    batches: list[BatchReport] | None = None,
+    windows: Windows | None = None,
+    now: float = NOW,
 ) -> Snapshot | NotReady:
-    return take_snapshot(
-        APP,
-        report([query(WHERE)]) if seen is None else seen,
-        BATCHES if batches is None else batches,
-        WINDOWS if windows is None else windows,  # type: ignore[arg-type]
-        settings(),
-        now,
-    )
+    seen = report([query(WHERE)]) if seen is None else seen
+    windows = WINDOWS if windows is None else windows
+    return take_snapshot(messages(seen, BATCHES if batches is None else batches, windows), settings(), now)
 
 
 def taken(**given: object) -> Snapshot:
@@ -240,7 +242,7 @@ def test_silent_agents_hold_no_decision_up_and_are_named() -> None:
     assert found.notes == (f"no agent reports from nodes 127.0.0.3, 127.0.0.5: {unknown}",)
     none = taken(windows={})
     assert none.notes == (f"no agent reports from any node: {unknown}",)
-    assert none.shuffles_seen is None
+    assert none.shuffle_coverage is None
     assert none.workload.streams == ()
     assert taken().notes == ()
     for one in (found, none):
@@ -251,7 +253,7 @@ def test_silent_agents_hold_no_decision_up_and_are_named() -> None:
 def test_nothing_is_said_of_shuffles_that_agents_reported_before_they_fell_silent() -> None:
     sent = [streams_of(number) for number in (7, 8, 9)]
     old = {node: [msgspec.structs.replace(window(e, end=NOW - 60), streams=sent[0])] for e, node in enumerate(WINDOWS)}
-    assert taken(windows=old).shuffles_seen is None
+    assert taken(windows=old).shuffle_coverage is None
 
 
 def streams_of(number: int, executors: Sequence[int] = range(4)) -> list[StreamRow]:
@@ -275,11 +277,11 @@ def test_what_a_silent_node_sent_speaks_neither_for_nor_against_its_executors() 
 
 def test_another_applications_executor_of_the_same_name_covers_nothing() -> None:
     windows = {node: [window(number, application="other")] for number, node in enumerate(WINDOWS)}
-    assert coverage_of(APP, report([query(WHERE)]), windows, settings(), NOW).share == 0
+    assert measure_coverage(messages(report([query(WHERE)]), [], windows), settings(), NOW).share == 0
 
 
 def test_not_ready_still_has_a_model_to_look_at() -> None:
-    built = build_snapshot(APP, report([query(WHERE)]), BATCHES[2:], {}, settings(), NOW)
+    built = build_snapshot(messages(report([query(WHERE)]), BATCHES[2:]), settings(), NOW)
     assert built is not None
     assert built.workload.placeable == ()
     assert built.coverage.share == 0
@@ -287,27 +289,27 @@ def test_not_ready_still_has_a_model_to_look_at() -> None:
 
 def test_a_stage_of_no_partitions_is_left_out() -> None:
     empty = query([])
-    found = build_snapshot(APP, report([empty]), BATCHES, WINDOWS, settings(), NOW)
+    found = build_snapshot(messages(report([empty]), BATCHES, WINDOWS), settings(), NOW)
     assert found is not None
     assert found.stages == {}
 
 
 def test_settings_bound_what_is_looked_at() -> None:
     more = dataclasses.replace(settings(), reschedule=dataclasses.replace(settings().reschedule, batches=5))
-    found = take_snapshot(APP, report([query(WHERE)]), BATCHES, WINDOWS, more, NOW)
+    found = take_snapshot(messages(report([query(WHERE)]), BATCHES, WINDOWS), more, NOW)
     assert isinstance(found, NotReady)
 
 
 def test_executors_of_drained_nodes_and_those_that_leave_are_not_available() -> None:
     leaving = msgspec.structs.replace(report([query(WHERE)]), releasing=["1"])
-    found = take_snapshot(APP, leaving, BATCHES, WINDOWS, settings(), NOW, ["127.0.0.4"])
+    found = take_snapshot(messages(leaving, BATCHES, WINDOWS), settings(), NOW, ["127.0.0.4"])
     assert isinstance(found, Snapshot)
     assert found.cluster.available.tolist() == [True, False, False, True]
 
 
 def test_the_whole_model_has_queries_that_were_never_measured() -> None:
     seen = report([query(WHERE), query(["3", "3"], "idle"), query(["3"], "stuck", problem="real-time")])
-    found = build_snapshot(APP, seen, BATCHES, {}, settings(), NOW, whole=True)
+    found = build_snapshot(messages(seen, BATCHES), settings(), NOW, include_unmeasured=True)
     assert found is not None
     assert found.stages == {f"{QUERY}/0": (QUERY, 0), "idle/0": ("idle", 0)}
     assert found.workload.stage("idle/0").busy.tolist() == [0, 0]

@@ -10,7 +10,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings
-from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
+from rechannel.migration.plan.constraints import apply_constraints
+from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
@@ -63,7 +64,7 @@ HALVES = Placement({"q/0": np.array([0, 1, 0, 1])})
 
 
 def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
-    found = dispose(HALVES, facts(), Settings(), decision="d1")
+    found = apply_constraints(HALVES, facts(), Settings(), PlanOptions("d1"))
     assert found.code == "ok"
     assert [(move.move, move.partition, move.source, move.target, move.step) for move in found.moves] == [
         ("d1.0", 1, "e0", "e1", 0),
@@ -98,7 +99,7 @@ NO_OPERATORS = [StatefulStage(stage=0, partitions=4, operators=[], placement=[])
     ],
 )
 def test_no_force_skips_a_hard_law(changes: dict[str, Any], law: str, words: str, force: bool) -> None:
-    found = dispose(HALVES, facts(**changes), Settings(), decision="d", force=force)
+    found = apply_constraints(HALVES, facts(**changes), Settings(), PlanOptions("d", force=force))
     assert (found.code, found.moves) == ("law", ())
     assert {refusal.law for refusal in found.refusals} == {law}
     assert words in found.refusals[0].detail
@@ -106,65 +107,65 @@ def test_no_force_skips_a_hard_law(changes: dict[str, Any], law: str, words: str
 
 
 def test_what_one_law_refuses_leaves_the_rest() -> None:
-    found = dispose(HALVES, facts(in_flight=frozenset({("q", 0, 1)})), Settings(), decision="d")
+    found = apply_constraints(HALVES, facts(in_flight=frozenset({("q", 0, 1)})), Settings(), PlanOptions("d"))
     assert found.code == "ok"
     assert [move.partition for move in found.moves] == [3]
     assert [(refusal.law, refusal.reach) for refusal in found.refusals] == [("in-flight", "move")]
 
 
 def test_a_refusal_that_reaches_a_query_is_told_once() -> None:
-    found = dispose(HALVES, facts(queries={"q": state(run="")}), Settings(), decision="d")
+    found = apply_constraints(HALVES, facts(queries={"q": state(run="")}), Settings(), PlanOptions("d"))
     assert [(refusal.law, refusal.reach) for refusal in found.refusals] == [("run-unknown", "query")]
 
 
 def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywhere() -> None:
     busy = facts(workload=Workload((stage("q/0", [2.0] * 4, rate=1.0),)))
     worse = Placement({"q/0": np.array([1, 1, 1, 1])})
-    split = busy.current
-    at_limit = dispose(worse, dataclasses.replace(busy, current=HALVES), Settings(), decision="d", force=True)
+    halves = dataclasses.replace(busy, current=HALVES)
+    at_limit = apply_constraints(worse, halves, Settings(), PlanOptions("d", force=True))
     assert (at_limit.code, at_limit.moves) == ("law", ())
     assert at_limit.sentence == (
         "executor e1 would be 800% busy, above gate.max_utilization 95% and above today's highest 400%"
     )
     # Overload as high as today's is no reason to stay: this one at least moves half of it away.
-    assert dispose(HALVES, dataclasses.replace(busy, current=split), Settings(), decision="d").code == "ok"
+    assert apply_constraints(HALVES, busy, Settings(), PlanOptions("d")).code == "ok"
 
 
 @pytest.mark.parametrize(
     ("changes", "gate", "law"),
     [
-        ({"resting": 100.0}, GateSettings(), "cooldown"),
+        ({"cooldown": Cooldown(100.0, 300.0)}, GateSettings(), "cooldown"),
         ({}, GateSettings(min_gain=0.6), "gate"),
         ({}, GateSettings(move_cost=1000), "gate"),
     ],
 )
 def test_force_skips_the_soft_laws(changes: dict[str, Any], gate: GateSettings, law: str) -> None:
     asked = facts(**changes), Settings(gate=gate)
-    refused = dispose(HALVES, *asked, decision="d")
+    refused = apply_constraints(HALVES, *asked, PlanOptions("d"))
     assert (refused.code, refused.moves, refused.refusals[0].law) == (law, (), law)
-    forced = dispose(HALVES, *asked, decision="d", force=True)
+    forced = apply_constraints(HALVES, *asked, PlanOptions("d", force=True))
     assert (forced.code, len(forced.moves), forced.refusals) == ("ok", 2, ())
 
 
 def test_nothing_to_do_is_no_refusal() -> None:
-    found = dispose(facts().current, facts(resting=9.0), Settings(), decision="d")
+    found = apply_constraints(facts().current, facts(cooldown=Cooldown(9.0, 300.0)), Settings(), PlanOptions("d"))
     assert (found.code, found.moves, found.refusals) == ("nothing-to-do", (), ())
 
 
 def test_the_lightest_moves_wait_when_there_are_too_many() -> None:
     uneven = facts(workload=Workload((stage("q/0", [2.0, 1.0, 2.0, 3.0]),)))
-    found = dispose(HALVES, uneven, Settings(migration=MigrationSettings(max_moves=1)), decision="d")
+    found = apply_constraints(HALVES, uneven, Settings(migration=MigrationSettings(max_moves=1)), PlanOptions("d"))
     assert [move.partition for move in found.moves] == [3]
     assert found.refusals[0].detail == "1 of 2 moves wait: migration.max_moves is 1"
 
 
 def test_partitions_on_no_known_executor_are_placed_without_gain() -> None:
-    lost = facts(current=Placement({"q/0": np.array([0, -1, 0, -1])}), resting=50.0)
-    found = dispose(HALVES, lost, Settings(), decision="d")
+    lost = facts(current=Placement({"q/0": np.array([0, -1, 0, -1])}), cooldown=Cooldown(50.0, 300.0))
+    found = apply_constraints(HALVES, lost, Settings(), PlanOptions("d"))
     assert found.code == "ok"
     assert {move.source for move in found.moves} == {""}
-    assert found.verdict is not None
-    assert (found.verdict.gain, found.verdict.cost) == (0.0, 0.0)
+    assert found.gate is not None
+    assert (found.gate.gain, found.gate.cost) == (0.0, 0.0)
 
 
 milliseconds = st.integers(0, 3000).map(lambda count: count / 1000)  # nothing finer is measured
@@ -206,7 +207,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
         stages=known,
         queries=states,
         in_flight=flying,
-        resting=draw(st.sampled_from([0.0, 10.0])),
+        cooldown=Cooldown(draw(st.sampled_from([0.0, 10.0])), 300.0),
     )
     limits = Settings(
         gate=GateSettings(max_utilization=draw(st.floats(0.05, 2)), min_gain=draw(st.floats(0, 0.3))),
@@ -216,7 +217,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
 
 
 def check_laws(wanted: Placement, at: PlanInputs, limits: Settings, force: bool, found: ReviewedPlan) -> None:
-    """The laws, written down a second time and independently of the manager."""
+    """The laws, written down a second time and independently of `apply_constraints`."""
     assert found.sentence
     assert bool(found.moves) == (found.code == "ok")
     if found.code in ("law", "gate", "cooldown"):
@@ -260,24 +261,24 @@ def check_laws(wanted: Placement, at: PlanInputs, limits: Settings, force: bool,
             return  # what has to leave goes, whether it pays or not
         assert then <= max(before, limits.gate.max_utilization) * (1 + 1e-6)
         if not force and any(move.source for move in found.moves):
-            assert at.resting == 0
-            assert found.verdict is not None
-            assert found.verdict.passes
+            assert at.cooldown.left == 0
+            assert found.gate is not None
+            assert found.gate.passes
 
 
 @settings(max_examples=100, deadline=None)
 @given(situations())
 def test_whatever_is_proposed_the_laws_hold(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
     wanted, at, limits, force = situation
-    found = dispose(wanted, at, limits, decision="d", force=force)
+    found = apply_constraints(wanted, at, limits, PlanOptions("d", force=force))
     event(found.code)
     check_laws(wanted, at, limits, force, found)
 
 
 def test_what_has_to_leave_goes_though_it_pays_nothing_and_overloads_the_rest() -> None:
     full = Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0], rate=0.2),))
-    at = facts(cluster=cluster(2, [False, True]), workload=full, current=HALVES, resting=100.0)
-    found = dispose(Placement({"q/0": np.ones(4, dtype=int)}), at, Settings(), decision="d")
+    at = facts(cluster=cluster(2, [False, True]), workload=full, current=HALVES, cooldown=Cooldown(100.0, 300.0))
+    found = apply_constraints(Placement({"q/0": np.ones(4, dtype=int)}), at, Settings(), PlanOptions("d"))
     assert found.code == "ok"
     assert [move.partition for move in found.moves] == [0, 2]
     assert found.sentence == (
@@ -287,6 +288,10 @@ def test_what_has_to_leave_goes_though_it_pays_nothing_and_overloads_the_rest() 
 
 
 def test_what_has_to_leave_does_not_take_other_moves_along() -> None:
-    at = facts(cluster=cluster(3, [False, True, True]), current=Placement({"q/0": np.array([0, 1, 1, 2])}), resting=9.0)
-    found = dispose(Placement({"q/0": np.array([2, 1, 2, 2])}), at, Settings(), decision="d")
+    at = facts(
+        cluster=cluster(3, [False, True, True]),
+        current=Placement({"q/0": np.array([0, 1, 1, 2])}),
+        cooldown=Cooldown(9.0, 300.0),
+    )
+    found = apply_constraints(Placement({"q/0": np.array([2, 1, 2, 2])}), at, Settings(), PlanOptions("d"))
     assert found.code == "cooldown", "a plan with moves of choice keeps the soft laws"

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, MigrationCost, learned, price
+from rechannel.migration.plan.cost import (
+    BatchTimes,
+    LoadRates,
+    MeasuredLoad,
+    MigrationCost,
+    SteppedMoves,
+    estimate_cost,
+    fit_load_rates,
+)
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
+
+Seconds = dict[str, float]
 
 GIVEN = LoadRates(1.0, 50e6)
 CLUSTER = Cluster(
@@ -28,9 +36,11 @@ ROUNDS = {"q": 4.5}  # seconds from batch to batch
 STAGE = Stage("q/0", "q", True, 1 / 4.5, np.array([1.0, 1.0, 1.0, 1.0]), np.zeros(4), np.zeros(4))
 
 
-def asked(workload: Workload, current: Placement, *arguments: Any, **known: Any) -> MigrationCost:
-    before = critical_path(CLUSTER, workload, current)
-    return price(CLUSTER, workload, current, *arguments, before=before, **known)
+def asked(
+    workload: Workload, current: Placement, plan: SteppedMoves, rates: LoadRates, batch: Seconds, period: Seconds
+) -> MigrationCost:
+    times = BatchTimes(critical_path(CLUSTER, workload, current), batch, period)
+    return estimate_cost(CLUSTER, workload, current, plan, rates, times)
 
 
 def priced(
@@ -43,9 +53,7 @@ def priced(
     return asked(
         Workload((STAGE,)),
         Placement({"q/0": filled}),
-        moves,
-        np.array(steps, dtype=np.int64),
-        np.array(loads),
+        SteppedMoves(moves, np.array(steps, dtype=np.int64), np.array(loads)),
         rates,
         batch={"q": 4.2},
         period=ROUNDS,
@@ -86,9 +94,7 @@ def test_of_many_steps_some_stand_for_all() -> None:
     found = asked(
         Workload((stage,)),
         Placement({"q/0": np.zeros(200, dtype=np.int64)}),
-        moves,
-        np.arange(100),
-        np.full(100, 50e6),
+        SteppedMoves(moves, np.arange(100), np.full(100, 50e6)),
         GIVEN,
         batch={"q": 200.0},
         period={"q": 200.0},
@@ -101,13 +107,13 @@ def test_of_many_steps_some_stand_for_all() -> None:
 
 
 def test_without_a_measured_move_the_settings_hold() -> None:
-    assert learned([], GIVEN) == GIVEN
+    assert fit_load_rates([], GIVEN) == GIVEN
 
 
 def test_many_moves_outweigh_the_settings() -> None:
     truth = LoadRates(0.2, 200e6)
     sizes = np.linspace(1e6, 400e6, 40)
-    found = learned([MeasuredLoad(size, truth.overhead + size / truth.load_rate) for size in sizes], GIVEN)
+    found = fit_load_rates([MeasuredLoad(size, truth.overhead + size / truth.load_rate) for size in sizes], GIVEN)
     assert found.moves == 40
     assert found.overhead == pytest.approx(truth.overhead, abs=0.25)
     assert found.load_rate == pytest.approx(truth.load_rate, rel=0.25)
@@ -115,8 +121,8 @@ def test_many_moves_outweigh_the_settings() -> None:
 
 def test_a_load_that_took_far_longer_than_the_others_does_not_count_for_what_it_took() -> None:
     loads = [MeasuredLoad(1e6, 0.5 + 0.01 * number) for number in range(20)]
-    usual = learned(loads, GIVEN)
-    odd = learned([*loads, MeasuredLoad(1e6, 600.0)], GIVEN)
+    usual = fit_load_rates(loads, GIVEN)
+    odd = fit_load_rates([*loads, MeasuredLoad(1e6, 600.0)], GIVEN)
     assert odd.overhead < usual.overhead + 0.2
     impossible = [
         MeasuredLoad(float("nan"), 1.0),
@@ -124,7 +130,7 @@ def test_a_load_that_took_far_longer_than_the_others_does_not_count_for_what_it_
         MeasuredLoad(1.0, float("inf")),
         MeasuredLoad(-1.0, 1.0),
     ]
-    assert learned([*loads, *impossible], GIVEN) == usual
+    assert fit_load_rates([*loads, *impossible], GIVEN) == usual
 
 
 def test_a_querys_loads_are_no_lasting_load_for_another() -> None:
@@ -133,23 +139,22 @@ def test_a_querys_loads_are_no_lasting_load_for_another() -> None:
     moves = [Move("slow/0", 0, 0, 1), Move("fast/0", 0, 0, 1)]
     current = Placement({"slow/0": np.array([0, 0]), "fast/0": np.array([0, 0])})
     known = {"slow": 2.0, "fast": 0.02}
-    together = asked(
-        Workload((slow, fast)), current, moves, np.array([0, 0]), np.zeros(2), GIVEN, batch=known, period=known
-    )
+    plan = SteppedMoves(moves, np.array([0, 0]), np.zeros(2))
+    together = asked(Workload((slow, fast)), current, plan, GIVEN, batch=known, period=known)
     assert together.peak["slow"] < 2.5, "its own load of a second takes what the move has saved"
     assert together.peak["fast"] < 1.5
     assert together.seconds < 3.0
 
 
 def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
-    found = learned([MeasuredLoad(1000.0, 0.7)] * 20, GIVEN)
+    found = fit_load_rates([MeasuredLoad(1000.0, 0.7)] * 20, GIVEN)
     assert found.load_rate == pytest.approx(GIVEN.load_rate)
     assert found.overhead == pytest.approx(0.7, abs=0.05)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
 def test_whatever_was_measured_a_price_is_sound(measured: list[tuple[float, float]]) -> None:
-    found = learned([MeasuredLoad(size, added) for size, added in measured], GIVEN)
+    found = fit_load_rates([MeasuredLoad(size, added) for size, added in measured], GIVEN)
     assert found.overhead >= 0
     assert 0 < found.load_rate <= 1.1e12
     moves = [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]

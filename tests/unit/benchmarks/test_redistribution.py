@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.migration.plan.edge_coloring import LOCAL, BlockCyclic, Method, Schedule, color_edges, schedule
+from benchmarks.papers.redistribution import LOCAL, BlockCyclic, Method, Schedule, schedule
+from rechannel.migration.plan.edge_coloring import color_edges
 
 SMALL = list(itertools.product(range(1, 7), range(1, 7), range(1, 6), range(1, 6)))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.migration.plan.pipeline import (
+from benchmarks.papers.flow_shop import (
     closed_form,
     finish_times,
     makespan,

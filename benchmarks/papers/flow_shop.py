@@ -1,8 +1,8 @@
-"""How long the steps of a migration last when transferring, processing and packing overlap.
+"""Flow shop of the migration literature: steps that are transferred, processed and packed, overlapping.
 
-Every step is transferred, then processed, then packed, and while one step is processed the next one is transferred: a
-flow shop of three machines, with as much room between them as is needed. Transfers differ from step to step, processing
-and packing do not.
+While one step is processed the next one is transferred: a flow shop of three machines with unlimited room between them.
+Transfers differ from step to step, processing and packing do not. As Spark loads state inside the batch, the product
+has no such stages; its costs are in :mod:`rechannel.migration.plan.cost`.
 
 Source: the pipelined migration scheduling work (Souravlas and others). Its formula of the total time is lost;
 :func:`upper_bound` is the reading that fits its text (k steps and mu migrations, each bounded by the longest transfer),
