@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import SATURATED
-from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, checked_floats
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
@@ -24,7 +24,7 @@ from rechannel.policies.published.slots import (
     placement_of_units,
 )
 
-__all__ = ["FIRST_FIT", "FirstFitParameters", "container_capacity", "first_fit", "first_fit_decreasing"]
+__all__ = ["FIRST_FIT", "FirstFitParameters", "first_fit"]
 
 PadMode = Literal["capacity_only", "source"]
 
@@ -52,36 +52,6 @@ class FirstFitParameters:
             raise ModelError(f"padding_percent: expected a number from 0, got {self.padding_percent!r}")
         if not _is_number(self.utilization) or not 0 < self.utilization <= 1:
             raise ModelError(f"utilization: expected a number above 0, up to 1, got {self.utilization!r}")
-
-
-def container_capacity(instance: FloatArray, per_container: int, padding_percent: float) -> FloatArray:
-    """Capacity of a container for ``per_container`` instances of that size and the padding, rounded half up, (R,)."""
-    size = checked_floats("instance", instance)
-    return np.floor(per_container * size * (1 + padding_percent / 100) + 0.5)
-
-
-def first_fit_decreasing(
-    requirements: FloatArray, capacity: FloatArray, padding: FloatArray, pad_mode: PadMode = "capacity_only"
-) -> IntArray:
-    """Container of each instance, (n,), counted from 0; containers are equal and opened as they are needed.
-
-    ``requirements`` (n, R) is what each instance needs, RAM first, ``capacity`` (R,) what a container has, any unit. By
-    RAM, the largest first and equal ones in order, each instance goes to the first container that takes it.
-
-    In the mode "source" ``padding`` (R,) must be left free on top of each instance when it is placed, as Twister2 does;
-    the capacity holds that padding already, and with Twister2's defaults every container then takes one instance. So
-    the default is to ask for the instance alone. Raises ``ModelError`` where an empty container does not take one.
-    """
-    needs = checked_floats("requirements", requirements, ndim=2)
-    room = checked_floats("capacity", capacity, infinite=True)
-    extra = checked_floats("padding", padding)
-    _check_pad_mode(pad_mode)
-    if needs.shape[1:] != room.shape or extra.shape != room.shape:
-        raise ModelError(f"requirements and padding: expected {len(room)} resources, as capacity has")
-    containers = _pack(needs, np.broadcast_to(room, needs.shape), extra * (pad_mode == "source"))
-    if (containers < 0).any():
-        raise ModelError(f"requirements: instance {int(np.argmin(containers))} does not fit an empty container")
-    return containers
 
 
 def first_fit(
