@@ -16,7 +16,7 @@ from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,
@@ -48,10 +48,8 @@ class FirstFitParameters:
 
     def __post_init__(self) -> None:
         _check_pad_mode(self.pad_mode)
-        if not _is_number(self.padding_percent) or not 0 <= self.padding_percent < np.inf:
-            raise ModelError(f"padding_percent: expected a number from 0, got {self.padding_percent!r}")
-        if not _is_number(self.utilization) or not 0 < self.utilization <= 1:
-            raise ModelError(f"utilization: expected a number above 0, up to 1, got {self.utilization!r}")
+        check_number("padding_percent", self.padding_percent, 0, finite=True)
+        check_number("utilization", self.utilization, 0, 1, above=True)
 
 
 def first_fit(
@@ -119,10 +117,6 @@ def _by_memory(needs: FloatArray) -> list[int]:
     return order
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _check_pad_mode(value: str) -> None:
     if value not in _PAD_MODES:
         raise ModelError(f"pad_mode: expected one of {', '.join(_PAD_MODES)}, got {value!r}")
@@ -146,11 +140,10 @@ def _objective(
     return float(above[cluster.available].sum()), float(used.sum())
 
 
-FIRST_FIT = PolicyEntry(
+FIRST_FIT = FunctionPolicy(
     name="first-fit",
-    function=first_fit,
+    place=first_fit,
     objective=_objective,
-    parametrized=True,
     parameters=FirstFitParameters,
     summary="Packs partitions onto as few executors as their state and work allow, the largest state first.",
     source="Twister2's first fit streaming task scheduler",

@@ -14,11 +14,10 @@ from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,
-    check_whole,
     partition_counts,
     unevenness,
 )
@@ -37,7 +36,7 @@ class RoundRobinParameters:
     instances_per_executor: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("instances_per_executor", self.instances_per_executor)
+        check_count("instances_per_executor", self.instances_per_executor)
 
 
 def round_robin(
@@ -61,14 +60,16 @@ def round_robin(
     return Outcome(Placement({stage.key: use[np.arange(stage.n) % len(use)] for stage in workload.placeable}))
 
 
-def _objective(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+def _objective(
+    cluster: Cluster, workload: Workload, placement: Placement, _parameters: RoundRobinParameters | None = None
+) -> Objective:
     """Unevenness of each stage's partitions, summed over the stages; least for what :func:`round_robin` answers."""
     return unevenness(partition_counts(cluster, workload, placement))
 
 
-ROUND_ROBIN = PolicyEntry(
+ROUND_ROBIN = FunctionPolicy(
     name="round-robin",
-    function=round_robin,
+    place=round_robin,
     objective=_objective,
     parameters=RoundRobinParameters,
     summary="Deals the partitions of each stage out in turn, starting at the first executor.",

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.policy import PolicyEntry
+from rechannel.policies.policy import FunctionPolicy
 from rechannel.policies.published.data_locality import (
     DATA_LOCALITY,
     DataLocalityParameters,
@@ -108,8 +108,8 @@ def test_first_fit_objective_is_overload_then_executors_used() -> None:
         ({"pad_mode": "all"}, "pad_mode: expected one of capacity_only, source, got 'all'"),
         ({"padding_percent": -1}, "padding_percent: expected a number from 0"),
         ({"padding_percent": float("nan")}, "padding_percent: expected a number from 0"),
-        ({"utilization": 0}, "utilization: expected a number above 0, up to 1"),
-        ({"utilization": True}, "utilization: expected a number above 0, up to 1"),
+        ({"utilization": 0}, "utilization: expected a number above 0 to 1"),
+        ({"utilization": True}, "utilization: expected a number above 0 to 1"),
     ],
 )
 def test_first_fit_parameters_are_checked(given: dict[str, object], message: str) -> None:
@@ -212,7 +212,7 @@ def test_data_locality_parameters_are_checked(given: dict[str, object], message:
 
 
 @pytest.mark.parametrize("entry", [ROUND_ROBIN, FIRST_FIT, DATA_LOCALITY])
-def test_no_available_executor_asks_for_one(entry: PolicyEntry) -> None:
+def test_no_available_executor_asks_for_one(entry: FunctionPolicy) -> None:
     with pytest.raises(ScaleOutError, match="none is available"):
         entry.function(cluster_of(1, unavailable=[0]), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), None)
 
@@ -229,5 +229,5 @@ def test_no_available_executor_asks_for_one(entry: PolicyEntry) -> None:
 )
 @given(situation=situations())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_laws(entry: PolicyEntry, parameters: Mapping[str, object], situation: Situation) -> None:
+def test_laws(entry: FunctionPolicy, parameters: Mapping[str, object], situation: Situation) -> None:
     check_entry(entry, situation, parameters)
