@@ -244,7 +244,7 @@ def test_a_file_that_is_no_scenario_is_one(tmp_path: Path) -> None:
     path.write_text(json.dumps(wrong))
     done = run("simulate", "--workload", path)
     assert done.exit_code == 1
-    assert "stages[1].busy[1]: must not be negative; current.a[0]: no executor is called 'e9'" in done.stderr
+    assert "stages[1].busy[1]: expected `float` >= 0.0; current.a[0]: no executor is called 'e9'" in done.stderr
     assert "Traceback" not in done.output
 
 
