@@ -24,6 +24,7 @@ from rechannel.daemon.jobs.planning import Aside, PlanningClock
 from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.controller_snapshot import role_of
 from rechannel.daemon.view.model import VIEW_EVERY, Role
+from rechannel.policies.registry import installed_policies
 from rechannel.wire.redis.store import Store, StoreError, StoreUnavailableError
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.systemd import Notifier
@@ -100,6 +101,8 @@ def run_controller(
         log.warning("redis-away", job="start", sentence=str(error))
     for sentence in notes:
         log.warning("not-safe", sentence=sentence)
+    for sentence in installed_policies().errors:
+        log.warning("policy-unusable", sentence=sentence)
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
     aside = Aside(patience=settings.controller.observe / 10)
     controller = Controller(settings, store, signer, clock, name=name, planning=planning, aside=aside)

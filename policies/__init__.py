@@ -1,28 +1,32 @@
 """Placement policies: which executor should hold which stateful partition.
 
-What may live here: pure functions over numpy arrays. No clock, no input or output, no randomness, no Spark, no Redis,
-and nothing of Rechannel's own but plain types of ``rechannel.conf``. The same arguments always give the same answer;
-ties are broken by index. A policy proposes; :func:`propose` checks the proposal against the laws every policy must
-keep, and whoever called it decides whether the gain is worth the move.
+Pure functions over numpy arrays: no clock, no input or output, no unseeded randomness, no Spark, no Redis, and nothing
+of Rechannel's own but plain types of ``rechannel.conf``. The same arguments always give the same answer; ties are
+broken by index. A policy proposes, :func:`propose` holds the proposal to the laws of all policies, and the caller
+decides whether the gain is worth the moves.
 
-* ``arrays``: array types, checks and errors
-* ``model``: the cluster, the workload and the placement that every policy reads
-* ``streams``: shuffles, as blocks or sparse
-* ``metrics``: what a placement costs
-* ``classification``: which streams are high, mid and low
-* ``queueing``: arrival rates, utilization and fair shares
-* ``adaptive``: the default policy; ``stage_problem`` and ``pairs`` are the search behind it
-* ``published``: the schedulers of the literature
-* ``registry``: the table of policies
+Rooms, each importing only those below it:
+
+* ``scenarios``: written and generated situations, and the comparison of policies on them
+* ``registry``: the table of policies, and :func:`propose`; ``entry_points`` finds the policies of users
+* ``adaptive``: the default policy
+* ``published``: the schedulers of the literature, one a module
+* ``policy``: the protocol that every policy implements
+* ``analysis``: cost of a placement, queueing, classification of streams, service rates, forecasts
+* ``model``: cluster, workload, streams and placement, which every policy reads
+
+``spread`` divides the partitions of one stage evenly by count, where nothing has been measured.
 """
 
 from __future__ import annotations
 
+from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster, Topology
-from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.placement import Move, Outcome, Placement
 from rechannel.policies.model.streams import SparseStream, Stream
 from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.policy import Policy, check_count, check_number
 from rechannel.policies.registry import POLICIES, Proposal, propose
 
 __all__ = [
@@ -30,7 +34,9 @@ __all__ = [
     "Cluster",
     "ModelError",
     "Move",
+    "Outcome",
     "Placement",
+    "Policy",
     "Proposal",
     "ScaleOutError",
     "SparseStream",
@@ -38,5 +44,8 @@ __all__ = [
     "Stream",
     "Topology",
     "Workload",
+    "check_count",
+    "check_number",
+    "placement_cost",
     "propose",
 ]

@@ -1,40 +1,81 @@
-"""What the table of policies holds of each one."""
+"""The protocol of a placement policy, and the checks that parameters of policies share."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["Objective", "PolicyEntry"]
+__all__ = ["FunctionPolicy", "Objective", "Policy", "check_count", "check_number"]
 
 Objective = tuple[float, ...]
-"""What a policy minimizes, compared entry by entry."""
+"""Numbers that a policy minimizes, compared entry by entry."""
+
+
+class Policy(Protocol):
+    """A placement policy: decides which executor holds which partition.
+
+    Both methods are pure: the same arguments give the same answer, without a clock, input, output or unseeded
+    randomness. The arrays of their arguments are read-only. ``docs/writing-a-policy.md`` shows a complete policy.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the settings and on the command line: lower case letters, digits and dashes."""
+
+    @property
+    def summary(self) -> str:
+        """One sentence for ``rechannel policies``."""
+
+    @property
+    def source(self) -> str:
+        """Publication that the policy comes from, or its author."""
+
+    @property
+    def parameters(self) -> type[Any]:
+        """Frozen dataclass of the parameters, each with a default; raises ``ModelError`` for impossible values."""
+
+    def place(self, cluster: Cluster, workload: Workload, current: Placement, parameters: Any, /) -> Outcome:
+        """Propose an available executor for every partition of ``workload.placeable``.
+
+        Partitions of ``current`` may be on no executor, or on an unavailable one. Raises ``ScaleOutError`` where the
+        available executors cannot take the work.
+        """
+
+    def objective(self, cluster: Cluster, workload: Workload, placement: Placement, parameters: Any, /) -> Objective:
+        """Measure a placement; smaller is better, and the first entry that differs decides."""
 
 
 @dataclass(frozen=True)
-class PolicyEntry:
-    """One policy.
-
-    ``function`` takes cluster, workload, current placement and parameters; ``objective`` is what it minimizes,
-    compared entry by entry, and is given the parameters too where ``parametrized``; ``parameters`` is the frozen
-    dataclass of its settings; ``source`` says who published it.
-    """
+class FunctionPolicy:
+    """A policy made of two functions, as the built-in ones are; its fields are those of :class:`Policy`."""
 
     name: str
-    function: Callable[[Cluster, Workload, Placement, Any], Outcome]
-    objective: Callable[..., Objective]
+    place: Callable[[Cluster, Workload, Placement, Any], Outcome]
+    objective: Callable[[Cluster, Workload, Placement, Any], Objective]
     parameters: type[Any]
     summary: str
     source: str = ""
-    parametrized: bool = False
 
-    def measure(self, cluster: Cluster, workload: Workload, placement: Placement, parameters: object) -> Objective:
-        """The objective of a placement under these parameters."""
-        if self.parametrized:
-            return self.objective(cluster, workload, placement, parameters)
-        return self.objective(cluster, workload, placement)
+
+def check_number(
+    name: str, value: object, least: float, most: float = math.inf, *, above: bool = False, finite: bool = False
+) -> None:
+    """Raise ``ModelError`` unless a parameter is a number from ``least`` (if ``above``: above it) to ``most``."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and not (finite and value == math.inf)
+    if not number or not least <= float(value) <= most or (above and value == least):  # type: ignore[arg-type]
+        upper = "" if most == math.inf else f" to {most:g}"
+        raise ModelError(f"{name}: expected a number {'above' if above else 'from'} {least:g}{upper}, got {value!r}")
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise ``ModelError`` unless a parameter is None or a whole number from ``least``."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and (not whole or value < least):  # type: ignore[operator]
+        raise ModelError(f"{name}: expected None or a whole number from {least}, got {value!r}")

@@ -1,18 +1,23 @@
-"""The table of policies, and the one way to ask one for a proposal."""
+"""The table of policies, and the laws that every proposal of a policy is held to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, get_type_hints
 
+import msgspec
 import numpy as np
 
 from rechannel.policies.adaptive.adaptive import ADAPTIVE
-from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.entry_points import InstalledPolicies, load_installed
+from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.placement import Move, Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import Objective, Policy
 from rechannel.policies.published.aniello import ANIELLO_ONLINE
 from rechannel.policies.published.bottleneck import BOTTLENECK
 from rechannel.policies.published.data_locality import DATA_LOCALITY
@@ -28,11 +33,14 @@ from rechannel.policies.published.t_storm import T_STORM
 __all__ = [
     "POLICIES",
     "ParameterError",
-    "PolicyEntry",
     "PolicyLawError",
     "Proposal",
     "UnknownPolicyError",
+    "installed_policies",
     "is_worse",
+    "known_policies",
+    "make_parameters",
+    "parameter_types",
     "propose",
 ]
 
@@ -40,20 +48,20 @@ _ROUNDING = 1e-9
 
 
 class UnknownPolicyError(ModelError):
-    """No policy has that name; the message lists those there are."""
+    """No policy has that name; the message lists the known ones."""
 
 
 class ParameterError(ModelError):
-    """The policy has no such parameter; the message names it."""
+    """The policy has no such parameter, or the value has another type; the message names it."""
 
 
 class PolicyLawError(RuntimeError):
-    """A policy broke a law that every proposal must keep: a defect of the policy, nothing to apply."""
+    """A policy failed, or broke a law that every proposal must keep: a defect of the policy, nothing to apply."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a policy proposes: the placement, how it differs from the current one, and what it gains by its objective.
+    """A policy's proposal: the placement, its difference from the current one, and its gain by the own objective.
 
     Where partitions of the current placement are on no executor, ``objective_before`` leaves them out.
     """
@@ -66,9 +74,9 @@ class Proposal:
     notes: tuple[str, ...]
 
 
-POLICIES: dict[str, PolicyEntry] = {
-    entry.name: entry
-    for entry in (
+POLICIES: dict[str, Policy] = {
+    policy.name: policy
+    for policy in (
         ADAPTIVE,
         EVEN,
         LOCALITY_FAIRNESS,
@@ -83,7 +91,50 @@ POLICIES: dict[str, PolicyEntry] = {
         ANIELLO_ONLINE,
     )
 }
-"""Every policy by name."""
+"""Every built-in policy by name."""
+
+
+@cache
+def installed_policies() -> InstalledPolicies:
+    """Policies of installed distributions, and the entry points that provide none; loaded once in a process."""
+    return load_installed(POLICIES)
+
+
+def known_policies() -> dict[str, Policy]:
+    """Every policy by name, the built-in ones first."""
+    return POLICIES | dict(installed_policies().policies)
+
+
+def parameter_types(policy: Policy) -> dict[str, Any]:
+    """Type of each parameter of a policy."""
+    hints = get_type_hints(policy.parameters)
+    return {field.name: hints[field.name] for field in fields(policy.parameters)}
+
+
+def make_parameters(policy: Policy, values: Mapping[str, object]) -> Any:
+    """Construct the parameters of a policy; those left out have their default.
+
+    Raises :class:`ParameterError` for unknown names and for values of another type, and what the policy itself raises
+    for impossible values (``ModelError``).
+    """
+    types = parameter_types(policy)
+    for name in values:
+        if name not in types:
+            raise ParameterError(f"policy {policy.name!r} has no parameter {name!r}, it has: {', '.join(types)}")
+    try:
+        parameters, problem = policy.parameters(**values), None
+    except ModelError:
+        raise
+    except (TypeError, ValueError) as error:  # a policy that leaves the types to us
+        parameters, problem = None, error
+    for name, value in values.items():
+        try:
+            msgspec.convert(value.item() if isinstance(value, np.generic) else value, types[name])
+        except msgspec.ValidationError as error:
+            raise ParameterError(f"{name}: {error}, got {value!r}") from error
+    if problem is not None:
+        raise ParameterError(str(problem)) from problem
+    return parameters
 
 
 def propose(
@@ -93,26 +144,28 @@ def propose(
     current: Placement,
     parameters: Mapping[str, object] | None = None,
 ) -> Proposal:
-    """Ask the policy of that name where the partitions should be.
+    """Ask the policy of that name for a placement, and hold it to the laws.
 
-    The laws are kept here, so no policy can break them: every partition is on an available executor, and where
-    ``current`` was so too, the proposal is better by the policy's own objective: else it is ``current`` itself, and a
-    note says so. Executors whose memory does not hold what they are given are named in a note.
+    The laws: every partition is on an available executor, and where ``current`` keeps that law too, the proposal is
+    better by the policy's own objective; else it is ``current`` itself, and a note says so. A note names executors
+    whose memory does not hold their state.
 
     Raises :class:`UnknownPolicyError`, :class:`ParameterError`, ``ModelError`` for arguments that do not fit
     together, ``ScaleOutError`` where no placement exists, and :class:`PolicyLawError` for a defect of the policy.
     """
-    entry = POLICIES.get(name)
-    if entry is None:
-        raise UnknownPolicyError(f"unknown policy {name!r}, valid names: {', '.join(sorted(POLICIES))}")
-    settings = _settings(entry, parameters or {})
+    policy = known_policies().get(name)
+    if policy is None:
+        raise UnknownPolicyError(f"unknown policy {name!r}, valid names: {', '.join(sorted(known_policies()))}")
+    settings = make_parameters(policy, parameters or {})
     current.validate(cluster, workload)
-    outcome = entry.function(cluster, workload, current, settings)
-    _check(entry, cluster, workload, outcome.placement)
-    before = entry.measure(cluster, workload, current, settings)
-    after = entry.measure(cluster, workload, outcome.placement, settings)
+    with _own_defects(policy):
+        outcome = policy.place(cluster, workload, current, settings)
+        _check_outcome(policy, cluster, workload, outcome)
+        before = tuple(policy.objective(cluster, workload, current, settings))
+        after = tuple(policy.objective(cluster, workload, outcome.placement, settings))
+        worse_before = is_worse(before, after)
     placement, notes = outcome.placement, outcome.notes
-    if placement != current and _is_placed(cluster, current) and not is_worse(before, after):
+    if placement != current and _is_placed(cluster, current) and not worse_before:
         placement, after = current, before
         notes = (*notes, "not applied: no better than the current placement by its own objective")
     notes += _overfull(cluster, workload, placement)
@@ -128,12 +181,15 @@ def is_worse(after: Objective, before: Objective) -> bool:
     return False
 
 
-def _settings(entry: PolicyEntry, given: Mapping[str, object]) -> object:
-    known = [field.name for field in fields(entry.parameters)]
-    for key in given:
-        if key not in known:
-            raise ParameterError(f"policy {entry.name!r} has no parameter {key!r}, it has: {', '.join(known)}")
-    return entry.parameters(**given)
+@contextmanager
+def _own_defects(policy: Policy) -> Iterator[None]:
+    """Turn every failure of a policy but its refusals into a :class:`PolicyLawError`."""
+    try:
+        yield
+    except (ModelError, ScaleOutError, PolicyLawError):
+        raise
+    except Exception as error:  # a policy may be a user's, and must not stop the controller
+        raise PolicyLawError(f"policy {policy.name!r} failed: {type(error).__name__}: {error}") from error
 
 
 def _overfull(cluster: Cluster, workload: Workload, placement: Placement) -> tuple[str, ...]:
@@ -150,12 +206,15 @@ def _is_placed(cluster: Cluster, placement: Placement) -> bool:
     )
 
 
-def _check(entry: PolicyEntry, cluster: Cluster, workload: Workload, placement: Placement) -> None:
+def _check_outcome(policy: Policy, cluster: Cluster, workload: Workload, outcome: object) -> None:
+    if not isinstance(outcome, Outcome) or not all(isinstance(note, str) for note in outcome.notes):
+        raise PolicyLawError(f"policy {policy.name!r} answered with no Outcome: {outcome!r}")
+    placement = outcome.placement
     try:
         placement.validate(cluster, workload)
     except ModelError as error:
-        raise PolicyLawError(f"policy {entry.name!r} answered with an impossible placement: {error}") from error
+        raise PolicyLawError(f"policy {policy.name!r} answered with an impossible placement: {error}") from error
     for key, array in placement.assignments.items():
         wrong = np.flatnonzero((array == UNPLACED) | ~cluster.available[array])
         if wrong.size:
-            raise PolicyLawError(f"policy {entry.name!r} put partition {wrong[0]} of {key!r} on no available executor")
+            raise PolicyLawError(f"policy {policy.name!r} put partition {wrong[0]} of {key!r} on no available executor")

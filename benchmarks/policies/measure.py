@@ -93,7 +93,7 @@ def _call(what: str, scenario: Scenario) -> Callable[[], object]:
         parts, edges = [stage.n for stage in workload.placeable], operator_edges(workload)
         return lambda: literal.pipelines(parts, edges)
     entry = POLICIES[what]
-    return lambda: entry.function(cluster, workload, current, entry.parameters())
+    return lambda: entry.place(cluster, workload, current, entry.parameters())
 
 
 def _adaptive(scenario: Scenario, seed: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import click
 import msgspec
@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from rechannel.daemon.cli.tables import new_console, new_table
 from rechannel.policies.model.arrays import ModelError
-from rechannel.policies.registry import POLICIES
+from rechannel.policies.registry import installed_policies, known_policies, make_parameters, parameter_types
 from rechannel.policies.scenarios.compare import PlacementCost, PolicyResult, compare, figures
 from rechannel.policies.scenarios.generators import GENERATORS, GeneratorError, Parameter, generate
 from rechannel.policies.scenarios.scenario import Scenario, ScenarioError, from_document, to_document
@@ -29,8 +29,8 @@ _ALL = "all"
 def policies(*, as_json: bool) -> None:
     """Show every policy, and every generator of scenarios, with their parameters."""
     known: list[dict[str, Any]] = [
-        {"name": name, "summary": entry.summary, "source": entry.source, "parameters": _defaults(name)}
-        for name, entry in sorted(POLICIES.items())
+        {"name": name, "summary": policy.summary, "source": policy.source, "parameters": _defaults(name)}
+        for name, policy in sorted(known_policies().items())
     ]
     generators = [
         {
@@ -41,7 +41,8 @@ def policies(*, as_json: bool) -> None:
         for name, generator in GENERATORS.items()
     ]
     if as_json:
-        click.echo(json.dumps({"policies": known, "generators": generators}))
+        errors = list(installed_policies().errors)
+        click.echo(json.dumps({"policies": known, "generators": generators, "errors": errors}))
         return
     console = new_console()
     table = new_table(
@@ -49,13 +50,15 @@ def policies(*, as_json: bool) -> None:
     )
     for one in known:
         parameters = "\n".join(f"{key}={value}" for key, value in one["parameters"].items())
-        table.add_row(*map(escape, (one["name"], one["summary"], parameters, one["source"] or "our own")))
+        table.add_row(*map(escape, (one["name"], one["summary"], parameters, one["source"])))
     console.print(table)
     console.print()
     table = new_table("", ("generator", "<"), ("what it makes", "<"), ("parameters", "<"), whole=["generator"])
     for name, generator in GENERATORS.items():
         table.add_row(*map(escape, (name, generator.summary, "\n".join(map(_range, generator.parameters)))))
     console.print(table)
+    for error in installed_policies().errors:
+        click.echo(f"warning: {error}", err=True)
 
 
 def simulate(*, policy: str, workload: str, settings: Sequence[str], save: str, as_json: bool) -> None:
@@ -81,7 +84,7 @@ def simulate(*, policy: str, workload: str, settings: Sequence[str], save: str, 
 
 
 def _defaults(policy: str) -> dict[str, Any]:
-    values = dataclasses.asdict(POLICIES[policy].parameters())
+    values = dataclasses.asdict(known_policies()[policy].parameters())
     return {key: str(value) if value in (math.inf, -math.inf) else value for key, value in values.items()}  # JSON's law
 
 
@@ -91,12 +94,11 @@ def _range(one: Parameter) -> str:
 
 
 def _names(text: str) -> list[str]:
-    names = sorted(POLICIES) if text == _ALL else list(dict.fromkeys(text.split(",")))
-    unknown = [name for name in names if name not in POLICIES]
+    known = sorted(known_policies())
+    names = known if text == _ALL else list(dict.fromkeys(text.split(",")))
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise click.UsageError(
-            f"--policy: no policy is called {unknown[0]!r}, there are: {', '.join(sorted(POLICIES))}, or all"
-        )
+        raise click.UsageError(f"--policy: no policy is called {unknown[0]!r}, there are: {', '.join(known)}, or all")
     return names
 
 
@@ -110,7 +112,7 @@ def _parameters(names: Sequence[str], settings: Sequence[str]) -> dict[str, dict
         given.setdefault(policy, {})[key] = _value(policy, key, value)
     for policy, values in given.items():
         try:
-            POLICIES[policy].parameters(**values)
+            make_parameters(known_policies()[policy], values)
         except ModelError as error:
             raise click.UsageError(f"--set {policy}: {error}") from error
     return given
@@ -118,10 +120,9 @@ def _parameters(names: Sequence[str], settings: Sequence[str]) -> dict[str, dict
 
 def _value(policy: str, key: str, text: str) -> object:
     """Read a parameter as its type has it: a number, true, none, one of its words, or a list as in JSON."""
-    hints = get_type_hints(POLICIES[policy].parameters)
-    known = [field.name for field in dataclasses.fields(POLICIES[policy].parameters)]
-    if key not in known:
-        raise click.UsageError(f"--set: policy {policy!r} has no parameter {key!r}, it has: {', '.join(known)}")
+    hints = parameter_types(known_policies()[policy])
+    if key not in hints:
+        raise click.UsageError(f"--set: policy {policy!r} has no parameter {key!r}, it has: {', '.join(hints)}")
     # As written, in the words that are shown for no value and for no bound, and as JSON.
     readings: tuple[Callable[[], object], ...] = (
         lambda: msgspec.convert({"none": None}.get(text.lower(), text), hints[key], strict=False),

@@ -28,7 +28,7 @@ from rechannel.daemon.decide.policy_settings import DRAIN, unknown_policy
 from rechannel.daemon.decide.requested_placement import PlanFileError, RequestedPlacement, from_plan, read_plan
 from rechannel.daemon.model.collector import entry_number
 from rechannel.daemon.model.snapshot import Snapshot
-from rechannel.policies.registry import POLICIES
+from rechannel.policies.registry import known_policies
 from rechannel.wire import keys
 from rechannel.wire.display_names import count
 from rechannel.wire.envelope_factory import EnvelopeFactory
@@ -417,7 +417,7 @@ class RequestHandler:
         if isinstance(found, Reply):
             return found
         policy = request.arguments.get("policy", "")
-        if policy and policy not in POLICIES:
+        if policy and policy not in known_policies():
             return replies.refused(request, unknown_policy(policy))
         decision = self._leader.decide(
             "operator",

@@ -7,14 +7,13 @@ does not have to leave.
 
 from __future__ import annotations
 
-import dataclasses
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from rechannel.conf.parser import known_are
 from rechannel.conf.settings import Settings
 from rechannel.policies.model.arrays import ModelError
-from rechannel.policies.registry import POLICIES
+from rechannel.policies.registry import installed_policies, known_policies, make_parameters, parameter_types
 
 DRAIN = "drain"  # the trigger of decisions that empty drained nodes
 ROLLBACK = "rollback"  # the trigger of decisions to move back
@@ -44,8 +43,9 @@ def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> d
 
 
 def unknown_policy(name: str) -> str:
-    """Say that no policy has that name, and which there are."""
-    return f"no policy is called {name!r}; {known_are(name, sorted(POLICIES))}"
+    """Return the sentence that no policy has that name, with the known names and what keeps an installed one away."""
+    broken = [error for error in installed_policies().errors if error.startswith(f"policy {name!r} ")]
+    return "; ".join([f"no policy is called {name!r}", *broken, known_are(name, sorted(known_policies()))])
 
 
 def mistakes(settings: Settings) -> list[str]:
@@ -53,10 +53,10 @@ def mistakes(settings: Settings) -> list[str]:
     found = [
         f"reschedule.{field}: {unknown_policy(name)}"
         for field in ("policy", "drain_policy")
-        if (name := getattr(settings.reschedule, field)) not in POLICIES
+        if (name := getattr(settings.reschedule, field)) not in known_policies()
     ]
     for policy, given in settings.policies.items():
-        if policy in POLICIES:
+        if policy in known_policies():
             found += _wrong(policy, given, settings)
         else:
             found.append(f"[policies.{policy}]: {unknown_policy(policy)}")
@@ -64,7 +64,7 @@ def mistakes(settings: Settings) -> list[str]:
 
 
 def _wrong(policy: str, given: Any, settings: Settings) -> list[str]:
-    made, hints = POLICIES[policy].parameters, _hints(policy)
+    chosen, hints = known_policies()[policy], _hints(policy)
     found = []
     for name, value in given.items():
         where = f"policies.{policy}.{name}"
@@ -72,12 +72,12 @@ def _wrong(policy: str, given: Any, settings: Settings) -> list[str]:
             found.append(f"{where}: no such parameter; {known_are(name, hints)}")
             continue
         try:
-            made(**{name: _read(hints[name], value)})
+            make_parameters(chosen, {name: _read(hints[name], value)})
         except ModelError as error:
             found.append(f"{where}: {str(error).removeprefix(f'{name}: ')}")
     if not found:
         try:
-            made(**parameters_for(policy, settings))
+            make_parameters(chosen, parameters_for(policy, settings))
         except ModelError as error:  # each is well, but not all together
             found.append(f"[policies.{policy}]: {error}")
     return found
@@ -85,11 +85,8 @@ def _wrong(policy: str, given: Any, settings: Settings) -> list[str]:
 
 def _hints(policy: str) -> dict[str, Any]:
     """Parameter -> its type; nothing where no policy has that name."""
-    if policy not in POLICIES:
-        return {}
-    made = POLICIES[policy].parameters
-    hints = get_type_hints(made)
-    return {field.name: hints[field.name] for field in dataclasses.fields(made)}
+    chosen = known_policies().get(policy)
+    return parameter_types(chosen) if chosen else {}
 
 
 def _read(hint: Any, value: object) -> object:

@@ -26,7 +26,7 @@ from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, Sc
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
 from rechannel.policies.published.bottleneck import bottleneck
 from rechannel.policies.published.even import even
 from rechannel.policies.published.stream_classification import stream_classification
@@ -65,22 +65,14 @@ class AdaptiveParameters:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ModelError(f"mode: expected one of {', '.join(MODES)}, got {self.mode!r}")
-        for name, low, high in (
-            ("limit", 0.0, 10.0),
-            ("min_step", 0.0, 1.0),
-            ("move_seconds", 0.0, float("inf")),
-            ("load_rate", 0.0, float("inf")),
-            ("horizon", 0.0, float("inf")),
-        ):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not low <= value <= high or (name in ("limit", "load_rate", "horizon") and value == 0):
-                raise ModelError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
-        if self.min_step >= 1:
+        check_number("limit", self.limit, 0, 10, above=True)
+        check_number("min_step", self.min_step, 0, 1)
+        if self.min_step == 1:
             raise ModelError(f"min_step: expected a number from 0 to below 1, got {self.min_step!r}")
-        whole = isinstance(self.max_moves, int) and not isinstance(self.max_moves, bool)
-        if self.max_moves is not None and (not whole or self.max_moves < 0):
-            raise ModelError(f"max_moves: expected None or a whole number from 0, got {self.max_moves!r}")
+        check_number("move_seconds", self.move_seconds, 0)
+        check_number("load_rate", self.load_rate, 0, above=True)
+        check_number("horizon", self.horizon, 0, above=True)
+        check_count("max_moves", self.max_moves, 0)
 
     def price(self, moves: float, moved_bytes: float, executors: int) -> float:
         """Stage time in seconds per second that so many moves cost over the horizon.
@@ -452,11 +444,10 @@ def _objective(
     return placement_cost(cluster, workload, placement, (parameters or AdaptiveParameters()).limit)
 
 
-ADAPTIVE = PolicyEntry(
+ADAPTIVE = FunctionPolicy(
     name="adaptive",
-    function=adaptive,
+    place=adaptive,
     objective=_objective,
-    parametrized=True,
     parameters=AdaptiveParameters,
     summary="The shortest batches under memory and saturation limits, with few moves.",
     source="Rechannel's own",

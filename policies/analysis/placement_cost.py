@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError
+from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -28,7 +28,6 @@ __all__ = [
     "scheduled",
     "spread",
     "stage_seconds",
-    "stage_time",
     "task_slots",
     "unit_executors",
 ]
@@ -55,18 +54,6 @@ def executor_busy(cluster: Cluster, workload: Workload, placement: Placement) ->
     for stage in workload.stages:
         work += stage.batches_per_second * _sums(cluster, stage.busy, unit_executors(cluster, stage, placement))
     return work / cluster.speed
-
-
-def stage_time(cluster: Cluster, stage: Stage, assignment: IntArray) -> float:
-    """Seconds per batch that the slowest executor needs for its share of a placeable stage, undisturbed.
-
-    Tasks are indivisible. An executor runs them in the order of their partitions, the next one on the core that is
-    free first, as Spark does (``TaskSetManager``).
-    """
-    if not stage.placeable:
-        raise ModelError(f"stage {stage.key!r}: floating, it has no assignment")
-    Placement({stage.key: assignment}).validate(cluster, Workload((stage,)))
-    return float((scheduled(cluster, stage.busy, assignment) / cluster.speed).max())
 
 
 def scheduled(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> FloatArray:

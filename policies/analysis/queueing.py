@@ -21,13 +21,9 @@ from rechannel.policies.model.workload import Workload
 __all__ = [
     "QueueReport",
     "ShareOverflowError",
-    "arrival_rates",
     "executor_utilization",
     "fair_shares",
-    "maximum_rate",
-    "state_probability",
     "unit_rates",
-    "utilization",
 ]
 
 _ROUNDING = 1e-9
@@ -59,61 +55,6 @@ class QueueReport:
     service_rate: FloatArray
     utilization: FloatArray
     saturated: BoolArray
-
-
-def arrival_rates(gamma: FloatArray, routing: FloatArray) -> FloatArray:
-    """Rate at which tasks reach each of M nodes: the solution of ``(I - P^T) lambda = gamma``.
-
-    ``gamma`` (M,) is what comes from outside, in tasks per second; ``routing[i, j]`` (M, M) the share of i's output
-    that goes to j, rows summing to 1 or less. Raises ``ModelError`` for negative entries, rows above 1, and a
-    network with a loop that nothing leaves, for which there is no answer.
-    """
-    gamma, routing = _array("gamma", gamma), np.asarray(routing, dtype=np.float64)
-    size = len(gamma)
-    if routing.shape != (size, size):
-        raise ModelError(f"routing: expected shape {(size, size)}, got {routing.shape}")
-    if not np.isfinite(routing).all() or (routing < 0).any():
-        raise ModelError("routing: must be finite and not negative")
-    if (routing.sum(axis=1) > 1 + _ROUNDING).any():
-        raise ModelError("routing: a row sums to more than 1")
-    if _has_trap(routing):
-        raise ModelError("routing: tasks can enter a loop that nothing leaves, the equations are singular")
-    try:
-        rates = np.linalg.solve(np.eye(size) - routing.T, gamma)
-    except np.linalg.LinAlgError as error:
-        raise ModelError("routing: the traffic equations are singular") from error
-    positive: FloatArray = np.maximum(rates, 0.0)
-    return positive
-
-
-def utilization(rates: FloatArray, service_seconds: FloatArray) -> FloatArray:
-    """Busy share of each node: arrivals per second times mean seconds of service, 1 is saturated."""
-    rates, service_seconds = _array("rates", rates), _array("service_seconds", service_seconds)
-    if rates.shape != service_seconds.shape:
-        raise ModelError(f"service_seconds: expected {len(rates)} entries, got {len(service_seconds)}")
-    rho: FloatArray = rates * service_seconds
-    return rho
-
-
-def maximum_rate(service_seconds: FloatArray) -> FloatArray:
-    """Arrivals per second at which each node is just saturated; infinity where service takes no time."""
-    seconds = _array("service_seconds", service_seconds)
-    rates = np.full(seconds.shape, np.inf)
-    np.divide(1.0, seconds, out=rates, where=seconds > 0)
-    return rates
-
-
-def state_probability(utilization: FloatArray, counts: IntArray) -> float:
-    """Probability that exactly ``counts`` tasks are at each node, in an open product-form network of single servers.
-
-    The product over nodes of ``(1 - rho) rho^n``. Raises ``ModelError`` unless every utilization is below 1.
-    """
-    rho, counts = _array("utilization", utilization), np.asarray(counts)
-    if counts.shape != rho.shape or not np.issubdtype(counts.dtype, np.integer) or (counts < 0).any():
-        raise ModelError(f"counts: expected {len(rho)} whole numbers, none negative")
-    if (rho >= 1).any():
-        raise ModelError("utilization: must be below 1 everywhere, a saturated node has no steady state")
-    return float(np.prod((1 - rho) * rho**counts))
 
 
 def unit_rates(workload: Workload) -> dict[str, FloatArray]:
@@ -233,13 +174,3 @@ def _array(name: str, values: FloatArray) -> FloatArray:
     if not np.isfinite(array).all() or (array < 0).any():
         raise ModelError(f"{name}: must be finite and not negative")
     return array
-
-
-def _has_trap(routing: FloatArray) -> bool:
-    """Whether some node cannot reach one whose output partly leaves the network."""
-    leaves = routing.sum(axis=1) < 1 - _ROUNDING
-    while True:
-        grown = leaves | ((routing > 0) & leaves[None, :]).any(axis=1)
-        if (grown == leaves).all():
-            return not bool(leaves.all())
-        leaves = grown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +15,6 @@ __all__ = [
     "ScaleOutError",
     "checked_floats",
     "frozen",
-    "lexicographic_best",
     "same_length",
     "summed",
 ]
@@ -63,17 +61,6 @@ def same_length(owner: str, expected: int, **arrays: NDArray[np.generic]) -> Non
     for name, array in arrays.items():
         if len(array) != expected:
             raise ModelError(f"{owner}{name}: expected {expected} entries, got {len(array)}")
-
-
-def lexicographic_best(chosen: IntArray, keys: Sequence[FloatArray]) -> int:
-    """Of the flat indices ``chosen``, the one with the smallest keys, compared in turn; ties: the first."""
-    for key in keys:
-        values = key.ravel()[chosen]
-        least = values.min()
-        chosen = chosen[values <= least + 1e-9 * abs(least)]
-        if len(chosen) == 1:
-            break
-    return int(chosen[0])
 
 
 def summed(index: IntArray, values: FloatArray, size: int) -> FloatArray:

@@ -91,7 +91,8 @@ class Cluster:
         if size == 0:
             raise ModelError("executors: at least one is needed")
         if len(self._index) != size:
-            raise ModelError("executors: names must be unique")
+            twice = next(name for i, name in enumerate(self.executors) if name in self.executors[:i])
+            raise ModelError(f"executors: names must be unique, {twice!r} stands twice")
         if len(self.nodes) != size:
             raise ModelError(f"nodes: expected {size} entries, got {len(self.nodes)}")
         set_field(self, "cores", checked_floats("cores", self.cores))

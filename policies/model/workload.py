@@ -62,7 +62,9 @@ class Workload:
         object.__setattr__(self, "streams", tuple(self.streams))
         object.__setattr__(self, "_order", {stage.key: i for i, stage in enumerate(self.stages)})
         if len(self._order) != len(self.stages):
-            raise ModelError("stages: keys must be unique")
+            keys = [stage.key for stage in self.stages]
+            twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+            raise ModelError(f"stages: keys must be unique, {twice!r} stands twice")
         if len({stage.n for stage in self.stages if not stage.placeable}) > 1:
             raise ModelError("stages: floating stages must all have one entry for each executor")
         for stream in self.streams:

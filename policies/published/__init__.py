@@ -1,5 +1,5 @@
 """The schedulers of the literature, each a module of its own, faithful where its source speaks.
 
 What may live here: the same as in ``rechannel.policies``. Every deviation from a source is stated where it is made.
-Each module holds a ``PolicyEntry`` that the registry lists.
+Each module holds a ``FunctionPolicy`` that the registry lists.
 """

@@ -15,10 +15,10 @@ from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.pairing import Bins, Pairs
 from rechannel.policies.published.stream_classification import traffic
-from rechannel.policies.published.units import ROUNDING, Units, best_of, checked_number, flatten, require_executor
+from rechannel.policies.published.units import ROUNDING, Units, best_of, flatten, require_executor
 
 __all__ = ["ANIELLO_ONLINE", "AnielloParameters", "aniello_online", "most_in_a_slot", "overload_and_traffic"]
 
@@ -35,8 +35,8 @@ class AnielloParameters:
     alpha: float = 0.0
 
     def __post_init__(self) -> None:
-        checked_number("threshold", self.threshold, 0, 1)
-        checked_number("alpha", self.alpha, 0, 1)
+        check_number("threshold", self.threshold, 0, 1)
+        check_number("alpha", self.alpha, 0, 1)
 
 
 def aniello_online(
@@ -85,7 +85,9 @@ def most_in_a_slot(count: int, slots: int, alpha: float) -> int:
     return least + int(np.ceil(alpha * max(count - slots + 1 - least, 0) - ROUNDING))
 
 
-def overload_and_traffic(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+def overload_and_traffic(
+    cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None
+) -> Objective:
     """The objective: load beyond the capacity in cores, then bytes per second between nodes and between executors.
 
     Both are reasons to reschedule in the paper; overload first, since traffic may rise to ease it.
@@ -175,9 +177,9 @@ def _anchored(units: Units, pairs: Pairs, group: IntArray, place: IntArray) -> F
     return result
 
 
-ANIELLO_ONLINE = PolicyEntry(
+ANIELLO_ONLINE = FunctionPolicy(
     name="aniello-online",
-    function=aniello_online,
+    place=aniello_online,
     objective=overload_and_traffic,
     parameters=AnielloParameters,
     summary="Groups partitions by their traffic and groups onto nodes, where that saves enough of it.",

@@ -16,8 +16,8 @@ from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
-from rechannel.policies.published.units import ROUNDING, Links, Units, checked_count, flatten, require_executor
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count
+from rechannel.policies.published.units import ROUNDING, Links, Units, flatten, require_executor
 
 __all__ = ["BOTTLENECK", "BottleneckParameters", "bottleneck", "bottleneck_time"]
 
@@ -32,7 +32,7 @@ class BottleneckParameters:
     memory: int | None = 64
 
     def __post_init__(self) -> None:
-        checked_count("memory", self.memory, 1)
+        check_count("memory", self.memory, 1)
 
 
 def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) -> float:
@@ -190,13 +190,15 @@ def _largest_of_others(values: FloatArray) -> FloatArray:
     return result
 
 
-def _objective(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+def _objective(
+    cluster: Cluster, workload: Workload, placement: Placement, _parameters: BottleneckParameters | None = None
+) -> Objective:
     return (bottleneck_time(cluster, workload, placement),)
 
 
-BOTTLENECK = PolicyEntry(
+BOTTLENECK = FunctionPolicy(
     name="bottleneck",
-    function=bottleneck,
+    place=bottleneck,
     objective=_objective,
     parameters=BottleneckParameters,
     summary="Minimizes the slowest executor or link, so that most input can be served.",

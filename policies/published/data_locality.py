@@ -21,11 +21,10 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, Mod
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,
-    check_whole,
     partition_counts,
     unevenness,
 )
@@ -67,11 +66,11 @@ class DataLocalityParameters:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("instances_per_executor", self.instances_per_executor)
+        check_count("instances_per_executor", self.instances_per_executor)
         for name in ("worker_bandwidth", "data_bandwidth"):
-            _check_number(name, getattr(self, name), "a number above 0", above=True)
+            check_number(name, getattr(self, name), 0, above=True, finite=True)
         for name in ("worker_latency", "data_latency"):
-            _check_number(name, getattr(self, name), "a number from 0", above=False)
+            check_number(name, getattr(self, name), 0, finite=True)
         if self.cost not in _COSTS:
             raise ModelError(f"cost: expected one of {', '.join(_COSTS)}, got {self.cost!r}")
         if not isinstance(self.strict, bool):
@@ -169,17 +168,10 @@ def _objective(
     return (float(distance), *unevenness(counts.sum(axis=0, keepdims=True)))
 
 
-def _check_number(name: str, value: float, allowed: str, *, above: bool) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-    if not number or value < 0 or (above and value == 0):
-        raise ModelError(f"{name}: expected {allowed}, got {value!r}")
-
-
-DATA_LOCALITY = PolicyEntry(
+DATA_LOCALITY = FunctionPolicy(
     name="data-locality",
-    function=data_locality,
+    place=data_locality,
     objective=_objective,
-    parametrized=True,
     parameters=DataLocalityParameters,
     summary="Fills the executors nearest to the data first, stage by stage.",
     source="Twister2's data locality streaming task scheduler",

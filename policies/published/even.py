@@ -13,11 +13,10 @@ import numpy as np
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,
-    check_whole,
     partition_counts,
     placement_of_units,
     slots_in_use,
@@ -34,7 +33,7 @@ class EvenParameters:
     slots: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("slots", self.slots)
+        check_count("slots", self.slots)
 
 
 def even(cluster: Cluster, workload: Workload, current: Placement, parameters: EvenParameters | None = None) -> Outcome:
@@ -66,11 +65,10 @@ def _objective(
     return (float(counts[:, ~chosen].sum()), *unevenness(counts[:, chosen]))
 
 
-EVEN = PolicyEntry(
+EVEN = FunctionPolicy(
     name="even",
-    function=even,
+    place=even,
     objective=_objective,
-    parametrized=True,
     parameters=EvenParameters,
     summary="Deals all partitions out in turn; even by count, blind to load and streams.",
     source="Storm's EvenScheduler; Son and Moon 2020, Algorithm 2",

@@ -19,13 +19,11 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, Mod
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
 from rechannel.policies.published.units import (
     ROUNDING,
     Units,
     best_of,
-    checked_count,
-    checked_number,
     flatten,
     require_executor,
 )
@@ -52,12 +50,12 @@ class FairRedistributionParameters:
     max_moves: int | None = None
 
     def __post_init__(self) -> None:
-        checked_number("limit", self.limit, 0, above=True)
+        check_number("limit", self.limit, 0, above=True)
         if self.weight not in ("none", INVERSE_DISTANCE):
             raise ModelError(f"weight: expected 'none' or '{INVERSE_DISTANCE}', got {self.weight!r}")
         if not isinstance(self.sub_clusters, bool):
             raise ModelError(f"sub_clusters: expected True or False, got {self.sub_clusters!r}")
-        checked_count("max_moves", self.max_moves, 0)
+        check_count("max_moves", self.max_moves, 0)
 
 
 def fair_redistribution(
@@ -262,7 +260,7 @@ class _Sharing:
         self.where[unit] = executor
 
 
-def overload(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+def overload(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
     """The objective: load above 95 % of the capacity in cores, the highest utilization, and the sum of its squares.
 
     Of available executors. The limit is the default one: a lower parameter ``limit`` is judged by the other two.
@@ -273,9 +271,9 @@ def overload(cluster: Cluster, workload: Workload, placement: Placement) -> Obje
     return float(excess.sum()), float(use.max(initial=0.0)), float(use @ use)
 
 
-FAIR_REDISTRIBUTION = PolicyEntry(
+FAIR_REDISTRIBUTION = FunctionPolicy(
     name="fair-redistribution",
-    function=fair_redistribution,
+    place=fair_redistribution,
     objective=overload,
     parameters=FairRedistributionParameters,
     summary="Shares out what drained and overloaded executors have to give up, by free capacity.",

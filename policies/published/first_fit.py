@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import SATURATED
-from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, checked_floats
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,
@@ -24,7 +24,7 @@ from rechannel.policies.published.slots import (
     placement_of_units,
 )
 
-__all__ = ["FIRST_FIT", "FirstFitParameters", "container_capacity", "first_fit", "first_fit_decreasing"]
+__all__ = ["FIRST_FIT", "FirstFitParameters", "first_fit"]
 
 PadMode = Literal["capacity_only", "source"]
 
@@ -48,40 +48,8 @@ class FirstFitParameters:
 
     def __post_init__(self) -> None:
         _check_pad_mode(self.pad_mode)
-        if not _is_number(self.padding_percent) or not 0 <= self.padding_percent < np.inf:
-            raise ModelError(f"padding_percent: expected a number from 0, got {self.padding_percent!r}")
-        if not _is_number(self.utilization) or not 0 < self.utilization <= 1:
-            raise ModelError(f"utilization: expected a number above 0, up to 1, got {self.utilization!r}")
-
-
-def container_capacity(instance: FloatArray, per_container: int, padding_percent: float) -> FloatArray:
-    """Capacity of a container for ``per_container`` instances of that size and the padding, rounded half up, (R,)."""
-    size = checked_floats("instance", instance)
-    return np.floor(per_container * size * (1 + padding_percent / 100) + 0.5)
-
-
-def first_fit_decreasing(
-    requirements: FloatArray, capacity: FloatArray, padding: FloatArray, pad_mode: PadMode = "capacity_only"
-) -> IntArray:
-    """Container of each instance, (n,), counted from 0; containers are equal and opened as they are needed.
-
-    ``requirements`` (n, R) is what each instance needs, RAM first, ``capacity`` (R,) what a container has, any unit. By
-    RAM, the largest first and equal ones in order, each instance goes to the first container that takes it.
-
-    In the mode "source" ``padding`` (R,) must be left free on top of each instance when it is placed, as Twister2 does;
-    the capacity holds that padding already, and with Twister2's defaults every container then takes one instance. So
-    the default is to ask for the instance alone. Raises ``ModelError`` where an empty container does not take one.
-    """
-    needs = checked_floats("requirements", requirements, ndim=2)
-    room = checked_floats("capacity", capacity, infinite=True)
-    extra = checked_floats("padding", padding)
-    _check_pad_mode(pad_mode)
-    if needs.shape[1:] != room.shape or extra.shape != room.shape:
-        raise ModelError(f"requirements and padding: expected {len(room)} resources, as capacity has")
-    containers = _pack(needs, np.broadcast_to(room, needs.shape), extra * (pad_mode == "source"))
-    if (containers < 0).any():
-        raise ModelError(f"requirements: instance {int(np.argmin(containers))} does not fit an empty container")
-    return containers
+        check_number("padding_percent", self.padding_percent, 0, finite=True)
+        check_number("utilization", self.utilization, 0, 1, above=True)
 
 
 def first_fit(
@@ -149,10 +117,6 @@ def _by_memory(needs: FloatArray) -> list[int]:
     return order
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _check_pad_mode(value: str) -> None:
     if value not in _PAD_MODES:
         raise ModelError(f"pad_mode: expected one of {', '.join(_PAD_MODES)}, got {value!r}")
@@ -176,11 +140,10 @@ def _objective(
     return float(above[cluster.available].sum()), float(used.sum())
 
 
-FIRST_FIT = PolicyEntry(
+FIRST_FIT = FunctionPolicy(
     name="first-fit",
-    function=first_fit,
+    place=first_fit,
     objective=_objective,
-    parametrized=True,
     parameters=FirstFitParameters,
     summary="Packs partitions onto as few executors as their state and work allow, the largest state first.",
     source="Twister2's first fit streaming task scheduler",

@@ -18,9 +18,9 @@ from rechannel.policies.model.arrays import IntArray, ModelError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.closeness import cohesion, coupling, operator_edges
-from rechannel.policies.published.slots import NOTHING_TO_PLACE, check_whole, placement_of_units, slots_in_use
+from rechannel.policies.published.slots import NOTHING_TO_PLACE, placement_of_units, slots_in_use
 
 __all__ = ["LOCALITY_FAIRNESS", "LocalityFairnessParameters", "locality_fairness", "pipelines"]
 
@@ -42,7 +42,7 @@ class LocalityFairnessParameters:
     def __post_init__(self) -> None:
         if self.placement not in _PLACEMENTS:
             raise ModelError(f"placement: expected one of {', '.join(_PLACEMENTS)}, got {self.placement!r}")
-        check_whole("slots", self.slots)
+        check_count("slots", self.slots)
 
 
 def locality_fairness(
@@ -123,7 +123,9 @@ def _fewest_siblings(turn: int, siblings: IntArray) -> int:
     return int(slots[np.argmin(siblings[slots])])
 
 
-def _objective(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+def _objective(
+    cluster: Cluster, workload: Workload, placement: Placement, _parameters: LocalityFairnessParameters | None = None
+) -> Objective:
     """Cohesion, negated, then coupling: the paper's two aims in its order.
 
     Cohesion alone is largest with everything on one executor, so this scheduler does not break such a placement up
@@ -132,9 +134,9 @@ def _objective(cluster: Cluster, workload: Workload, placement: Placement) -> Ob
     return 0.0 - cohesion(cluster, workload, placement), coupling(cluster, workload, placement)
 
 
-LOCALITY_FAIRNESS = PolicyEntry(
+LOCALITY_FAIRNESS = FunctionPolicy(
     name="locality-fairness",
-    function=locality_fairness,
+    place=locality_fairness,
     objective=_objective,
     parameters=LocalityFairnessParameters,
     summary="Deals out pipelines of one partition of each stage, so that streams stay on one executor.",

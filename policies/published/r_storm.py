@@ -16,8 +16,8 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
-from rechannel.policies.published.units import Filling, Units, checked_number, flatten, require_executor
+from rechannel.policies.policy import FunctionPolicy, Objective, check_number
+from rechannel.policies.published.units import Filling, Units, flatten, require_executor
 
 __all__ = ["R_STORM", "RStormParameters", "r_storm", "resource_distance", "unfit_and_far"]
 
@@ -36,7 +36,7 @@ class RStormParameters:
 
     def __post_init__(self) -> None:
         for name in ("cpu_weight", "memory_weight", "network_weight"):
-            checked_number(name, getattr(self, name), 0)
+            check_number(name, getattr(self, name), 0)
 
 
 def r_storm(
@@ -98,7 +98,7 @@ def resource_distance(
     return distance
 
 
-def unfit_and_far(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+def unfit_and_far(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
     """The objective: state beyond the memory in bytes, load beyond the capacity in cores, and the network distance.
 
     That is the sum of distances (0 within a node, 0.5 within a sub-cluster, else 1) between the two ends of every
@@ -182,9 +182,9 @@ def _distance(filling: Filling, unit: int, reference: int, parameters: RStormPar
     )
 
 
-R_STORM = PolicyEntry(
+R_STORM = FunctionPolicy(
     name="r-storm",
-    function=r_storm,
+    place=r_storm,
     objective=unfit_and_far,
     parameters=RStormParameters,
     summary="Keeps neighboring stages close together, each partition where its demand leaves least unused.",

@@ -10,23 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError, checked_floats
+from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import (
     NOTHING_TO_PLACE,
     available_executors,
-    check_whole,
     partition_counts,
     unevenness,
 )
 
-__all__ = ["ROUND_ROBIN", "RoundRobinParameters", "container_resources", "round_robin"]
-
-PADDING = (2.0, 12.0, 1.0)
-"""Twister2's own share of a container: RAM and disk in megabytes, CPU in cores."""
+__all__ = ["ROUND_ROBIN", "RoundRobinParameters", "round_robin"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class RoundRobinParameters:
     instances_per_executor: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("instances_per_executor", self.instances_per_executor)
+        check_count("instances_per_executor", self.instances_per_executor)
 
 
 def round_robin(
@@ -64,38 +60,16 @@ def round_robin(
     return Outcome(Placement({stage.key: use[np.arange(stage.n) % len(use)] for stage in workload.placeable}))
 
 
-def container_resources(
-    containers: IntArray, requirements: FloatArray, workers: FloatArray, padding: FloatArray | None = None
-) -> FloatArray:
-    """RAM, disk and CPU of each of C containers, shape (C, 3).
-
-    ``containers`` (n,) is the container of each instance, ``requirements`` (n, 3) what it needs, ``workers`` (C, 3)
-    what the worker of each container has. A worker that says all three (none 0) is taken as it is, else the container
-    has ``padding`` (3,) and the sum of its instances. Twister2 adds the instances' disk to the CPU there; that is a
-    slip, and here their CPU is added.
-
-    Raises ``ModelError`` for shapes that do not fit and containers that are not there.
-    """
-    needs = checked_floats("requirements", requirements, ndim=2)
-    own = checked_floats("workers", workers, ndim=2)
-    extra = checked_floats("padding", PADDING if padding is None else padding)
-    if needs.shape != (len(containers), 3) or own.shape[1] != 3 or extra.shape != (3,):
-        raise ModelError("requirements, workers and padding: expected RAM, disk and CPU, and one entry an instance")
-    if len(containers) and (containers.min() < 0 or containers.max() >= len(own)):
-        raise ModelError(f"containers: outside 0..{len(own) - 1}")
-    sums = np.tile(extra, (len(own), 1))
-    np.add.at(sums, containers, needs)
-    return np.where((own > 0).all(axis=1, keepdims=True), own, sums)
-
-
-def _objective(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+def _objective(
+    cluster: Cluster, workload: Workload, placement: Placement, _parameters: RoundRobinParameters | None = None
+) -> Objective:
     """Unevenness of each stage's partitions, summed over the stages; least for what :func:`round_robin` answers."""
     return unevenness(partition_counts(cluster, workload, placement))
 
 
-ROUND_ROBIN = PolicyEntry(
+ROUND_ROBIN = FunctionPolicy(
     name="round-robin",
-    function=round_robin,
+    place=round_robin,
     objective=_objective,
     parameters=RoundRobinParameters,
     summary="Deals the partitions of each stage out in turn, starting at the first executor.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.model.arrays import IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.arrays import IntArray, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
@@ -17,7 +17,6 @@ from rechannel.policies.model.workload import Workload
 __all__ = [
     "NOTHING_TO_PLACE",
     "available_executors",
-    "check_whole",
     "partition_counts",
     "placement_of_units",
     "slots_in_use",
@@ -90,10 +89,3 @@ def unevenness(counts: IntArray) -> tuple[float, float]:
     """
     width = int((counts.max(axis=1) - counts.min(axis=1)).sum()) if counts.size else 0
     return float(width), float((counts**2).sum())
-
-
-def check_whole(name: str, value: int | None) -> None:
-    """Raise :class:`ModelError` unless the parameter of that name is None or a whole number from 1."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and (not whole or value < 1):
-        raise ModelError(f"{name}: expected None or a whole number from 1, got {value!r}")

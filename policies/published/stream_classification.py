@@ -18,14 +18,12 @@ from rechannel.policies.model.arrays import BoolArray, ModelError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
 from rechannel.policies.published.units import (
     ROUNDING,
     Filling,
     Links,
     Units,
-    checked_count,
-    checked_number,
     flatten,
     require_executor,
 )
@@ -51,10 +49,10 @@ class StreamClassificationParameters:
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "gamma"):
-            checked_number(name, getattr(self, name), 0, above=True)
+            check_number(name, getattr(self, name), 0, above=True)
         if not isinstance(self.hot_includes_upper_mid, bool):
             raise ModelError(f"hot_includes_upper_mid: expected True or False, got {self.hot_includes_upper_mid!r}")
-        checked_count("max_instances_per_executor", self.max_instances_per_executor, 1)
+        check_count("max_instances_per_executor", self.max_instances_per_executor, 1)
 
 
 def stream_classification(
@@ -90,7 +88,7 @@ def stream_classification(
     return Outcome(units.placement(plan.filling.assignment), tuple(notes))
 
 
-def traffic(cluster: Cluster, workload: Workload, placement: Placement) -> Objective:
+def traffic(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
     """The objective: bytes per second between nodes, then between executors."""
     return inter_node_volume(cluster, workload, placement), inter_executor_volume(cluster, workload, placement)
 
@@ -201,9 +199,9 @@ class _Clusters:
             self._done_down.add(target)
 
 
-STREAM_CLASSIFICATION = PolicyEntry(
+STREAM_CLASSIFICATION = FunctionPolicy(
     name="stream-classification",
-    function=stream_classification,
+    place=stream_classification,
     objective=traffic,
     parameters=StreamClassificationParameters,
     summary="Keeps large streams and what they are tied to on one executor.",

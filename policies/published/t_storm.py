@@ -13,9 +13,9 @@ import numpy as np
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, check_number
 from rechannel.policies.published.stream_classification import traffic
-from rechannel.policies.published.units import Filling, best_of, checked_number, flatten, require_executor
+from rechannel.policies.published.units import Filling, best_of, flatten, require_executor
 
 __all__ = ["T_STORM", "TStormParameters", "t_storm"]
 
@@ -32,8 +32,8 @@ class TStormParameters:
     capacity: float = 1.0
 
     def __post_init__(self) -> None:
-        checked_number("consolidation", self.consolidation, 1)
-        checked_number("capacity", self.capacity, 0, above=True)
+        check_number("consolidation", self.consolidation, 1)
+        check_number("capacity", self.capacity, 0, above=True)
 
 
 def t_storm(
@@ -79,9 +79,9 @@ def t_storm(
     return Outcome(units.placement(filling.assignment), notes)
 
 
-T_STORM = PolicyEntry(
+T_STORM = FunctionPolicy(
     name="t-storm",
-    function=t_storm,
+    place=t_storm,
     objective=traffic,
     parameters=TStormParameters,
     summary="Puts partitions, those with most traffic first, where they add least traffic between nodes.",

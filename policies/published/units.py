@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
@@ -23,8 +23,6 @@ __all__ = [
     "Links",
     "Units",
     "best_of",
-    "checked_count",
-    "checked_number",
     "flatten",
     "require_executor",
 ]
@@ -216,18 +214,3 @@ def best_of(chosen: IntArray, keys: Sequence[FloatArray]) -> int:
         least = key[chosen].min()
         chosen = chosen[key[chosen] <= least + ROUNDING * abs(least)]
     return int(chosen[0])
-
-
-def checked_number(name: str, value: object, least: float, most: float = float("inf"), *, above: bool = False) -> None:
-    """Raise ``ModelError`` unless the parameter is a number from ``least`` (if ``above``: above it) to ``most``."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= float(value) <= most or (above and value == least):  # type: ignore[arg-type]
-        upper = "" if most == float("inf") else f" to {most:g}"
-        raise ModelError(f"{name}: expected a number {'above' if above else 'from'} {least:g}{upper}, got {value!r}")
-
-
-def checked_count(name: str, value: object, least: int) -> None:
-    """Raise ``ModelError`` unless the parameter is None or a whole number from ``least``."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and (not whole or value < least):  # type: ignore[operator]
-        raise ModelError(f"{name}: expected None or a whole number from {least}, got {value!r}")

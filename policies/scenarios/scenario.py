@@ -24,11 +24,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError
 from rechannel.policies.model.cluster import UNPLACED, Cluster, Topology
@@ -42,11 +43,13 @@ FORMAT = 1
 """Version of the written form."""
 
 _T = TypeVar("_T")
-_Read = Callable[[Any, str], Any]
-_Field = tuple[_Read] | tuple[_Read, Any]
+_LARGEST = sys.float_info.max
+_Name = Annotated[str, Meta(min_length=1)]
+_Whole = Annotated[int, Meta(ge=0)]
+_Number = Annotated[float, Meta(ge=0, le=_LARGEST)]
+_Positive = Annotated[float, Meta(gt=0, le=_LARGEST)]
 # As the constructor of Cluster takes them.
 _COLUMNS = ("name", "node", "cores", "memory_bytes", "speed", "available")
-_BY_NODE = ("subclusters", "bandwidth_bytes_per_second")
 
 
 class ScenarioError(ModelError):
@@ -143,278 +146,193 @@ def _stream_document(stream: StreamLike) -> dict[str, Any]:
 
 
 def from_document(document: object) -> Scenario:
-    """The scenario that plain values describe; :class:`ScenarioError` with every mistake unless they describe one."""
-    read = _Reader()
-    top = read.record(
-        document,
-        "",
-        format=(read.version,),
-        name=(read.text,),
-        cluster=(read.cluster,),
-        stages=(read.list_of(read.stage),),
-        streams=(read.list_of(read.stream), []),
-        current=(read.by_name(read.list_of(read.name_or_null)), {}),
-    )
-    if top is not None:
-        cluster, stages = top["cluster"], read.checked_stages(top["stages"], top["cluster"])
-        streams = read.fitted_streams(top["streams"], stages)
-        current = read.placement(top["current"], stages, cluster)
-        if not read.problems:
-            return Scenario(top["name"], cluster, Workload(stages, streams), Placement(current))
-    raise ScenarioError(read.problems)
+    """Return the scenario that plain values describe.
 
-
-@dataclass
-class _Reader:
-    """Reads plain values and keeps every mistake with its path.
-
-    What cannot be read becomes a stand-in, which nobody sees: any problem ends in :class:`ScenarioError`.
+    Raises :class:`ScenarioError` with the first mistake of every part: executor, topology, stage, stream, stage of the
+    current placement.
     """
-
-    problems: list[str] = field(default_factory=list)
-
-    def say(self, path: str, problem: object) -> None:
-        self.problems.append(f"{path}: {problem}" if path else str(problem))
-
-    def built(self, path: str, make: Callable[[], _T]) -> _T | None:
-        try:
-            return make()
-        except ModelError as error:
-            self.say(path, error)
-            return None
-
-    def record(self, value: object, path: str, **known: _Field) -> dict[str, Any] | None:
-        """The fields of an object, each by its own reader, a default filled in; None where one is missing."""
-        if not isinstance(value, Mapping):
-            self.say(path or "document", "expected an object")
-            return None
-        dot = f"{path}." if path else ""
-        for name in value:
-            if name not in known:
-                self.say(f"{dot}{name}", f"no such field, there are: {', '.join(known)}")
-        found: dict[str, Any] = {}
-        for name, (read, *default) in known.items():
-            if name in value:
-                found[name] = read(value[name], f"{dot}{name}")
-            elif default:
-                found[name] = read(default[0], f"{dot}{name}")
-            else:
-                self.say(f"{dot}{name}", "is missing")
-        return found if len(found) == len(known) else None
-
-    def list_of(self, read: _Read) -> _Read:
-        def items(value: object, path: str) -> list[Any]:
-            if isinstance(value, list):
-                return [read(one, f"{path}[{i}]") for i, one in enumerate(value)]
-            self.say(path, "expected a list")
-            return []
-
-        return items
-
-    def by_name(self, read: _Read) -> _Read:
-        def entries(value: object, path: str) -> dict[str, Any]:
-            if isinstance(value, Mapping):
-                return {name: read(one, f"{path}.{name}") for name, one in value.items()}
-            self.say(path, "expected an object")
-            return {}
-
-        return entries
-
-    def version(self, value: object, path: str) -> None:
-        if value != FORMAT or isinstance(value, bool):
-            self.say(path, f"expected {FORMAT}, got {value!r}: written by another version")
-
-    def text(self, value: object, path: str) -> str:
-        if isinstance(value, str) and value:
-            return value
-        self.say(path, "expected a text that is not empty")
-        return ""
-
-    def name_or_null(self, value: object, path: str) -> str | None:
-        return None if value is None else self.text(value, path)
-
-    def flag(self, value: object, path: str) -> bool:
-        if not isinstance(value, bool):
-            self.say(path, "expected true or false")
-        return value is True
-
-    def whole(self, value: object, path: str) -> int:
-        if type(value) is int and 0 <= value <= sys.maxsize:
-            return value
-        self.say(path, "expected a whole number from 0")
-        return 0
-
-    def number(self, value: object, path: str) -> float:
-        if _is_fine(value):
-            return float(value)  # type: ignore[arg-type]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self.say(path, "expected a number")
-        else:
-            self.say(path, "must not be negative" if value < 0 else "must be finite")
-        return 1.0
-
-    def positive(self, value: object, path: str) -> float:
-        number = self.number(value, path)
-        if number == 0:
-            self.say(path, "must be greater than zero")
-        return number
-
-    def limit(self, value: object, path: str) -> float:
-        return math.inf if value is None else self.number(value, path)
-
-    def bandwidth(self, value: object, path: str) -> float:
-        return math.inf if value is None else self.positive(value, path)
-
-    def numbers(self, value: object, path: str) -> FloatArray:
-        fine = isinstance(value, list) and all(map(_is_fine, value))
-        return np.array(value if fine else self.list_of(self.number)(value, path), dtype=np.float64)
-
-    def matrix(self, value: object, path: str) -> FloatArray:
-        rows = self.list_of(self.numbers)(value, path)
-        for i, row in enumerate(rows):
-            if len(row) != len(rows[0]):
-                self.say(f"{path}[{i}]", f"expected {len(rows[0])} entries as in the first row, got {len(row)}")
-        return np.array(rows if len({len(row) for row in rows}) == 1 else [[]], dtype=np.float64)
-
-    def edges(self, value: object, path: str) -> list[Any]:
-        if isinstance(value, list) and all(map(_is_edge, value)):
-            return value  # the common case first: there may be a million
-        read: list[Any] = self.list_of(self.edge)(value, path)
-        return read
-
-    def edge(self, value: object, path: str) -> list[float]:
-        if isinstance(value, list) and len(value) == 3:
-            reads = (self.whole, self.whole, self.number)
-            return [read(one, f"{path}[{i}]") for i, (read, one) in enumerate(zip(reads, value, strict=True))]
-        self.say(path, "expected [upstream entry, downstream entry, bytes per second]")
-        return [0, 0, 0.0]
-
-    def executor(self, value: object, path: str) -> dict[str, Any] | None:
-        return self.record(
-            value,
-            path,
-            name=(self.text,),
-            node=(self.text,),
-            cores=(self.positive,),
-            memory_bytes=(self.limit, None),
-            speed=(self.positive, 1.0),
-            available=(self.flag, True),
-        )
-
-    def cluster(self, value: object, path: str) -> Cluster | None:
-        before = len(self.problems)
-        top = self.record(value, path, executors=(self.list_of(self.executor),), topology=(self.topology, None))
-        executors = [one for one in top["executors"] if one] if top else []
-        self.unique([one["name"] for one in executors], path + ".executors[{}].name")
-        if not executors and len(self.problems) == before:
-            self.say(f"{path}.executors", "at least one is needed")
-        topology = top["topology"] if top else {}
-        for key in _BY_NODE if topology else ():
-            for node in dict.fromkeys(one["node"] for one in executors):
-                if node not in topology[key]:
-                    self.say(f"{path}.topology.{key}.{node}", "is missing")
-        return None if len(self.problems) > before else self.built(path, lambda: _cluster(executors, topology))
-
-    def topology(self, value: object, path: str) -> dict[str, Any]:
-        by_node: tuple[_Read, ...] = (self.by_name(self.whole), self.by_name(self.bandwidth))
-        known = {key: (read,) for key, read in zip(_BY_NODE, by_node, strict=True)}
-        return self.record(value, path, **known, distances=(self.matrix,)) or {} if value is not None else {}
-
-    def stage(self, value: object, path: str) -> Stage | None:
-        before = len(self.problems)
-        found = self.record(
-            value,
-            path,
-            key=(self.text,),
-            query=(self.text,),
-            placeable=(self.flag,),
-            batches_per_second=(self.number,),
-            busy=(self.numbers,),
-            rows=(self.numbers,),
-            state_bytes=(self.numbers,),
-        )
-        return None if found is None or len(self.problems) > before else self.built(path, lambda: Stage(**found))
-
-    def stream(self, value: object, path: str) -> dict[str, Any] | None:
-        before, sparse = len(self.problems), isinstance(value, Mapping) and "edges" in value
-        volume: _Field = (self.edges,) if sparse else (self.matrix,)
-        ends = {"upstream": (self.text,), "downstream": (self.text,)}
-        found = self.record(value, path, **ends, **{"edges" if sparse else "volume": volume})
-        return None if len(self.problems) > before else found
-
-    def checked_stages(self, stages: list[Stage | None], cluster: Cluster | None) -> tuple[Stage, ...]:
-        """All stages if every one could be read, else none; what follows from them is then not looked at."""
-        self.unique([stage.key if stage else "" for stage in stages], "stages[{}].key")
-        for i, stage in enumerate(stages):
-            if stage and cluster and not stage.placeable and stage.n != cluster.size:
-                self.say(f"stages[{i}].busy", f"floating, expected {cluster.size} entries, got {stage.n}")
-        known = tuple(stage for stage in stages if stage)
-        return known if len({stage.key for stage in known}) == len(stages) else ()
-
-    def fitted_streams(self, found: list[dict[str, Any] | None], stages: tuple[Stage, ...]) -> tuple[StreamLike, ...]:
-        streams: list[StreamLike] = []
-        for i, one in enumerate(found if stages else ()):
-            checked = self.built(f"streams[{i}]", partial(_checked_stream, one, stages)) if one else None
-            streams += [checked] if checked else []
-        return tuple(streams)
-
-    def placement(
-        self, found: dict[str, list[str | None]], stages: tuple[Stage, ...], cluster: Cluster | None
-    ) -> dict[str, IntArray]:
-        sizes = {stage.key: stage.n for stage in stages if stage.placeable}
-        for key, names in found.items():
-            if stages and len(names) != sizes.get(key, 0):
-                wrong = f"expected {sizes[key]} entries, got {len(names)}" if key in sizes else "no placeable stage"
-                self.say(f"current.{key}", wrong)
-            for i, name in enumerate(names):
-                if cluster and name and cluster.index_of(name) == UNPLACED:
-                    self.say(f"current.{key}[{i}]", f"no executor is called {name!r}")
-        if self.problems or cluster is None:
-            return {}
-        nowhere: dict[str, list[str | None]] = {key: [None] * n for key, n in sizes.items()}
-        return {key: _indices(cluster, names) for key, names in (nowhere | found).items()}
-
-    def unique(self, names: Sequence[str], path: str) -> None:
-        seen: set[str] = set()
-        for i, name in enumerate(names):
-            if name and name in seen:
-                self.say(path.format(i), f"{name!r} stands twice")
-            seen.add(name)
+    problems: list[str] = []
+    top: _Document | None = _read(document, _Document, "", problems)
+    if top is None:
+        raise ScenarioError(problems)
+    if top.format != FORMAT:
+        problems.append(f"format: expected {FORMAT}, got {top.format}: written by another version")
+    cluster = _cluster(top.cluster, problems)
+    stages = _stages(top.stages, problems)
+    streams = _streams(top.streams, stages, problems)
+    current = _current(top.current, stages, cluster, problems)
+    if problems or cluster is None:
+        raise ScenarioError(problems)
+    return Scenario(top.name, cluster, Workload(stages, streams), Placement(current))
 
 
-def _cluster(executors: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> Cluster:
-    names, nodes, *columns = ([one[key] for one in executors] for key in _COLUMNS)
-    topology = None
-    if given:
-        subcluster, bandwidth = (np.array([given[key][node] for node in nodes]) for key in _BY_NODE)
-        topology = Topology(subcluster, bandwidth, given["distances"])
-    cores, memory, speed, available = map(np.array, columns)
-    return Cluster(tuple(names), tuple(nodes), cores, memory, speed, available, topology)
+# The parts of a document. Each is converted by itself, so that a mistake in one does not hide those in others.
 
 
-def _checked_stream(found: Mapping[str, Any], stages: tuple[Stage, ...]) -> StreamLike:
-    stream = Stream(**found) if "volume" in found else _sparse(found, stages)
-    Workload(stages, (stream,))
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    name: _Name
+    cluster: Any
+    stages: list[Any]
+    streams: list[Any] = []
+    current: dict[str, Any] = {}
+
+
+class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
+    executors: Annotated[list[Any], Meta(min_length=1)]
+    topology: Any = None
+
+
+class _Executor(msgspec.Struct, forbid_unknown_fields=True):
+    name: _Name
+    node: _Name
+    cores: _Positive
+    memory_bytes: _Number | None = None
+    speed: _Positive = 1.0
+    available: bool = True
+
+
+class _Topology(msgspec.Struct, forbid_unknown_fields=True):
+    subclusters: dict[str, Any]
+    distances: list[list[_Number]]
+    bandwidth_bytes_per_second: dict[str, Any]
+
+
+class _Stage(msgspec.Struct, forbid_unknown_fields=True):
+    key: _Name
+    query: _Name
+    placeable: bool
+    batches_per_second: _Number
+    busy: list[_Number]
+    rows: list[_Number]
+    state_bytes: list[_Number]
+
+
+class _Stream(msgspec.Struct, forbid_unknown_fields=True):
+    upstream: _Name
+    downstream: _Name
+    volume: list[list[_Number]] | None = None
+    edges: list[tuple[_Whole, _Whole, _Number]] | None = None
+
+
+def _read(value: object, kind: Any, path: str, problems: list[str]) -> Any:
+    """Convert a part of the document; None, and a problem with its path, where that cannot be."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+    where = (path + place.rstrip("`")).lstrip(".") or "document"
+    if str(_LARGEST) in problem:
+        problem = "Expected a finite number"
+    if "unknown field" in problem:
+        problem += f", there are: {', '.join(getattr(kind, '__struct_fields__', ()))}"
+    problems.append(f"{where}: {problem[0].lower()}{problem[1:]}")
+    return None
+
+
+def _build(problems: list[str], path: str, make: Callable[..., _T], *arguments: Any) -> _T | None:
+    """Call a constructor of the model; None, and a problem with the path, where it refuses the arguments."""
+    try:
+        return make(*arguments)
+    except ModelError as error:
+        problems.append(f"{path}: {error}" if path else str(error))
+        return None
+
+
+def _cluster(value: object, problems: list[str]) -> Cluster | None:
+    before = len(problems)
+    top: _Cluster | None = _read(value, _Cluster, "cluster", problems)
+    if top is None:
+        return None
+    parts: list[_Executor | None] = [
+        _read(one, _Executor, f"cluster.executors[{i}]", problems) for i, one in enumerate(top.executors)
+    ]
+    executors = [part for part in parts if part is not None]
+    hosts = [executor.node for executor in executors]
+    topology = None if top.topology is None else _topology(top.topology, hosts, problems)
+    if len(problems) > before:
+        return None
+    columns = ([getattr(executor, name) for executor in executors] for name in _COLUMNS)
+    names, nodes, cores, memory, speed, available = columns
+    arguments = names, nodes, np.array(cores), _finite_or_inf(memory), np.array(speed), np.array(available), topology
+    return _build(problems, "cluster", Cluster, *arguments)
+
+
+def _topology(value: object, hosts: Sequence[str], problems: list[str]) -> Topology | None:
+    """Read what is known of the nodes; ``hosts`` is the node of each executor."""
+    before, path = len(problems), "cluster.topology"
+    top: _Topology | None = _read(value, _Topology, path, problems)
+    if top is None:
+        return None
+    columns: list[list[Any]] = []
+    for name, kind in (("subclusters", _Whole), ("bandwidth_bytes_per_second", _Positive | None)):
+        given = getattr(top, name)
+        problems += [f"{path}.{name}.{node}: is missing" for node in dict.fromkeys(hosts) if node not in given]
+        values = {node: _read(one, kind, f"{path}.{name}.{node}", problems) for node, one in given.items()}
+        columns.append([values.get(host) for host in hosts])
+    distances = _build(problems, path, _matrix, "distances", top.distances)
+    if len(problems) > before:
+        return None
+    return _build(problems, "cluster", Topology, np.array(columns[0]), _finite_or_inf(columns[1]), distances)
+
+
+def _stages(values: Sequence[object], problems: list[str]) -> tuple[Stage, ...]:
+    """Read all stages; none where one has a mistake, since what refers to them cannot be checked then."""
+    stages: list[Stage] = []
+    for i, value in enumerate(values):
+        part: _Stage | None = _read(value, _Stage, f"stages[{i}]", problems)
+        stage = _build(problems, f"stages[{i}]", Stage, *msgspec.structs.astuple(part)) if part else None
+        stages += [stage] if stage else []
+    workload = _build(problems, "", Workload, stages) if len(stages) == len(values) else None
+    return workload.stages if workload else ()
+
+
+def _streams(values: Sequence[object], stages: tuple[Stage, ...], problems: list[str]) -> tuple[StreamLike, ...]:
+    streams: list[StreamLike] = []
+    for i, value in enumerate(values):
+        part: _Stream | None = _read(value, _Stream, f"streams[{i}]", problems)
+        stream = _build(problems, f"streams[{i}]", _stream, part, stages) if part and stages else None
+        streams += [stream] if stream else []
+    return tuple(streams)
+
+
+def _stream(part: _Stream, stages: tuple[Stage, ...]) -> StreamLike:
+    sizes = {stage.key: stage.n for stage in stages}
+    stream: StreamLike
+    if part.volume is not None and part.edges is None:
+        stream = Stream(part.upstream, part.downstream, _matrix("volume", part.volume))
+    elif part.edges is not None and part.volume is None:
+        shape = sizes.get(part.upstream, 0), sizes.get(part.downstream, 0)
+        up, down, volumes = (np.array([edge[column] for edge in part.edges]) for column in range(3))
+        stream = SparseStream(part.upstream, part.downstream, shape, up, down, volumes)
+    else:
+        raise ModelError("expected either volume or edges")
+    Workload(stages, (stream,))  # whether it fits the stages
     return stream
 
 
-def _sparse(found: Mapping[str, Any], stages: Sequence[Stage]) -> SparseStream:
-    sizes = {stage.key: stage.n for stage in stages}
-    shape = sizes.get(found["upstream"], 0), sizes.get(found["downstream"], 0)
-    up, down, volumes = (np.array([edge[column] for edge in found["edges"]]) for column in range(3))
-    return SparseStream(found["upstream"], found["downstream"], shape, up, down, volumes)
+def _current(
+    values: Mapping[str, object], stages: tuple[Stage, ...], cluster: Cluster | None, problems: list[str]
+) -> dict[str, IntArray]:
+    placed = {stage.key: np.full(stage.n, UNPLACED) for stage in stages if stage.placeable}
+    for key, value in values.items():
+        names: list[str | None] | None = _read(value, list[_Name | None], f"current.{key}", problems)
+        if names is None or cluster is None:
+            continue
+        placed[key] = np.array([UNPLACED if name is None else cluster.index_of(name) for name in names], dtype=np.int64)
+        for i in np.flatnonzero(placed[key] == UNPLACED):
+            if names[i] is not None:
+                problems.append(f"current.{key}[{i}]: no executor is called {names[i]!r}")
+    return placed
 
 
-def _indices(cluster: Cluster, names: Sequence[str | None]) -> IntArray:
-    return np.array([UNPLACED if name is None else cluster.index_of(name) for name in names], dtype=np.int64)
+def _finite_or_inf(values: Sequence[float | None]) -> FloatArray:
+    """Return the numbers, infinity in place of those that are unknown."""
+    return np.array([math.inf if value is None else value for value in values], dtype=np.float64)
 
 
-def _is_fine(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value <= sys.float_info.max  # type: ignore[operator]
-
-
-def _is_edge(value: object) -> bool:
-    if type(value) is not list or len(value) != 3:
-        return False
-    up, down, volume = value
-    return type(up) is type(down) is int and 0 <= up <= sys.maxsize and 0 <= down <= sys.maxsize and _is_fine(volume)
+def _matrix(name: str, rows: Sequence[Sequence[float]]) -> FloatArray:
+    for i, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise ModelError(f"{name}[{i}]: expected {len(rows[0])} entries as in the first row, got {len(row)}")
+    return np.array(rows or [[]], dtype=np.float64)

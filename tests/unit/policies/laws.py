@@ -11,7 +11,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.registry import POLICIES, Proposal, is_worse, propose
+from rechannel.policies.registry import Proposal, is_worse, known_policies, propose
 
 
 def check_proposal(cluster: Cluster, workload: Workload, current: Placement, proposal: Proposal) -> None:
@@ -34,9 +34,9 @@ def check_proposal(cluster: Cluster, workload: Workload, current: Placement, pro
     assert len({(move.stage, move.partition) for move in proposal.moves}) == len(proposal.moves)
 
     # The objectives are those of the two placements, and it is never worse.
-    objective = POLICIES[proposal.policy].objective
-    assert proposal.objective_before == objective(cluster, workload, current)
-    assert proposal.objective_after == objective(cluster, workload, placement)
+    policy = known_policies()[proposal.policy]
+    assert proposal.objective_before == policy.objective(cluster, workload, current, policy.parameters())
+    assert proposal.objective_after == policy.objective(cluster, workload, placement, policy.parameters())
     # It moves nothing of its own accord unless that is better.
     if all((array != UNPLACED).all() and cluster.available[array].all() for array in current.assignments.values()):
         assert not proposal.moves or is_worse(proposal.objective_before, proposal.objective_after)

@@ -25,7 +25,8 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.registry import POLICIES, PolicyEntry
+from rechannel.policies.policy import FunctionPolicy, Objective
+from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.compare import compare, figures
 from rechannel.policies.scenarios.generators import GENERATORS, generate
 from rechannel.policies.scenarios.scenario import Scenario, from_document, to_document
@@ -75,14 +76,18 @@ def refuse(cluster: Cluster, workload: Workload, current: Placement, parameters:
     raise ScaleOutError("no room: add [executors]")
 
 
+def cost(cluster: Cluster, workload: Workload, placement: Placement, parameters: object) -> Objective:
+    return placement_cost(cluster, workload, placement)
+
+
 @pytest.fixture(autouse=True)
 def _two_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that works and one that refuses, whatever there is otherwise."""
     for name in list(POLICIES):
         monkeypatch.delitem(POLICIES, name)
     for entry in (
-        PolicyEntry("turns", turns, placement_cost, Turns, "In turn."),
-        PolicyEntry("refuser", refuse, placement_cost, Words, "Refuses.", "A paper"),
+        FunctionPolicy("turns", turns, cost, Turns, "In turn."),
+        FunctionPolicy("refuser", refuse, cost, Words, "Refuses.", "A paper"),
     ):
         monkeypatch.setitem(POLICIES, entry.name, entry)
     SEEN.clear()
@@ -239,7 +244,7 @@ def test_a_file_that_is_no_scenario_is_one(tmp_path: Path) -> None:
     path.write_text(json.dumps(wrong))
     done = run("simulate", "--workload", path)
     assert done.exit_code == 1
-    assert "stages[1].busy[1]: must not be negative; current.a[0]: no executor is called 'e9'" in done.stderr
+    assert "stages[1].busy[1]: expected `float` >= 0.0; current.a[0]: no executor is called 'e9'" in done.stderr
     assert "Traceback" not in done.output
 
 

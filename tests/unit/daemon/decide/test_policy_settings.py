@@ -92,7 +92,7 @@ def test_the_defaults_are_no_mistake():
     ("given", "said"),
     [
         ({"adaptive": {"mode": "heavy"}}, "policies.adaptive.mode: expected one of full, light, got 'heavy'"),
-        ({"adaptive": {"limit": True}}, "policies.adaptive.limit: expected a number from 0 to 10, got True"),
+        ({"adaptive": {"limit": True}}, "policies.adaptive.limit: expected a number above 0 to 10, got True"),
         ({"adaptive": {"min_step": "none"}}, "policies.adaptive.min_step: expected a number from 0 to 1, got 'none'"),
         (
             {"fair-redistribution": {"wait": "none"}},

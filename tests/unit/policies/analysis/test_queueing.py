@@ -8,58 +8,14 @@ from hypothesis import strategies as st
 from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.analysis.queueing import (
     ShareOverflowError,
-    arrival_rates,
     executor_utilization,
     fair_shares,
-    maximum_rate,
-    state_probability,
     unit_rates,
-    utilization,
 )
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage, Workload
 from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
-
-
-def test_one_source_that_feeds_three_nodes() -> None:
-    routing = np.zeros((4, 4))
-    routing[0, 1:] = [0.3, 0.4, 0.3]
-    rates = arrival_rates(np.array([10.0, 0, 0, 0]), routing)
-    assert rates == pytest.approx([10, 3, 4, 3])
-    assert utilization(rates[1:], np.array([0.2, 0.2, 1 / 6])) == pytest.approx([0.6, 0.8, 0.5])
-
-
-def test_a_loop_that_leaks_is_solved() -> None:
-    assert arrival_rates(np.array([1.0]), np.array([[0.5]])) == pytest.approx([2.0])
-
-
-@pytest.mark.parametrize(
-    "gamma,routing,named",
-    [
-        ([1.0], [[1.0]], "singular"),
-        ([1.0, 0], [[0, 1], [1, 0]], "singular"),
-        ([1.0, 0], [[0, 1.1], [0, 0]], "more than 1"),
-        ([1.0, 0], [[0, -0.1], [0, 0]], "routing"),
-        ([-1.0], [[0.0]], "gamma"),
-        ([1.0], [[0.0, 0.0]], "routing"),
-    ],
-)
-def test_impossible_networks_are_refused(gamma: list[float], routing: list[list[float]], named: str) -> None:
-    with pytest.raises(ModelError, match=named):
-        arrival_rates(np.array(gamma), np.array(routing))
-
-
-def test_maximum_rate_is_one_over_service_time() -> None:
-    assert maximum_rate(np.array([0.25, 0.0])).tolist() == [4.0, np.inf]
-
-
-def test_state_probabilities() -> None:
-    assert state_probability(np.array([0.5, 0.2]), np.array([1, 0])) == pytest.approx(0.5 * 0.5 * 0.8)
-    total = sum(state_probability(np.array([0.6]), np.array([n])) for n in range(100))
-    assert total == pytest.approx(1.0)
-    with pytest.raises(ModelError, match="utilization"):
-        state_probability(np.array([1.0]), np.array([0]))
 
 
 @settings(max_examples=100, deadline=None)
@@ -93,7 +49,9 @@ def test_stage_by_stage_equals_the_dense_solution(situation: Situation) -> None:
     total = sent.sum(axis=1, keepdims=True)
     routing = np.divide(sent, total, out=np.zeros_like(sent), where=total > 0)
     found = np.concatenate([np.zeros(0), *unit_rates(workload).values()])
-    assert found == pytest.approx(arrival_rates(gamma, routing), rel=1e-6, abs=1e-6)
+    # Jackson's traffic equations: what reaches a node is what comes from outside and from the other nodes.
+    dense = np.linalg.solve(np.eye(size) - routing.T, gamma)
+    assert found == pytest.approx(dense, rel=1e-6, abs=1e-6)
 
 
 def test_report_of_a_source_and_an_aggregation() -> None:

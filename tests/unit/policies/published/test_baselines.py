@@ -16,7 +16,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster, Topology
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import SparseStream, Stream
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.policy import PolicyEntry
+from rechannel.policies.policy import FunctionPolicy
 from rechannel.policies.published.aniello import (
     ANIELLO_ONLINE,
     AnielloParameters,
@@ -65,7 +65,7 @@ def _where(workload: Workload, placement: Placement) -> list[int]:
     return [int(executor) for stage in workload.placeable for executor in placement[stage.key]]
 
 
-def _ask(entry: PolicyEntry, situation: Situation) -> Placement | None:
+def _ask(entry: FunctionPolicy, situation: Situation) -> Placement | None:
     """The placement of an entry, None where it asks for executors, which only a saturated cluster may."""
     cluster, workload, current = situation
     try:
@@ -82,7 +82,7 @@ def _ask(entry: PolicyEntry, situation: Situation) -> Placement | None:
 @every_entry
 @settings(max_examples=60, deadline=None)
 @given(situation=situations())
-def test_every_partition_is_on_an_available_executor(entry: PolicyEntry, situation: Situation) -> None:
+def test_every_partition_is_on_an_available_executor(entry: FunctionPolicy, situation: Situation) -> None:
     cluster, workload, _ = situation
     placement = _ask(entry, situation)
     assert placement == _ask(entry, situation)
@@ -94,7 +94,7 @@ def test_every_partition_is_on_an_available_executor(entry: PolicyEntry, situati
 @every_entry
 @settings(max_examples=40, deadline=None)
 @given(situation=situations())
-def test_names_do_not_matter(entry: PolicyEntry, situation: Situation) -> None:
+def test_names_do_not_matter(entry: FunctionPolicy, situation: Situation) -> None:
     cluster, workload, current = situation
     # The new names sort the other way round.
     name = {key: f"{999 - i}" for i, key in enumerate([*cluster.executors, *dict.fromkeys(cluster.nodes)])}
@@ -123,19 +123,19 @@ def test_names_do_not_matter(entry: PolicyEntry, situation: Situation) -> None:
 
 
 @every_entry
-def test_nobody_available_asks_for_executors(entry: PolicyEntry) -> None:
+def test_nobody_available_asks_for_executors(entry: FunctionPolicy) -> None:
     with pytest.raises(ScaleOutError, match="add executors"):
         entry.function(cluster_of(1, unavailable=[0]), _query({"a": [1.0]}), placement_of(a=[0]), None)
 
 
 @every_entry
-def test_nothing_to_place_is_no_question(entry: PolicyEntry) -> None:
+def test_nothing_to_place_is_no_question(entry: FunctionPolicy) -> None:
     source = Workload((Stage("src", "q", False, 1.0, [0.1], [1], [0]),))
     assert entry.function(cluster_of(1), source, Placement({}), None).placement == Placement({})
 
 
 @every_entry
-def test_thousands_of_partitions_are_no_trouble(entry: PolicyEntry) -> None:
+def test_thousands_of_partitions_are_no_trouble(entry: FunctionPolicy) -> None:
     random, size = np.random.default_rng(5), 3_000
     stages = tuple(Stage(f"s{i}", "q", True, 1.0, random.random(size), np.ones(size), np.ones(size)) for i in range(2))
     streams = [

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.policies.analysis.placement_cost import executor_busy
-from rechannel.policies.analysis.queueing import ShareOverflowError, arrival_rates, fair_shares, utilization
+from rechannel.policies.analysis.queueing import ShareOverflowError, fair_shares
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster, Topology
 from rechannel.policies.model.placement import Outcome, Placement
@@ -45,16 +45,6 @@ def test_only_these_utilizations_in_tenths_give_the_example_by_plain_rounding() 
         if (1 - rho).sum() >= 1 and np.round(exact).tolist() == [18, 9, 23]:
             matching.append(rho.tolist())
     assert matching == [PAPER.tolist()]
-
-
-def test_network_of_queues_leads_to_the_utilizations_of_the_example() -> None:
-    routing = np.zeros((4, 4))
-    routing[0, 1:] = [0.3, 0.4, 0.3]
-    rates = arrival_rates(np.array([10.0, 0, 0, 0]), routing)[1:]
-    assert rates == pytest.approx([3, 4, 3])
-    rho = utilization(rates, np.array([0.2, 0.2, 1 / 6]))
-    assert rho == pytest.approx(PAPER)
-    assert fair_shares(50, rho).tolist() == [18, 9, 23]
 
 
 def test_plain_rounding_loses_tasks_and_largest_remainder_never_does() -> None:

@@ -16,7 +16,7 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.policy import PolicyEntry
+from rechannel.policies.policy import FunctionPolicy
 from rechannel.policies.published.closeness import cohesion, coupling, local_upstreams, operator_edges
 from rechannel.policies.published.even import EVEN, EvenParameters, even
 from rechannel.policies.published.locality_fairness import (
@@ -435,7 +435,7 @@ def renamed(cluster: Cluster, workload: Workload, current: Placement) -> Situati
     return other, Workload(stages, streams), Placement({keys[key]: a for key, a in current.assignments.items()})
 
 
-def check_entry(entry: PolicyEntry, situation: Situation, parameters: Mapping[str, object]) -> None:
+def check_entry(entry: FunctionPolicy, situation: Situation, parameters: Mapping[str, object]) -> None:
     """One published policy by itself, with other names, and as a proposal."""
     cluster, workload, current = situation
     chosen = entry.parameters(**parameters)
@@ -463,5 +463,5 @@ def check_entry(entry: PolicyEntry, situation: Situation, parameters: Mapping[st
 )
 @given(situation=situations())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_laws(entry: PolicyEntry, parameters: Mapping[str, object], situation: Situation) -> None:
+def test_laws(entry: FunctionPolicy, parameters: Mapping[str, object], situation: Situation) -> None:
     check_entry(entry, situation, parameters)
