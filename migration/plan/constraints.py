@@ -60,8 +60,8 @@ def apply_constraints(
     * otherwise: accepted
     """
     refusals: list[Refusal] = []
-    wanted = proposed.moves_from(inputs.current)
-    moves = filter_moves(wanted, inputs, refusals)
+    changes = proposed.moves_from(inputs.current)
+    moves = filter_moves(changes, inputs, refusals)
     moves = cap_moves(moves, inputs, settings.migration.max_moves, refusals)
     if options.moves_left is not None:
         moves = cap_moves(moves, inputs, options.moves_left, refusals, settings.reschedule.moves_per_hour)
@@ -75,10 +75,10 @@ def apply_constraints(
     gate: GateResult | None = None
     cost: MigrationCost | None = None
     code: PlanResult | Law = PlanResult.OK
-    if not wanted:
+    if not changes:
         code, sentence = PlanResult.NOTHING_TO_DO, "nothing to move: no better placement was found"
     elif not moves:
-        code, sentence = PlanResult.LAW, f"none of {count(len(wanted), 'move')} is permitted: {refusals[0].detail}"
+        code, sentence = PlanResult.LAW, f"none of {count(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
         times = BatchTimes(path_before, inputs.batch_seconds, inputs.batch_period)
         cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, rates, times)

@@ -50,10 +50,10 @@ class _Coloring:
 
     def _flip_path(self, target: int, color: int, other: int) -> None:
         """Exchange two colors along the path from a target that begins with ``color``, which frees it there."""
-        path, side, node, wanted = [], 1, target, color
-        while (edge := self.at[side][node][wanted]) >= 0:
+        path, side, node, following = [], 1, target, color
+        while (edge := self.at[side][node][following]) >= 0:
             path.append(edge)
-            side, wanted = 1 - side, color + other - wanted
+            side, following = 1 - side, color + other - following
             node = self.ends[side][edge]
         flipped = [color + other - self.colors[edge] for edge in path]
         for edge in path:
