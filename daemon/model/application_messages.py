@@ -26,9 +26,7 @@ class ApplicationMessages:
 class AgentCoverage:
     """Number of executors with fresh agent figures; ``silent`` are the nodes that hold the others."""
 
-    share: float
     fresh: int
-    total: int
     silent: tuple[str, ...]
 
 
@@ -68,9 +66,8 @@ def measure_coverage(messages: ApplicationMessages, settings: Settings, now: flo
     """Count the executors of the application that have fresh agent figures."""
     hosts = {info.executor: info.host for info in messages.report.executors}
     fresh = fresh_usage(messages, settings, now)
-    silent = sorted({host for name, host in hosts.items() if name not in fresh})
-    covered = sum(name in fresh for name in hosts)
-    return AgentCoverage(covered / len(hosts) if hosts else 0.0, covered, len(hosts), tuple(silent))
+    silent = {host for name, host in hosts.items() if name not in fresh}
+    return AgentCoverage(sum(name in fresh for name in hosts), tuple(sorted(silent)))
 
 
 def reporting_spans(messages: ApplicationMessages, settings: Settings) -> dict[str, tuple[float, float]]:

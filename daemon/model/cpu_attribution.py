@@ -1,4 +1,4 @@
-"""Attribution of the CPU of a node to the partitions whose tasks ran, so that the parts add up. Pure.
+"""Attribution of the CPU of executors to the partitions whose tasks ran, so that the parts add up. Pure.
 
 An agent reports what each executor's JVM and its Python workers used in a window. The driver's event stream reports
 which tasks ran on it, when, the CPU time that the JVM counted for each, and in newer versions the time of its Python
@@ -57,26 +57,12 @@ class ExecutorCpu:
     seconds: float = 0.0
 
 
-@dataclass
-class NodeCpu:
-    """CPU seconds of a node: in all, and of the executors of all applications."""
-
-    used: float = 0.0
-    executors: float = 0.0
-
-    @property
-    def other(self) -> float:
-        """CPU seconds of other processes; never below zero, as the kernel's two ways of counting differ by ticks."""
-        return max(0.0, self.used - self.executors)
-
-
 @dataclass(frozen=True)
 class Attribution:
     """CPU by user; ``parts`` of an executor and its ``idle`` add up to its JVM and Python seconds."""
 
     parts: dict[PartitionKey, CpuSeconds]
     executors: dict[str, ExecutorCpu]
-    nodes: dict[str, NodeCpu]
 
 
 def complete_span(
@@ -101,19 +87,7 @@ def attribute_cpu(
     *,
     span: tuple[float, float] = (0.0, float("inf")),
 ) -> Attribution:
-    """Share out the CPU of all windows within a span of time.
-
-    Parameters
-    ----------
-    application
-        Application whose tasks the batches are; executors of others count for their node alone.
-    batches
-        Batches with their tasks.
-    windows
-        Windows of agents by node.
-    span
-        Start and end in seconds since the epoch.
-    """
+    """Share out the CPU of an application's executors in all windows (by node) within a span of time."""
     since, until = span
     tasks: dict[str, list[tuple[PartitionKey, TaskRow]]] = defaultdict(list)
     for batch in batches:
@@ -121,14 +95,11 @@ def attribute_cpu(
             for task in run.tasks:
                 partition = task.partition if run.stateful >= 0 else -1
                 tasks[task.executor].append((PartitionKey(batch.query, run.stateful, partition, task.executor), task))
-    result = Attribution({}, {}, {})
-    for node, window in ((node, window) for node, closed in windows.items() for window in closed):
+    result = Attribution({}, {})
+    for window in (window for closed in windows.values() for window in closed):
         if window.start < since or window.end > until or window.end <= window.start:
             continue
-        total = result.nodes.setdefault(node, NodeCpu())
-        total.used += window.node_cpu
         for usage in window.executors:
-            total.executors += usage.jvm_cpu + usage.python_cpu
             if usage.application == application:
                 _share_window(result, window, usage, tasks.get(usage.executor, []))
     return result

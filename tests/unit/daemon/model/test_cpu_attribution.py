@@ -22,10 +22,10 @@ def _batch(*tasks: TaskRow, stateful: int = 0) -> BatchReport:
     return BatchReport(query=QUERY, batch=1, start=NOW, end=NOW + 10, input_rows=1, stages=[run])
 
 
-def _window(start: float, jvm: float, python: float, *, seconds: float = 5.0, node: float = 0.0) -> AgentWindow:
+def _window(start: float, jvm: float, python: float, *, seconds: float = 5.0) -> AgentWindow:
     result = window(0, end=NOW + start + seconds, seconds=seconds)
     usage = msgspec.structs.replace(result.executors[0], jvm_cpu=jvm, python_cpu=python)
-    return msgspec.structs.replace(result, executors=[usage], node_cpu=node or jvm + python)
+    return msgspec.structs.replace(result, executors=[usage])
 
 
 def _part(partition: int, executor: str = "0", stage: int = 0) -> PartitionKey:
@@ -59,10 +59,9 @@ def test_what_the_jvm_used_for_itself_is_shared_by_time_and_the_rest_stays_idle(
 
 
 def test_without_a_task_all_is_idle() -> None:
-    result = attribute_cpu(APP, [], {HERE: [_window(0, 1.0, 0.5, node=4.0)]})
+    result = attribute_cpu(APP, [], {HERE: [_window(0, 1.0, 0.5)]})
     assert result.parts == {}
     assert result.executors["0"].idle == 1.5
-    assert result.nodes[HERE].other == 2.5
 
 
 def test_a_task_over_two_windows_is_in_both() -> None:
@@ -86,10 +85,8 @@ def test_windows_whose_tasks_are_not_told_yet_are_left_out() -> None:
     assert attribute_cpu(APP, [], windows, span=(NOW, NOW + 5)).executors["0"].jvm == 1.0
 
 
-def test_other_applications_are_executors_of_the_node_alone() -> None:
-    result = attribute_cpu("app-2", [], {HERE: [_window(0, 1.0, 1.0, node=3.0)]})
-    assert result.executors == {}
-    assert (result.nodes[HERE].executors, result.nodes[HERE].other) == (2.0, 1.0)
+def test_executors_of_other_applications_are_left_out() -> None:
+    assert attribute_cpu("app-2", [], {HERE: [_window(0, 1.0, 1.0)]}).executors == {}
 
 
 World = tuple[list[BatchReport], dict[str, list[AgentWindow]]]

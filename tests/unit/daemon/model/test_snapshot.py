@@ -69,7 +69,7 @@ def test_the_model_of_one_query() -> None:
     assert result.placement[f"{QUERY}/0"].tolist() == [0, 0, 1, 2]
     assert result.stages == {f"{QUERY}/0": (QUERY, 0)}
     assert result.batch_seconds == {QUERY: pytest.approx(5.0)}
-    assert result.coverage.share == 1
+    assert (result.coverage.fresh, result.coverage.silent) == (4, ())
     queue = executor_utilization(result.cluster, result.workload, result.placement)
     assert queue.utilization.tolist() == pytest.approx([0.62, 0.04, 0.04, 0.02])
 
@@ -277,14 +277,14 @@ def test_what_a_silent_node_sent_speaks_neither_for_nor_against_its_executors() 
 
 def test_another_applications_executor_of_the_same_name_covers_nothing() -> None:
     windows = {node: [window(number, application="other")] for number, node in enumerate(WINDOWS)}
-    assert measure_coverage(messages(report([query(WHERE)]), [], windows), settings(), NOW).share == 0
+    assert measure_coverage(messages(report([query(WHERE)]), [], windows), settings(), NOW).fresh == 0
 
 
 def test_not_ready_still_has_a_model_to_look_at() -> None:
     built = build_snapshot(messages(report([query(WHERE)]), BATCHES[2:]), settings(), NOW)
     assert built is not None
     assert built.workload.placeable == ()
-    assert built.coverage.share == 0
+    assert built.coverage.fresh == 0
 
 
 def test_a_stage_of_no_partitions_is_left_out() -> None:

@@ -174,7 +174,7 @@ milliseconds = st.integers(0, 3000).map(lambda count: count / 1000)  # nothing f
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
     size = draw(st.integers(1, 4))
-    stages, states, default = [], {}, {}
+    stages, states, keys = [], {}, {}
     current, proposed = {}, {}
     for number in range(draw(st.integers(1, 3))):
         name, partitions = f"q{number}", draw(st.integers(1, 5))
@@ -188,7 +188,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
             st.sampled_from(["", "", "", "", "no key", "no stores", "no operators", "no run", "ended", "problem"])
         )
         if odd != "no key":
-            default[key] = (name, 0)
+            keys[key] = (name, 0)
         stores = [] if odd == "no stores" else ["default"]
         operators = [] if odd == "no operators" else [Operator(operator=0, name="o", stores=stores)]
         reported = draw(st.sampled_from([partitions, partitions, 0, 1]))
@@ -204,7 +204,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
         cluster=cluster(size, draw(st.lists(st.sampled_from([True, True, False]), min_size=size, max_size=size))),
         workload=Workload(tuple(stages)),
         current=Placement(current),
-        stages=default,
+        stages=keys,
         queries=states,
         in_flight=flying,
         cooldown=Cooldown(draw(st.sampled_from([0.0, 10.0])), 300.0),
@@ -228,15 +228,15 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
     takes: Counter[tuple[str, int]] = Counter()
     for move in plan.moves:
         key = f"{move.query}/{move.stage}"
-        default = at.queries[move.query]
+        state = at.queries[move.query]
         target = at.cluster.index_of(move.target)
         assert target >= 0
         assert at.cluster.available[target]
         assert key in at.stages
-        assert default.active
-        assert default.run
-        assert not default.problem
-        reported = default.stages[move.stage]
+        assert state.active
+        assert state.run
+        assert not state.problem
+        reported = state.stages[move.stage]
         assert reported.operators
         assert all(operator.stores for operator in reported.operators)
         assert 0 <= move.partition < reported.partitions
