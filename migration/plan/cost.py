@@ -159,7 +159,7 @@ def estimate_cost(
     seconds = 0.0
     for step in range(plan.count):
         without, loading = paths[nearest[step]]
-        for query in queries[step]:
+        for query in sorted(queries[step]):
             more = max(0.0, loading[query] - without[query])
             batch = max(0.0, times.seconds.get(query, times.path[query]) + loading[query] - times.path[query])
             added[step] = max(added[step], more)
