@@ -114,12 +114,14 @@ def filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refus
     permitted: list[Move] = []
     added: set[tuple[str, str]] = set()
     for move in moves:
-        refusal = _query_refusal(move, inputs) or _move_refusal(move, inputs)
-        if refusal is None:
-            permitted.append(move)
-        elif refusal.reach == "move" or (refusal.law, refusal.detail) not in added:
-            added.add((refusal.law, refusal.detail))
+        if (refusal := _query_refusal(move, inputs)) is not None:
+            if (refusal.law, refusal.detail) not in added:
+                added.add((refusal.law, refusal.detail))
+                refusals.append(refusal)
+        elif (refusal := _move_refusal(move, inputs)) is not None:
             refusals.append(refusal)
+        else:
+            permitted.append(move)
     return permitted
 
 

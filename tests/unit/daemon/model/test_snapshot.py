@@ -13,12 +13,14 @@ from rechannel.daemon.model.application_messages import measure_coverage
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
+from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.messages import AgentWindow, BatchReport, LinkReport, StageRun, StreamRow
 from unit.daemon.fakes import APP, NOW, QUERY, batch, messages, query, report, settings, task, window
 
 Windows = Mapping[str, Sequence[AgentWindow]]
 
 WHERE = ["0", "0", "1", "2"]
+TWELVE = [str(partition % 4) for partition in range(12)]
 WINDOWS = {f"127.0.0.{e + 2}": [window(e)] for e in range(4)}
 BATCHES = [batch(number, WHERE, {0: 2.0, 1: 1.0}) for number in (7, 8, 9)]
 
@@ -54,6 +56,8 @@ def test_what_another_executor_loads_is_the_state_and_what_came_after_its_snapsh
 
 def test_the_model_of_one_query() -> None:
     result = ready()
+    assert result.notes == ()
+    assert result.cluster.speed.tolist() == [1, 1, 1, 1]
     assert result.cluster.executors == ("0", "1", "2", "3")
     assert result.cluster.nodes == ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
     assert result.cluster.cores.tolist() == [1, 1, 1, 1]
@@ -92,30 +96,28 @@ def test_a_partition_that_did_not_run_in_a_batch_counts_as_idle_there() -> None:
 
 
 def test_a_stage_run_again_counts_once() -> None:
-    twice = [task(1, 0, "1", run=9.0), task(2, 0, "0", run=2.0)]
-    twice[0] = type(twice[0])(
-        *[getattr(twice[0], f) if f != "finish" else NOW - 60 for f in twice[0].__struct_fields__]
-    )
-    again = [only_state(item, twice) for item in BATCHES]
+    earlier = msgspec.structs.replace(task(1, 0, "1", run=9.0), finish=NOW - 60)
+    again = [only_state(item, [earlier, task(2, 0, "0", run=2.0)]) for item in BATCHES]
     assert ready(batches=again).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(2.0)
 
 
-def test_only_the_last_batches_count() -> None:
-    old = [batch(number, WHERE, {0: 50.0}) for number in (3, 4, 5)]
-    assert ready(batches=[*BATCHES, *old]).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(2.0)
+OLD = [batch(number, WHERE, {0: 50.0}) for number in (3, 4, 5)]
+# Batches of a second: of twenty, those of the last three windows of five seconds count, not only the least three.
+FAST = [batch(number, WHERE, {0: 9.0 if number < -6 else 1.0}, period=1.0) for number in range(-10, 7)]
+FAST += [batch(number, WHERE, {0: 4.0}, period=1.0) for number in (7, 8, 9)]
+SLOW = [batch(number, WHERE, {0: float(number)}, period=60.0) for number in range(10)]
 
 
-def test_a_fast_query_is_averaged_over_the_whole_windows() -> None:
-    # Batches of a second: of twenty, those of the last three windows of five seconds count, not only the least three.
-    fast = [batch(number, WHERE, {0: 9.0 if number < -6 else 1.0}, period=1.0) for number in range(-10, 7)]
-    fast += [batch(number, WHERE, {0: 4.0}, period=1.0) for number in (7, 8, 9)]
-    assert ready(batches=fast).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx((13 * 1.0 + 3 * 4.0) / 16)
-
-
-def test_a_slow_query_is_averaged_over_the_least_number_of_batches() -> None:
-    slow = [batch(number, WHERE, {0: float(number)}, period=60.0) for number in range(10)]
-    windows = {node: [window(number)] for number, node in enumerate(WINDOWS)}
-    assert ready(batches=slow, windows=windows).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(8.0)
+@pytest.mark.parametrize(
+    ("batches", "busy"),
+    [
+        pytest.param([*BATCHES, *OLD], 2.0, id="only the last batches count"),
+        pytest.param(FAST, (13 * 1.0 + 3 * 4.0) / 16, id="a fast query over the whole windows"),
+        pytest.param(SLOW, 8.0, id="a slow query over the least number of batches"),
+    ],
+)
+def test_the_batches_that_are_averaged(batches: list[BatchReport], busy: float) -> None:
+    assert ready(batches=batches).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(busy)
 
 
 def test_an_idle_querys_rate_falls_with_its_silence() -> None:
@@ -214,18 +216,27 @@ def not_ready(**arguments: object) -> NotReady:
     return result
 
 
-def test_not_ready_without_executors() -> None:
-    assert not_ready(link=report([query(WHERE)], count=0)).code == "no-executors"
-
-
-def test_not_ready_without_an_active_query() -> None:
-    assert not_ready(link=report([query(WHERE, active=False)])).code == "no-active-query"
-
-
-def test_not_ready_when_no_query_can_be_moved_and_waiting_does_not_help() -> None:
-    result = not_ready(link=report([query(WHERE, problem="runs in real-time mode")]))
-    assert (result.code, result.transient) == ("query-problem", False)
-    assert result.sentence == "no query can be moved: name-of-q1: runs in real-time mode"
+@pytest.mark.parametrize(
+    ("link", "code", "transient", "sentence"),
+    [
+        (report([query(WHERE)], count=0), "no-executors", True, "the application has no executors"),
+        (report([query(WHERE, active=False)]), "no-active-query", True, "no streaming query is active"),
+        (
+            report([query(WHERE, problem="runs in real-time mode")]),
+            "query-problem",
+            False,
+            "no query can be moved: name-of-q1: runs in real-time mode",
+        ),
+        (
+            report([msgspec.structs.replace(query(WHERE), stages=[])]),
+            "no-state",
+            True,
+            "no active query has a known stateful stage (yet)",
+        ),
+    ],
+)
+def test_not_ready_whatever_the_batches(link: LinkReport, code: str, transient: bool, sentence: str) -> None:
+    assert not_ready(link=link) == NotReady(NotReadyReason(code), sentence, transient)
 
 
 def test_not_ready_before_enough_batches_says_how_long() -> None:
@@ -319,19 +330,18 @@ def test_the_whole_model_has_queries_that_were_never_measured() -> None:
 
 def slowed(number: int, times: float) -> BatchReport:
     """Batch with twelve partitions over four executors, of which executor 2 takes so many times as long."""
-    item = batch(number, [str(p % 4) for p in range(12)])
+    usual = batch(number, TWELVE)
     stages = []
-    for run in item.stages:
+    for run in usual.stages:
         tasks = [
             msgspec.structs.replace(item, run=item.run * (times if item.executor == "2" else 1.0)) for item in run.tasks
         ]
         stages.append(msgspec.structs.replace(run, tasks=tasks))
-    return msgspec.structs.replace(item, stages=stages)
+    return msgspec.structs.replace(usual, stages=stages)
 
 
 def test_a_slow_executor_is_slow_and_its_partitions_are_not_heavy() -> None:
-    where = [str(p % 4) for p in range(12)]
-    result = ready(link=report([query(where)]), batches=[slowed(number, 2.0) for number in range(10)])
+    result = ready(link=report([query(TWELVE)]), batches=[slowed(number, 2.0) for number in range(10)])
     assert result.cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
     assert result.workload.stage(f"{QUERY}/0").busy.tolist() == pytest.approx([0.1] * 12, rel=0.05)
     assert result.workload.stage(f"{QUERY}/f0").busy.tolist() == pytest.approx([0.1] * 4, rel=0.05)
@@ -341,11 +351,11 @@ def test_a_slow_executor_is_slow_and_its_partitions_are_not_heavy() -> None:
 
 def joined(age: float) -> LinkReport:
     """Executor 2 was added so many seconds ago, the others an hour ago."""
-    item = report([query([str(p % 4) for p in range(12)])])
+    body = report([query(TWELVE)])
     added = [
-        msgspec.structs.replace(info, added=NOW - (age if info.executor == "2" else 3600.0)) for info in item.executors
+        msgspec.structs.replace(info, added=NOW - (age if info.executor == "2" else 3600.0)) for info in body.executors
     ]
-    return msgspec.structs.replace(item, executors=added)
+    return msgspec.structs.replace(body, executors=added)
 
 
 def test_an_executor_that_is_new_is_not_slow_yet() -> None:
@@ -366,21 +376,14 @@ def test_a_new_executor_that_becomes_slower_or_is_faster_is_believed() -> None:
 
 
 def test_an_executor_that_just_became_slow_is_told_by_its_own_past() -> None:
-    where = [str(p % 4) for p in range(12)]
     batches = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
-    (note,) = ready(link=report([query(where)]), batches=batches).notes
+    (note,) = ready(link=report([query(TWELVE)]), batches=batches).notes
     assert "what they took there before" in note
-
-
-def test_equal_executors_have_speed_one_and_no_note() -> None:
-    result = ready()
-    assert result.cluster.speed.tolist() == [1, 1, 1, 1]
-    assert result.notes == ()
 
 
 def rare_batches(new_since: int, slow: dict[int, float]) -> tuple[list[BatchReport], LinkReport]:
     """A batch every five minutes; executor 3 joins at one, and its tasks take so many times as long in each."""
-    item = []
+    batches = []
     for number in range(4, 10):
         start = NOW - 300.0 * (10 - number)
         there = range(4) if number >= new_since else range(3)
@@ -399,11 +402,13 @@ def rare_batches(new_since: int, slow: dict[int, float]) -> tuple[list[BatchRepo
             StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source),
             StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=state),
         ]
-        item.append(BatchReport(query=QUERY, batch=number, start=start, end=start + 20, input_rows=400, stages=stages))
-    body = report([query([str(p % 4) for p in range(12)])])
+        batches.append(
+            BatchReport(query=QUERY, batch=number, start=start, end=start + 20, input_rows=400, stages=stages)
+        )
+    body = report([query(TWELVE)])
     added = [NOW - 86_400.0] * 3 + [NOW - 300.0 * (10 - new_since) - 1]
     infos = [msgspec.structs.replace(info, added=at) for info, at in zip(body.executors, added, strict=True)]
-    return item, msgspec.structs.replace(body, executors=infos)
+    return batches, msgspec.structs.replace(body, executors=infos)
 
 
 def test_the_first_tasks_of_a_new_executor_say_nothing_of_its_speed_however_long_ago_they_were() -> None:
