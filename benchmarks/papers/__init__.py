@@ -1,1 +1,1 @@
-"""Models of the migration literature that the benchmarks compare with; no part of the product."""
+"""Models of the migration literature, for comparison; no part of the product."""

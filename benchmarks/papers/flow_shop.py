@@ -1,4 +1,4 @@
-"""Flow shop of the migration literature: steps that are transferred, processed and packed, overlapping.
+"""Flow shop of the migration literature: steps are transferred, processed and packed.
 
 While one step is processed the next one is transferred: a flow shop of three machines with unlimited room between them.
 Transfers differ from step to step, processing and packing do not. As Spark loads state inside the batch, the product
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class FinishTimes:
-    """Seconds from the start until each of k steps is transferred, processed and packed, shape (k,) each."""
+    """Seconds until each of k steps is transferred, processed and packed, (k,) each."""
 
     transferred: FloatArray
     processed: FloatArray
@@ -49,7 +49,7 @@ class FinishTimes:
 def transfer_seconds(
     largest: FloatArray, bytes_per_task: float, bytes_per_second: float, latency: float = 0.0
 ) -> FloatArray:
-    """Seconds that each step's transfer takes, shape (k,): a step lasts as long as its ``largest`` message, in tasks.
+    """Seconds of each step's transfer, (k,), from its ``largest`` message in tasks.
 
     ``latency`` in seconds is paid once a step. Raises ValueError for a figure that is negative or not finite, and
     for ``bytes_per_second`` that is not above zero.
@@ -98,7 +98,7 @@ def makespan(
 
 
 def closed_form(transfers: FloatArray, processing: float, packing: float) -> float:
-    """The makespan without going through the steps: the worst step after which the slower stage never waits again."""
+    """Makespan by the worst step after which the slower stage never waits again."""
     transfers = _times("transfers", transfers)
     slower = max(_positive("processing", processing), _positive("packing", packing))
     if not len(transfers):
@@ -129,7 +129,7 @@ def sequential(transfers: FloatArray, processing: float, packing: float) -> floa
 
 
 def shortest_first(transfers: FloatArray) -> IntArray:
-    """Order of the steps that fills the pipeline soonest: shortest transfer first, ties by index, shape (k,).
+    """Order of the steps with the shortest makespan: shortest transfer first, (k,).
 
     No order has a shorter makespan, since processing and packing take every step equally long: whatever step is
     sent first, each later stage gets its j-th step no sooner than the j shortest transfers take.

@@ -1,4 +1,4 @@
-"""Redistribution of blocks of tasks over nodes: the messages that may travel in the same step.
+"""Redistribution of blocks of tasks over nodes: messages that may share a step.
 
 A step is one-to-one: a node sends to at most one node and receives from at most one. There are two ways to find the
 steps:
@@ -52,7 +52,9 @@ class PairClass:
 
 @dataclass(frozen=True)
 class BlockCyclic:
-    """Tasks dealt ``before`` at a time to ``sources`` nodes in turn, to be dealt ``after`` at a time to ``targets``.
+    """Tasks dealt in blocks to ``sources`` nodes in turn, to be dealt anew to ``targets``.
+
+    A block has ``before`` tasks, then ``after``.
 
     Task e goes from node ``e // before % sources`` to node ``e // after % targets``. Raises ValueError unless all four
     are whole numbers from 1.
@@ -101,7 +103,7 @@ class BlockCyclic:
 
     @property
     def is_perfect(self) -> bool:
-        """Whether as many nodes receive as send, and in every class each of them does both exactly once.
+        """Whether as many nodes receive as send, each exactly once in every class.
 
         Then the classes are the steps, and no schedule has fewer.
         """

@@ -1,1 +1,1 @@
-"""Models of applications, made from their messages. Pure, except for the collector's reads."""
+"""Models of applications from their messages. Pure, except for the collector's reads."""

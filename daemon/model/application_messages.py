@@ -13,7 +13,7 @@ _LISTED_NODES = 5  # silent nodes named in a sentence
 
 @dataclass(frozen=True)
 class ApplicationMessages:
-    """Messages about one application; ``reported_at`` is the time of the link's report, ``windows`` are by host."""
+    """Messages about one application; ``reported_at``: time of its report, windows by host."""
 
     application: str
     report: LinkReport
@@ -24,7 +24,7 @@ class ApplicationMessages:
 
 @dataclass(frozen=True)
 class AgentCoverage:
-    """Number of executors with fresh agent figures; ``silent`` are the nodes that hold the others."""
+    """Number of executors with fresh agent figures, and the nodes that hold the others."""
 
     fresh: int
     silent: tuple[str, ...]
@@ -44,7 +44,7 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
 
 
 def max_window_age(settings: Settings) -> float:
-    """Return the age in seconds at which an agent's window no longer counts: one more than those averaged."""
+    """Return the seconds after which a window is too old: one window more than are averaged."""
     return settings.agent.window * (settings.reschedule.windows + 1)
 
 

@@ -1,4 +1,6 @@
-"""Attribution of the CPU of executors to the partitions whose tasks ran, so that the parts add up. Pure.
+"""Attribution of executors' CPU to the partitions whose tasks ran. Pure.
+
+The parts add up to what the executors used.
 
 An agent reports what each executor's JVM and its Python workers used in a window. The driver's event stream reports
 which tasks ran on it, when, the CPU time that the JVM counted for each, and in newer versions the time of its Python
@@ -25,7 +27,7 @@ from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorUsage, Que
 
 
 class PartitionKey(NamedTuple):
-    """A partition of a stateful stage on an executor; stage and partition are -1 for source and stateless tasks."""
+    """Partition of a stateful stage on an executor; both numbers are -1 for other tasks."""
 
     query: str
     stage: int
@@ -35,7 +37,7 @@ class PartitionKey(NamedTuple):
 
 @dataclass
 class CpuSeconds:
-    """CPU seconds: of the JVM's threads that ran a part, of Python workers, and its share of the JVM's own work."""
+    """CPU seconds of a part: the JVM's, its Python workers', its share of the JVM's own work."""
 
     jvm: float = 0.0
     python: float = 0.0
@@ -49,7 +51,7 @@ class CpuSeconds:
 
 @dataclass
 class ExecutorCpu:
-    """CPU seconds of an executor in ``seconds`` of observation; ``idle`` is charged to no task of a query."""
+    """CPU seconds of an executor in ``seconds`` observed; ``idle`` is charged to no task."""
 
     jvm: float = 0.0
     python: float = 0.0
@@ -59,7 +61,7 @@ class ExecutorCpu:
 
 @dataclass(frozen=True)
 class Attribution:
-    """CPU by user; ``parts`` of an executor and its ``idle`` add up to its JVM and Python seconds."""
+    """CPU by user; an executor's parts and ``idle`` add up to its JVM and Python seconds."""
 
     parts: dict[PartitionKey, CpuSeconds]
     executors: dict[str, ExecutorCpu]
@@ -87,7 +89,7 @@ def attribute_cpu(
     *,
     span: tuple[float, float] = (0.0, float("inf")),
 ) -> Attribution:
-    """Share out the CPU of an application's executors in all windows (by node) within a span of time."""
+    """Share out the CPU of an application's executors in all windows within a span of time."""
     since, until = span
     tasks: dict[str, list[tuple[PartitionKey, TaskRow]]] = defaultdict(list)
     for batch in batches:
@@ -127,7 +129,7 @@ def _share_sample(
     python_cpu: float,
     tasks: list[tuple[PartitionKey, TaskRow]],
 ) -> float:
-    """Share out what an executor used from one sample to the next; returns what no task is charged for."""
+    """Share out an executor's CPU of one sample; returns what no task is charged for."""
     start, end = sample
     running = [(part, task, _overlap(task, start, end)) for part, task in tasks]
     running = [(part, task, overlap) for part, task, overlap in running if overlap > 0]
@@ -151,7 +153,7 @@ def _share_sample(
 
 
 def _worker_wait(task: TaskRow) -> float:
-    """Return the time a task was at work without the JVM's CPU, taken as waiting for its Python worker."""
+    """Return a task's time without the JVM's CPU, in which it may wait for its Python worker."""
     return max(0.0, task.run - task.fetch_wait - task.commit - task.cpu)
 
 

@@ -1,4 +1,4 @@
-"""Laws that a migration must keep, whoever asks for it, and the moves of a proposal that keep them. Pure.
+"""Laws of a migration, and the moves of a proposal that keep them. Pure.
 
 Hard laws, which nothing skips, and the reach of each refusal:
 
@@ -110,7 +110,7 @@ def apply_constraints(
 
 
 def filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refusal]) -> list[Move]:
-    """Return the moves that break no law of their own; a refusal that reaches a whole query is added once."""
+    """Return the moves that break no law of their own; a query's refusal is added once."""
     permitted: list[Move] = []
     added: set[tuple[str, str]] = set()
     for move in moves:
@@ -178,7 +178,7 @@ def _stage(state: QueryState, number: int) -> StatefulStage | None:
 def cap_moves(
     moves: list[Move], inputs: PlanInputs, most: int, refusals: list[Refusal], per_hour: int | None = None
 ) -> list[Move]:
-    """Return the heaviest ``most`` moves: of one migration, or what is left of so many ``per_hour``."""
+    """Return the heaviest ``most`` moves, as many as a migration or the hour has left."""
     if len(moves) <= most:
         return moves
     weights = _weights(moves, inputs)
@@ -263,7 +263,7 @@ def _evaluate_gate(
 def utilization_refusal(
     cluster: Cluster, before: QueueReport, after: QueueReport, settings: Settings
 ) -> Refusal | None:
-    """Return the refusal of a plan that makes an executor too busy, and busier than the busiest today."""
+    """Return the refusal of a plan that makes an executor busier than allowed and than today."""
     highest = float(before.utilization.max())
     limit = max(settings.gate.max_utilization, highest) * (1 + _ROUNDING)
     worst = int(np.argmax(after.utilization))
@@ -320,7 +320,7 @@ def _code_of(refusal: Refusal) -> PlanResult | Law:
 
 
 def is_forced(move: Move, cluster: Cluster) -> bool:
-    """Return whether a partition cannot stay: it is on no known executor, or on one that is not available."""
+    """Return whether a partition cannot stay, being on no executor that is available."""
     return move.source == UNPLACED or not bool(cluster.available[move.source])
 
 

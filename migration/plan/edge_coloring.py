@@ -49,7 +49,7 @@ class _Coloring:
         return np.array(self.colors, dtype=np.int64)
 
     def _flip_path(self, target: int, color: int, other: int) -> None:
-        """Exchange two colors along the path from a target that begins with ``color``, which frees it there."""
+        """Free ``color`` at a target: exchange it with ``other`` along the path that begins there."""
         path, side, node, following = [], 1, target, color
         while (edge := self.at[side][node][following]) >= 0:
             path.append(edge)
@@ -79,7 +79,7 @@ def _lowest_bit(bits: int) -> int:
 
 
 def check_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return the edges as arrays of integers and floats, (M,); raise ValueError, by name, for what is none."""
+    """Return the edges as arrays, (M,); raises ValueError, by name, for what is no edge."""
     sizes = np.asarray(sizes, dtype=np.float64)
     ends = []
     for name, values in (("sources", sources), ("targets", targets)):
