@@ -6,8 +6,6 @@ import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray, IntArray
 
-__all__ = ["check_edges", "color_edges"]
-
 
 def color_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> IntArray:
     """Return a color for each of M edges, no two of one color at one node, (M,).
@@ -15,9 +13,10 @@ def color_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> IntA
     There are as many colors as the largest degree, which is the fewest possible. Edges are colored by decreasing size,
     ties in their order, with the first color free at both ends. Where there is none, the path that alternates between a
     color free at one end and one free at the other is flipped. It never comes back to the source, because the graph is
-    bipartite. O(E V) for E edges over V nodes. Raises ValueError as `check_edges` does.
+    bipartite. O(E V) for E edges over V nodes. Raises ValueError, by name, for
+    what is no edge.
     """
-    sources, targets, sizes = check_edges(sources, targets, sizes)
+    sources, targets, sizes = _check_edges(sources, targets, sizes)
     if not len(sizes):
         return np.zeros(0, dtype=np.int64)
     return _Coloring(sources, targets).color(np.argsort(-sizes, kind="stable").tolist())
@@ -78,7 +77,7 @@ def _lowest_bit(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def check_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
+def _check_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
     """Return the edges as arrays, (M,); raises ValueError, by name, for what is no edge."""
     sizes = np.asarray(sizes, dtype=np.float64)
     ends = []

@@ -1,1 +1,0 @@
-"""Models of the migration literature, for comparison; no part of the product."""
