@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.redistribution import BlockCyclic, schedule
 from benchmarks.policies import literal
+from benchmarks.policies.block_cyclic import BlockCyclic, class_schedule, edge_schedule
 from benchmarks.policies.machine import machine, say
 from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
 from benchmarks.policies.situations import KINDS, situation
@@ -129,8 +129,8 @@ def _redistribution() -> list[dict[str, Any]]:
         began = time.process_time()
         color_edges(sources, targets, sizes)
         times["koenig"] = time.process_time() - began
-        class_wise = schedule(sources, targets, sizes, method="class", layout=layout)
-        koenig = schedule(sources, targets, sizes, method="koenig")
+        class_wise = class_schedule(layout)
+        koenig = edge_schedule(sources, targets, sizes)
         rows.append(
             {
                 "layout": numbers,

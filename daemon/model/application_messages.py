@@ -13,7 +13,7 @@ _LISTED_NODES = 5  # silent nodes named in a sentence
 
 @dataclass(frozen=True)
 class ApplicationMessages:
-    """Messages about one application; ``reported_at`` is the time of the link's report, ``windows`` are by host."""
+    """Messages about one application; ``reported_at``: time of its report, windows by host."""
 
     application: str
     report: LinkReport
@@ -24,11 +24,9 @@ class ApplicationMessages:
 
 @dataclass(frozen=True)
 class AgentCoverage:
-    """Number of executors with fresh agent figures; ``silent`` are the nodes that hold the others."""
+    """Number of executors with fresh agent figures, and the nodes that hold the others."""
 
-    share: float
     fresh: int
-    total: int
     silent: tuple[str, ...]
 
 
@@ -46,7 +44,7 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
 
 
 def max_window_age(settings: Settings) -> float:
-    """Return the age in seconds at which an agent's window no longer counts: one more than those averaged."""
+    """Return the seconds after which a window is too old: one window more than are averaged."""
     return settings.agent.window * (settings.reschedule.windows + 1)
 
 
@@ -68,9 +66,8 @@ def measure_coverage(messages: ApplicationMessages, settings: Settings, now: flo
     """Count the executors of the application that have fresh agent figures."""
     hosts = {info.executor: info.host for info in messages.report.executors}
     fresh = fresh_usage(messages, settings, now)
-    silent = sorted({host for name, host in hosts.items() if name not in fresh})
-    covered = sum(name in fresh for name in hosts)
-    return AgentCoverage(covered / len(hosts) if hosts else 0.0, covered, len(hosts), tuple(silent))
+    silent = {host for name, host in hosts.items() if name not in fresh}
+    return AgentCoverage(sum(name in fresh for name in hosts), tuple(sorted(silent)))
 
 
 def reporting_spans(messages: ApplicationMessages, settings: Settings) -> dict[str, tuple[float, float]]:

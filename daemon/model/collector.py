@@ -1,4 +1,4 @@
-"""Reader of link reports, batches and agent windows, which keeps what decisions need of them between two reads.
+"""Reader of link reports, batches and agent windows, with a bounded memory of them.
 
 Streams are read from the last entry seen, so that a refresh costs only the new entries. Everything is bounded: batches
 of a query, windows of a node, and bytes in all. What belongs to an application or node that is gone is dropped. Any
@@ -55,7 +55,7 @@ class _PartialBatch:
     size: int = 0
 
     def add(self, part: BatchReport, size: int) -> BatchReport | None:
-        """Add a part and return the whole batch once all are there; a part that came twice counts once."""
+        """Add a part, and return the whole batch once all are there; a part counts once."""
         if part.part not in self.parts:
             self.parts[part.part] = part
             self.size += size
@@ -84,7 +84,7 @@ class _Node:
 
 
 class Collector:
-    """Reads the messages of links and agents; ``incomplete`` counts batches of which parts never came."""
+    """Reads the messages of links and agents; ``incomplete`` counts batches with lost parts."""
 
     def __init__(self, store: Store, settings: Settings, clock: Callable[[], float]) -> None:
         self._store = store
@@ -185,7 +185,7 @@ class Collector:
     def _join_parts(
         self, state: _Application, run: str, body: BatchReport, size: int
     ) -> tuple[BatchReport | None, int]:
-        """Return the batch and its size, if this message is all of it or the last part that was missing.
+        """Return the batch and its size, if it is complete with this message.
 
         A link sends one batch of a query after the other: parts that are missing when the next batch comes never come.
         """
@@ -224,7 +224,7 @@ class Collector:
             total -= numbers.pop(0)
 
     def _limit_memory(self) -> None:
-        """Drop the oldest entries of the largest holders, until all of them are within their bounds.
+        """Drop the oldest batches, windows and parts beyond the bounds in bytes.
 
         Batches and windows have separate bounds: otherwise the windows of a thousand nodes would crowd out the batches
         of a huge query.
@@ -252,7 +252,7 @@ class Collector:
 
 
 def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: int) -> None:
-    """Drop the oldest entries of the largest holders, until all together hold no more bytes than they may.
+    """Drop the oldest entries of the largest holders, until all are within a bound in bytes.
 
     Entries that no decision needs go first. Then the newest of each holder stay as long as they are within several
     times its share.
@@ -283,7 +283,7 @@ def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: in
 
 
 def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, first: int) -> tuple[str, list[Envelope]]:
-    """Read the entries of a stream after ``after``, or its newest ``first`` entries when ``after`` is empty.
+    """Read a stream's entries after an id, or its newest ``first`` ones if ``after`` is empty.
 
     Returns the id to go on from, and the entries. A stream that ends before ``after`` was emptied or replaced: it is
     read from its start.
@@ -309,7 +309,7 @@ def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, firs
 
 
 def read_all_entries(store: Store, rule: KeyRule, name: str) -> tuple[str, list[Envelope]]:
-    """Read a stream from its start, up to the length it may have, and return the id to go on from."""
+    """Read a stream from its start, as far as its bound; returns as `read_new_entries`."""
     after, entries = "0", []
     for _ in range(1 + rule.bound // _PAGE + rule.size // READ_AT_ONCE):
         newest, envelopes = store.read(rule, name, after, _PAGE)
@@ -321,7 +321,7 @@ def read_all_entries(store: Store, rule: KeyRule, name: str) -> tuple[str, list[
 
 
 def implausibility(report: LinkReport) -> str:
-    """Return what cannot be true about a report, or is more than is ever decided on; "" if nothing is."""
+    """Return the part of a report that cannot be true, or exceeds a bound; "" if none does."""
     stages = [(query.query, stage) for query in report.queries for stage in query.stages]
     cores = max((info.cores for info in report.executors), default=0)
     partitions = sum(len(stage.placement) for _, stage in stages)

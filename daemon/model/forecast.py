@@ -53,7 +53,7 @@ class StageForecast:
 
     @property
     def error(self) -> float | None:
-        """Mean absolute error over the last value's, all partitions together; None where nothing was compared."""
+        """Mean absolute error over the last value's, of all partitions; None if not compared."""
         if self.forecast is None or not math.isfinite(self.forecast.pooled):
             return None
         return self.forecast.pooled
@@ -126,7 +126,7 @@ def forecast_stages(
 
 
 def apply_forecasts(workload: Workload, forecasts: Mapping[str, StageForecast]) -> Workload:
-    """Return the workload with the expected loads; the same object where all of them are the last values."""
+    """Return the workload with the expected loads; the same object if none differs."""
     factors = {key: forecast.factors for key, forecast in forecasts.items() if forecast.used}
     if not factors:
         return workload
@@ -171,7 +171,7 @@ def _spans(slots: Sequence[Sequence[BatchReport]]) -> FloatArray:
 
 
 def _loads(slots: Sequence[Sequence[BatchReport]], number: int, partitions: int) -> FloatArray:
-    """Return a stage's rows, or its busy seconds where no rows are reported, of shape (slots, partitions)."""
+    """Return a stage's rows, or busy seconds if none are reported, (slots, partitions)."""
     rows, busy = np.zeros((2, len(slots), partitions))
     for index, slot in enumerate(slots):
         for run in (run for batch in slot for run in batch.stages if run.stateful == number):

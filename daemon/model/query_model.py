@@ -1,4 +1,4 @@
-"""Stages of a query as its last batches measured them, and the streams between them as agents reported them. Pure.
+"""Stages of a query as its last batches measured them, and the streams between them. Pure.
 
 A stateful stage has one entry for each partition; every other stage, and a stateful stage that cannot be placed, is
 floating: entry e is what was observed on executor e. All figures are means over the given batches. A batch in which a
@@ -62,7 +62,7 @@ class ModelInputs:
 
 
 def batch_period(batches: Sequence[BatchReport], now: float) -> float:
-    """Return the seconds from one batch's start to the next one's; an idle query's period grows with its silence."""
+    """Return the seconds between the starts of batches; it grows with a query's silence."""
     starts = [batch.start for batch in batches]
     gaps = len(starts) - 1
     mean = (starts[-1] - starts[0]) / gaps if gaps else batches[-1].end - batches[-1].start
@@ -70,7 +70,7 @@ def batch_period(batches: Sequence[BatchReport], now: float) -> float:
 
 
 def stage_keys(query: str, batch: BatchReport) -> list[tuple[str, StageRun]]:
-    """Name the stages of a batch in the order they ran: ``query/ordinal``, or ``query/f<position>`` if floating."""
+    """Name a batch's stages as they ran: ``query/ordinal``, floating ``query/f<position>``."""
     keyed = []
     floating = 0
     for run in sorted(batch.stages, key=lambda item: item.spark_stage):
@@ -140,7 +140,7 @@ def build_query_model(
 
 
 def placeholder_model(query: QueryState) -> QueryModel:
-    """Model a query without measurements: its partitions cost nothing, so that they are placed by count."""
+    """Model an unmeasured query: its partitions cost nothing, and are placed by count."""
     placed = {f"{query.query}/{stage.stage}": stage for stage in query.stages if stage.partitions > 0}
     stages = tuple(
         Stage(
@@ -158,7 +158,7 @@ def placeholder_model(query: QueryState) -> QueryModel:
 
 
 def _running_order(keyed: Sequence[list[tuple[str, StageRun]]], partitions: Mapping[str, int]) -> list[str]:
-    """Order stage keys as they run: the fullest batch leads (the latest of equals), what it lacks comes after."""
+    """Order stage keys as they run in the fullest batch, and what that lacks after them."""
     fullest = max(range(len(keyed)), key=lambda index: (len(keyed[index]), index))
     keys = [key for key, _ in keyed[fullest]]
     keys += [key for batch in keyed for key, _ in batch]
@@ -196,10 +196,10 @@ class _StageTotals:
 
 
 def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport]) -> FloatArray:
-    """Return the bytes that another executor would load of each partition, (partitions,); 0 where not measured.
+    """Return the bytes that another executor would load of each partition, (partitions,).
 
     These are the state, and the changes since its newest snapshot where its age is known: a batch changes no more rows
-    of the state than it brings, nor more than there are.
+    of the state than it brings, nor more than there are. The bytes are 0 where nothing was measured.
     """
     size, changed, runs_of = np.zeros(stage.partitions), np.zeros(stage.partitions), np.zeros(stage.partitions)
     runs = (run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage)
@@ -251,7 +251,7 @@ def task_observations(
 
 
 def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:
-    """Leave out the ``first`` tasks, (E,), of each executor in each stage; tasks are in the order of time."""
+    """Leave out each executor's first tasks of each stage, of which ``first`` has the number."""
     key = observed.stage * len(first) + observed.executor
     order = np.argsort(key, kind="stable")
     begins = np.flatnonzero(np.r_[True, np.diff(key[order]) != 0])
@@ -358,7 +358,7 @@ class _ShuffleMatrices:
 
 
 def _add_row(matrix: FloatArray, entry: int, row: StreamRow, targets: Mapping[int, int] | None) -> bool:
-    """Add what one map task sent, False if it does not fit; ``targets``: executor of each partition read."""
+    """Add what one map task sent, if it fits; ``targets``: executor of each partition read."""
     sizes = np.asarray(row.sizes, dtype=np.float64)
     if not 0 <= entry < len(matrix) or (sizes < 0).any():
         return False

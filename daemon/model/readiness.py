@@ -28,7 +28,7 @@ class NotReady:
 
 
 def driver_silence(reported_at: float, settings: Settings, now: float) -> NotReady | None:
-    """Return the driver's silence as a reason, None while it reports; ``reported_at``: time of its last report.
+    """Return the silence of a driver, last heard at ``reported_at``, None if it reports.
 
     It is to be checked before anything else: executors end with their driver, and the agents' figures with them, so
     that an ended driver would look like silent agents.
@@ -43,7 +43,7 @@ def driver_silence(reported_at: float, settings: Settings, now: float) -> NotRea
 
 
 def readiness_problem(messages: ApplicationMessages, settings: Settings, now: float) -> NotReady | None:
-    """Return the reason why an application cannot be decided on, None if it can; no model is built for it."""
+    """Return the reason why an application cannot be decided on, without building its model."""
     if not messages.report.executors:
         return NotReady(NotReadyReason.NO_EXECUTORS, "the application has no executors")
     active = [query for query in messages.report.queries if query.active]

@@ -114,7 +114,7 @@ def build_snapshot(
     *,
     include_unmeasured: bool = False,
 ) -> Snapshot | None:
-    """Return the model as far as there is one, ready for decisions or not; None without executors or stages.
+    """Return the model, ready for decisions or not; None without executors or stages.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def _measure_rates(
     settings: Settings,
     now: float,
 ) -> ServiceRates:
-    """Return the executors' speeds as their tasks tell them, without the first tasks of new executors."""
+    """Return the executors' speeds by their tasks, without the first tasks of new executors."""
     first = {name: last[0].batch for name, last in recent.items() if last}
     batches = [batch for batch in messages.batches if batch.query in first]
     executors = {info.executor: index for index, info in enumerate(infos)}
@@ -258,7 +258,7 @@ def _model_queries(
 
 
 def _assignment(stage: StatefulStage, executors: Mapping[str, int]) -> IntArray:
-    """Return the executor of each partition by index; one that was not reported is on no executor."""
+    """Return the index of each partition's executor; UNPLACED if it was not reported."""
     placement = [executors.get(name, UNPLACED) for name in stage.placement[: stage.partitions]]
     placement += [UNPLACED] * (stage.partitions - len(placement))
     return np.array(placement, dtype=np.int64)
@@ -316,7 +316,7 @@ def _slow_executors(cluster: Cluster, rates: ServiceRates) -> list[str]:
 
 
 def describe_slowness(cluster: Cluster, rates: ServiceRates, index: int) -> str:
-    """Return the evidence that an executor is slow, and whether it counts yet; "" where it is not slow."""
+    """Return the evidence that an executor is slow, and whether it counts yet; "" for none."""
     evidence = []
     if rates.by_peers[index]:
         evidence.append(f"its tasks take {rates.times[index]:.1f} times what others' take")

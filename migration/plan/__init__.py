@@ -1,4 +1,4 @@
-"""From a proposed placement to permitted moves: pure functions without clock, socket, Redis or Spark.
+"""Planning: from a proposed placement to permitted moves. Pure.
 
 * ``constraints``: the laws a migration must keep, and the moves that keep them
 * ``gate``: the predicted gain against the predicted cost

@@ -1,4 +1,4 @@
-"""Laws that a migration must keep, whoever asks for it, and the moves of a proposal that keep them. Pure.
+"""Laws of a migration, and the moves of a proposal that keep them. Pure.
 
 Hard laws, which nothing skips, and the reach of each refusal:
 
@@ -60,8 +60,8 @@ def apply_constraints(
     * otherwise: accepted
     """
     refusals: list[Refusal] = []
-    wanted = proposed.moves_from(inputs.current)
-    moves = filter_moves(wanted, inputs, refusals)
+    changes = proposed.moves_from(inputs.current)
+    moves = filter_moves(changes, inputs, refusals)
     moves = cap_moves(moves, inputs, settings.migration.max_moves, refusals)
     if options.moves_left is not None:
         moves = cap_moves(moves, inputs, options.moves_left, refusals, settings.reschedule.moves_per_hour)
@@ -75,10 +75,10 @@ def apply_constraints(
     gate: GateResult | None = None
     cost: MigrationCost | None = None
     code: PlanResult | Law = PlanResult.OK
-    if not wanted:
+    if not changes:
         code, sentence = PlanResult.NOTHING_TO_DO, "nothing to move: no better placement was found"
     elif not moves:
-        code, sentence = PlanResult.LAW, f"none of {count(len(wanted), 'move')} is permitted: {refusals[0].detail}"
+        code, sentence = PlanResult.LAW, f"none of {count(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
         times = BatchTimes(path_before, inputs.batch_seconds, inputs.batch_period)
         cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, rates, times)
@@ -110,16 +110,18 @@ def apply_constraints(
 
 
 def filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refusal]) -> list[Move]:
-    """Return the moves that break no law of their own; a refusal that reaches a whole query is added once."""
+    """Return the moves that break no law of their own; a query's refusal is added once."""
     permitted: list[Move] = []
     added: set[tuple[str, str]] = set()
     for move in moves:
-        refusal = _query_refusal(move, inputs) or _move_refusal(move, inputs)
-        if refusal is None:
-            permitted.append(move)
-        elif refusal.reach == "move" or (refusal.law, refusal.detail) not in added:
-            added.add((refusal.law, refusal.detail))
+        if (refusal := _query_refusal(move, inputs)) is not None:
+            if (refusal.law, refusal.detail) not in added:
+                added.add((refusal.law, refusal.detail))
+                refusals.append(refusal)
+        elif (refusal := _move_refusal(move, inputs)) is not None:
             refusals.append(refusal)
+        else:
+            permitted.append(move)
     return permitted
 
 
@@ -176,7 +178,7 @@ def _stage(state: QueryState, number: int) -> StatefulStage | None:
 def cap_moves(
     moves: list[Move], inputs: PlanInputs, most: int, refusals: list[Refusal], per_hour: int | None = None
 ) -> list[Move]:
-    """Return the heaviest ``most`` moves: of one migration, or what is left of so many ``per_hour``."""
+    """Return the heaviest ``most`` moves, as many as a migration or the hour has left."""
     if len(moves) <= most:
         return moves
     weights = _weights(moves, inputs)
@@ -261,7 +263,7 @@ def _evaluate_gate(
 def utilization_refusal(
     cluster: Cluster, before: QueueReport, after: QueueReport, settings: Settings
 ) -> Refusal | None:
-    """Return the refusal of a plan that makes an executor too busy, and busier than the busiest today."""
+    """Return the refusal of a plan that makes an executor busier than allowed and than today."""
     highest = float(before.utilization.max())
     limit = max(settings.gate.max_utilization, highest) * (1 + _ROUNDING)
     worst = int(np.argmax(after.utilization))
@@ -318,7 +320,7 @@ def _code_of(refusal: Refusal) -> PlanResult | Law:
 
 
 def is_forced(move: Move, cluster: Cluster) -> bool:
-    """Return whether a partition cannot stay: it is on no known executor, or on one that is not available."""
+    """Return whether a partition cannot stay, being on no executor that is available."""
     return move.source == UNPLACED or not bool(cluster.available[move.source])
 
 

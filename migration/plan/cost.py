@@ -1,4 +1,4 @@
-"""Cost of a migration to the queries' batches, predicted from what earlier migrations cost. Pure.
+"""Cost of a migration to the queries' batches, predicted from earlier migrations. Pure.
 
 The state of a moved partition is loaded by the first task that runs it on its target, which lasts longer by
 
@@ -47,7 +47,7 @@ _EVALUATED_STEPS = 24  # steps whose batches are worked out; the others take the
 
 @dataclass(frozen=True)
 class LoadRates:
-    """Seconds that each load takes, bytes per second of its state, and the number of moves they were fitted to."""
+    """Seconds and bytes per second of a load, and the number of moves they were fitted to."""
 
     overhead: float
     load_rate: float
@@ -56,7 +56,7 @@ class LoadRates:
 
 @dataclass(frozen=True)
 class MeasuredLoad:
-    """Bytes that a past move loaded, and the seconds by which its first task lasted longer than usual."""
+    """Bytes of a past move, and the seconds by which its first task was longer than usual."""
 
     bytes: float
     added: float
@@ -64,7 +64,7 @@ class MeasuredLoad:
 
 @dataclass(frozen=True, eq=False)
 class SteppedMoves:
-    """Moves, the step of each (counted from 0), and the bytes each has to load; (M,) all three."""
+    """Moves, the step of each (counted from 0), and the bytes each has to load, (M,)."""
 
     moves: Sequence[Move]
     steps: IntArray
@@ -78,9 +78,10 @@ class SteppedMoves:
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """Query -> critical path before a plan, seconds of a batch now, and from the start of one to the start of the next.
+    """Batches of each query before a plan, in seconds.
 
-    A query may be missing in the last two.
+    ``path`` is the critical path, ``seconds`` a whole batch, ``period`` the time from the start of one to the start of
+    the next. A query may be missing in the last two.
     """
 
     path: Mapping[str, float]
@@ -159,7 +160,7 @@ def estimate_cost(
     seconds = 0.0
     for step in range(plan.count):
         without, loading = paths[nearest[step]]
-        for query in queries[step]:
+        for query in sorted(queries[step]):
             more = max(0.0, loading[query] - without[query])
             batch = max(0.0, times.seconds.get(query, times.path[query]) + loading[query] - times.path[query])
             added[step] = max(added[step], more)
@@ -206,7 +207,7 @@ class _StepModel:
 
 
 def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:
-    """Fit overhead and load rate to the last measured moves by least squares, neither below zero.
+    """Fit overhead and load rate to the last moves by least squares, neither below zero.
 
     ``prior`` are those of the settings. Their overhead counts as one move more, their rate as moves that differ by some
     ten megabytes: moves of about one size tell little of the rate. A load that took far longer than the others counts

@@ -6,8 +6,6 @@ import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray, IntArray
 
-__all__ = ["check_edges", "color_edges"]
-
 
 def color_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> IntArray:
     """Return a color for each of M edges, no two of one color at one node, (M,).
@@ -15,9 +13,10 @@ def color_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> IntA
     There are as many colors as the largest degree, which is the fewest possible. Edges are colored by decreasing size,
     ties in their order, with the first color free at both ends. Where there is none, the path that alternates between a
     color free at one end and one free at the other is flipped. It never comes back to the source, because the graph is
-    bipartite. O(E V) for E edges over V nodes. Raises ValueError as `check_edges` does.
+    bipartite. O(E V) for E edges over V nodes. Raises ValueError, by name, for
+    what is no edge.
     """
-    sources, targets, sizes = check_edges(sources, targets, sizes)
+    sources, targets, sizes = _check_edges(sources, targets, sizes)
     if not len(sizes):
         return np.zeros(0, dtype=np.int64)
     return _Coloring(sources, targets).color(np.argsort(-sizes, kind="stable").tolist())
@@ -49,11 +48,11 @@ class _Coloring:
         return np.array(self.colors, dtype=np.int64)
 
     def _flip_path(self, target: int, color: int, other: int) -> None:
-        """Exchange two colors along the path from a target that begins with ``color``, which frees it there."""
-        path, side, node, wanted = [], 1, target, color
-        while (edge := self.at[side][node][wanted]) >= 0:
+        """Free ``color`` at a target: exchange it with ``other`` along the path that begins there."""
+        path, side, node, following = [], 1, target, color
+        while (edge := self.at[side][node][following]) >= 0:
             path.append(edge)
-            side, wanted = 1 - side, color + other - wanted
+            side, following = 1 - side, color + other - following
             node = self.ends[side][edge]
         flipped = [color + other - self.colors[edge] for edge in path]
         for edge in path:
@@ -78,8 +77,8 @@ def _lowest_bit(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def check_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return the edges as arrays of integers and floats, (M,); raise ValueError, by name, for what is none."""
+def _check_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return the edges as arrays, (M,); raises ValueError, by name, for what is no edge."""
     sizes = np.asarray(sizes, dtype=np.float64)
     ends = []
     for name, values in (("sources", sources), ("targets", targets)):

@@ -40,7 +40,7 @@ class QueryGain:
 
 @dataclass(frozen=True)
 class GateResult:
-    """Verdict of the gate: ``gain`` and ``cost`` in seconds over the horizon, ``share`` that of ``query``, the best.
+    """Verdict of the gate: ``gain`` and ``cost`` in seconds over the horizon.
 
     ``measured`` and ``limit``, in ``unit``, are the two sides of the condition that decided.
     """
@@ -48,8 +48,6 @@ class GateResult:
     passes: bool
     gain: float
     cost: float
-    query: str
-    share: float
     sentence: str
     measured: float
     limit: float
@@ -60,7 +58,7 @@ def evaluate_gate(queries: Sequence[QueryGain], cost: float, settings: GateSetti
     """Evaluate a plan that adds ``cost`` seconds to the batches."""
     gain = sum((item.before - item.after) * item.batches_per_second for item in queries) * settings.horizon
     best = max((item for item in queries if item.before > 0), key=lambda item: (item.share, item.query), default=None)
-    query, share = (best.query, best.share) if best is not None else ("", 0.0)
+    share = best.share if best is not None else 0.0
     balance = f"gain {gain:.1f} s over {settings.horizon:g} s against a cost of {cost:.1f} s"
     if best is None or share < settings.min_gain or share <= 0:
         change = (
@@ -69,11 +67,11 @@ def evaluate_gate(queries: Sequence[QueryGain], cost: float, settings: GateSetti
             else "no query's critical path would shorten"
         )
         sentence = f"{change}, gate.min_gain asks for {settings.min_gain:.1%}: {balance}"
-        return GateResult(False, gain, cost, query, share, sentence, share, settings.min_gain, "share")
-    change = f"critical path of {best.name or query} {best.before:.2f} → {best.after:.2f} s ({-share:+.0%})"
+        return GateResult(False, gain, cost, sentence, share, settings.min_gain, "share")
+    change = f"critical path of {best.name or best.query} {best.before:.2f} → {best.after:.2f} s ({-share:+.0%})"
     saved = best.before - best.after
     if best.batch_seconds > saved:  # a path that shrinks by more than a batch lasts is no prediction of it
         change += f", its batch {best.batch_seconds:.2f} → {best.batch_seconds - saved:.2f} s"
     passes = gain > cost
     sentence = f"{change}, {balance}" if passes else f"moving does not pay: {change}, but {balance}"
-    return GateResult(passes, gain, cost, query, share, sentence, gain, cost, "s")
+    return GateResult(passes, gain, cost, sentence, gain, cost, "s")

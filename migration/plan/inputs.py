@@ -18,7 +18,7 @@ from rechannel.wire.messages import DesiredMove, QueryState, Refusal
 
 @dataclass(frozen=True)
 class Cooldown:
-    """Rest after a migration: seconds ``left`` of ``total``, and the ``reason`` where it is longer than usual."""
+    """Rest after a migration in seconds, with a reason where it is longer than usual."""
 
     left: float = 0.0
     total: float = 0.0

@@ -1,4 +1,6 @@
-"""Steps of a migration: the moves that may share a batch, which is then stretched by at most one state load. Pure.
+"""Steps of a migration: the moves that may share a batch. Pure.
+
+A batch is stretched by at most one state load.
 
 The moves are the edges of a bipartite graph, from the executors that give to the executors that take, and a step is a
 color: an edge coloring in which every executor gives at most ``per_executor`` partitions and takes at most as many in
@@ -124,7 +126,7 @@ def _color_greedily(moves: Sequence[Move], order: IntArray, per_executor: int) -
 
 
 def _color_fewest(moves: Sequence[Move], weights: FloatArray, per_executor: int) -> IntArray:
-    """Color the moves; an executor that may give several at once counts as so many, its moves dealt out among them."""
+    """Color the moves; an executor that may give several at once counts as so many nodes."""
     ends: list[list[int]] = [[], []]
     nodes: list[dict[tuple[int, int], int]] = [{}, {}]
     count: list[dict[int, int]] = [defaultdict(int), defaultdict(int)]
@@ -140,7 +142,7 @@ def _color_fewest(moves: Sequence[Move], weights: FloatArray, per_executor: int)
 
 
 def _color_by_class(moves: Sequence[Move], order: IntArray) -> IntArray:
-    """Group moves by the difference of their executors' ranks; a pair's second move is in the next round.
+    """Group moves by the difference of their executors' ranks, in rounds.
 
     Within a class and a round every executor gives once and takes once at most.
     """

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.papers.redistribution import BlockCyclic
 from benchmarks.policies import comparison
+from benchmarks.policies.block_cyclic import BlockCyclic
 from benchmarks.policies.document import render
 from benchmarks.policies.optimum import instance, optimal_seconds
 from benchmarks.policies.scale import check_pipelines, check_redistribution, check_stream_classification

@@ -26,8 +26,8 @@ def reason(busy: list[float], current: list[int], planned: list[int], partition:
     move = Move("q/0", partition, current[partition], planned[partition])
     before, after = (Placement({"q/0": np.array(where)}) for where in (current, planned))
     inputs = PlanInputs(CLUSTER, Workload((stage,)), before, {"q/0": ("q", 0)}, {})
-    (found,) = explain_moves(inputs, after, [move])
-    return found
+    (text,) = explain_moves(inputs, after, [move])
+    return text
 
 
 def test_room_is_made_only_where_something_arrives() -> None:
@@ -36,5 +36,5 @@ def test_room_is_made_only_where_something_arrives() -> None:
         "leaves executor 0, which needs as long for the rest of q: 4.00 s -> 4.00 s a batch; "
         "executor 1 4.00 s -> 4.00 s"
     )
-    found = reason([4.0, 1.0, 1.0], [0, 0, 1], [0, 1, 0], 1)
-    assert found.startswith("makes room on executor 0 for other partitions of q: 4.00 s -> 4.00 s a batch")
+    text = reason([4.0, 1.0, 1.0], [0, 0, 1], [0, 1, 0], 1)
+    assert text.startswith("makes room on executor 0 for other partitions of q: 4.00 s -> 4.00 s a batch")

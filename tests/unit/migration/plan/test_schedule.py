@@ -71,19 +71,19 @@ def test_every_schedule_keeps_the_laws(pairs: list[tuple[int, int]], per_executo
 def test_the_greedy_way_takes_the_first_step_with_room_at_both_ends(
     pairs: list[tuple[int, int]], per_executor: int
 ) -> None:
-    made = moves(*pairs)
-    order = np.arange(len(made))[::-1]
+    ordered = moves(*pairs)
+    order = np.arange(len(ordered))[::-1]
     used: Counter[tuple[str, int, int]] = Counter()
-    expected = [0] * len(made)
+    expected = [0] * len(ordered)
     for index in order.tolist():
-        ends = [("take", made[index].target)]
-        ends += [("give", made[index].source)] if made[index].source != UNPLACED else []
+        ends = [("take", ordered[index].target)]
+        ends += [("give", ordered[index].source)] if ordered[index].source != UNPLACED else []
         step = 0
         while any(used[*end, step] >= per_executor for end in ends):
             step += 1
         used.update((*end, step) for end in ends)
         expected[index] = step
-    assert _color_greedily(made, order, per_executor).tolist() == expected
+    assert _color_greedily(ordered, order, per_executor).tolist() == expected
 
 
 def test_of_one_query_the_moves_that_relieve_most_go_first_though_a_step_has_room_for_one() -> None:
@@ -116,10 +116,10 @@ def test_a_bound_of_nothing_is_refused(name: str, value: float) -> None:
 
 
 def test_queries_take_turns_over_the_steps_too() -> None:
-    wanted = [Move(query, number, 0, 1 + number) for query in ("heavy", "light") for number in range(4)]
+    needed = [Move(query, number, 0, 1 + number) for query in ("heavy", "light") for number in range(4)]
     weights = np.array([10.0] * 4 + [1.0] * 4)
-    steps = order_steps(wanted, weights, queries=[move.stage for move in wanted])
-    by_step = [wanted[index].stage for index in np.argsort(steps)]
+    steps = order_steps(needed, weights, queries=[move.stage for move in needed])
+    by_step = [needed[index].stage for index in np.argsort(steps)]
     assert by_step == ["heavy", "light"] * 4
 
 
@@ -127,9 +127,9 @@ def test_classes_are_taken_where_they_last_less() -> None:
     """Block-cyclic redistribution over five executors, 4 blocks each to 6 each: the four steps of its classes."""
     block = np.arange(60)
     sizes = Counter(zip((block // 4 % 5).tolist(), (block // 6 % 5).tolist(), strict=True))
-    wanted = [Move("q", number, *pair) for number, pair in enumerate(sorted(sizes)) if pair[0] != pair[1]]
-    weights = np.array([float(sizes[move.source, move.target]) for move in wanted])
-    steps = order_steps(wanted, weights)
+    needed = [Move("q", number, *pair) for number, pair in enumerate(sorted(sizes)) if pair[0] != pair[1]]
+    weights = np.array([float(sizes[move.source, move.target]) for move in needed])
+    steps = order_steps(needed, weights)
     longest = [weights[steps == step].max() for step in range(int(steps.max()) + 1)]
     assert len(longest) <= 4
     assert sum(longest) <= 4 + 4 + 2 + 2
