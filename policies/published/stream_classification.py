@@ -14,7 +14,7 @@ import numpy as np
 
 from rechannel.policies.analysis.classification import StreamClass, classify
 from rechannel.policies.analysis.placement_cost import inter_executor_volume, inter_node_volume
-from rechannel.policies.model.arrays import BoolArray, ModelError
+from rechannel.policies.model.arrays import BoolArray, IntArray, ModelError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
@@ -111,8 +111,8 @@ class _Plan:
         units, where = self.units, self.filling.where
         reachable = np.concatenate((np.ones(units.size, np.bool_), units.cluster.available))
         pulling = pulling & reachable[units.source] & reachable[units.target]
-        clusters = _Clusters(units, hot & pulling)
         order = np.lexsort((units.target, units.source, -units.volume))
+        clusters = _Clusters(units, order[(hot & pulling)[order]])
         low = order[~pulling[order]]
         for edge in order[pulling[order]].tolist():
             source, target = int(units.source[edge]), int(units.target[edge])
@@ -163,10 +163,11 @@ class _Plan:
 
 
 class _Clusters:
-    """The HIGH streams, upstream and downstream of each end."""
+    """The HIGH streams, upstream and downstream of each end, the largest first."""
 
-    def __init__(self, units: Units, hot: BoolArray) -> None:
-        source, target, volume = units.source[hot], units.target[hot], units.volume[hot]
+    def __init__(self, units: Units, order: IntArray) -> None:
+        """``order``: indices of the HIGH streams, the largest first."""
+        source, target, volume = units.source[order], units.target[order], units.volume[order]
         self._size = units.size
         self._up = Links.by(target, source, volume, units.ends)
         self._down = Links.by(source, target, volume, units.ends)
