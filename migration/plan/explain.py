@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rechannel.policies.analysis.placement_cost import scheduled
+from rechannel.policies.analysis.placement_cost import finish_times
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
@@ -37,7 +37,7 @@ def reasons(
     has it."""
     times = {
         key: tuple(
-            scheduled(cluster, workload.stage(key).busy, placement[key]) / cluster.speed
+            finish_times(cluster, workload.stage(key).busy, placement[key]) / cluster.speed
             for placement in (current, planned)
         )
         for key in {move.stage for move in moves}
