@@ -1,4 +1,4 @@
-"""Policies of installed distributions, found by the entry point group ``rechannel.policies``."""
+"""Policies of installed distributions, found by the group ``rechannel.policies``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ class InstalledPolicies:
 
 
 def load_installed(reserved: Collection[str]) -> InstalledPolicies:
-    """Load every entry point of the group; ``reserved`` are the names of the built-in policies.
+    """Load every entry point of the group.
 
-    An entry point may name an instance, or a class that is constructed without arguments. One that cannot be used is
-    an error that names its distribution, and leaves all other policies as they are.
+    ``reserved`` are the names of the built-in policies. An entry point may name an instance, or a class that is
+    constructed without arguments. One that cannot be used is an error that names its distribution, and leaves all
+    other policies as they are.
     """
     policies: dict[str, Policy] = {}
     errors: list[str] = []

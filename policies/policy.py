@@ -39,7 +39,10 @@ class Policy(Protocol):
 
     @property
     def parameters(self) -> type[Any]:
-        """Frozen dataclass of the parameters, each with a default; raises ``ModelError`` for impossible values."""
+        """Frozen dataclass of the parameters, each with a default.
+
+        It raises ``ModelError`` for impossible values.
+        """
 
     def place(self, cluster: Cluster, workload: Workload, current: Placement, parameters: Any, /) -> Outcome:
         """Propose an available executor for every partition of ``workload.placeable``.
@@ -54,7 +57,10 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class FunctionPolicy:
-    """A policy made of two functions, as the built-in ones are; its fields are those of :class:`Policy`."""
+    """Policy made of two functions, as the built-in ones are.
+
+    The fields are those of :class:`Policy`.
+    """
 
     name: str
     place: Callable[[Cluster, Workload, Placement, Any], Outcome]
@@ -67,7 +73,10 @@ class FunctionPolicy:
 def check_number(
     name: str, value: object, least: float, most: float = math.inf, *, above: bool = False, finite: bool = False
 ) -> None:
-    """Raise ``ModelError`` unless a parameter is a number from ``least`` (if ``above``: above it) to ``most``."""
+    """Raise ``ModelError`` unless a parameter is a number from ``least`` to ``most``.
+
+    ``above``: not ``least`` itself; ``finite``: not infinity.
+    """
     number = isinstance(value, int | float) and not isinstance(value, bool) and not (finite and value == math.inf)
     if not number or not least <= float(value) <= most or (above and value == least):  # type: ignore[arg-type]
         upper = "" if most == math.inf else f" to {most:g}"

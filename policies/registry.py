@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import msgspec
 import numpy as np
 
-from rechannel.policies.adaptive.adaptive import ADAPTIVE
+from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.entry_points import InstalledPolicies, load_installed
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
@@ -56,14 +56,15 @@ class ParameterError(ModelError):
 
 
 class PolicyLawError(RuntimeError):
-    """A policy failed, or broke a law that every proposal must keep: a defect of the policy, nothing to apply."""
+    """Failure of a policy, or a broken law: a defect of the policy, nothing to apply."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A policy's proposal: the placement, its difference from the current one, and its gain by the own objective.
+    """Proposal of a policy: placement, moves from the current one, and the gain.
 
-    Where partitions of the current placement are on no executor, ``objective_before`` leaves them out.
+    The objectives are the policy's own. Where partitions of the current placement are on no executor,
+    ``objective_before`` leaves them out.
     """
 
     policy: str
@@ -96,7 +97,10 @@ POLICIES: dict[str, Policy] = {
 
 @cache
 def installed_policies() -> InstalledPolicies:
-    """Policies of installed distributions, and the entry points that provide none; loaded once in a process."""
+    """Return the policies of installed distributions, loaded once in a process.
+
+    With the entry points that provide none.
+    """
     return load_installed(POLICIES)
 
 
@@ -173,7 +177,7 @@ def propose(
 
 
 def is_worse(after: Objective, before: Objective) -> bool:
-    """Whether ``after`` is larger in the first entry that differs by more than rounding."""
+    """Return whether ``after`` is larger in the first entry that differs beyond rounding."""
     for new, old in zip(after, before, strict=True):
         tolerance = _ROUNDING * max(abs(new), abs(old))
         if abs(new - old) > tolerance:

@@ -1,4 +1,4 @@
-"""Even by count: every executor gets its share of a stage's partitions, and as few as possible change place.
+"""Even division by count: a share for each executor, and as few moves as possible.
 
 For moments when nothing is measured yet (a query's first batch) or nothing has to be (an executor was lost). Shares go
 by cores and by largest remainders; what is left over stays where it is, else it goes to whoever holds least in all.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["even_out"]
+__all__ = ["spread_evenly"]
 
 
-def even_out(
+def spread_evenly(
     placement: Sequence[str],
     cores: Mapping[str, int],
     *,

@@ -12,9 +12,9 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from benchmarks.policies.machine import machine, say
-from rechannel.policies.adaptive.adaptive import certified_bound
+from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.registry import POLICIES
-from rechannel.policies.scenarios.compare import PolicyResult, compare, figures
+from rechannel.policies.scenarios.compare import PolicyResult, compare, cost_of
 from rechannel.policies.scenarios.generators import GENERATORS, generate
 
 __all__ = ["CURRENT", "EAGER", "describe", "measure"]
@@ -74,7 +74,7 @@ def _rows(name: str, seed: int) -> list[dict[str, Any]]:
     scenario = generate(f"{name}:seed={seed}")
     bound = certified_bound(scenario.cluster, scenario.workload)
     same = {"generator": name, "seed": seed, "bound": bound}
-    now = asdict(figures(scenario, scenario.current))
+    now = asdict(cost_of(scenario, scenario.current))
     rows = [{**same, "policy": CURRENT, "figures": now, "moves": 0, "bytes_moved": 0.0, "seconds": 0.0, "error": ""}]
     asked = [(row.policy, row) for row in compare(scenario, list(POLICIES), {}, time.process_time)]
     eager = compare(scenario, ["adaptive"], {"adaptive": {"min_step": 0.0}}, time.process_time)

@@ -17,7 +17,8 @@ from typing import Any
 
 from benchmarks.policies import literal
 from benchmarks.policies.situations import changed, situation
-from rechannel.policies.adaptive.adaptive import adaptive, certified_bound
+from rechannel.policies.adaptive.lower_bounds import certified_bound
+from rechannel.policies.adaptive.policy import adaptive
 from rechannel.policies.analysis.classification import high_cut
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.published.closeness import operator_edges

@@ -28,7 +28,7 @@ from itertools import count
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import task_slots
-from rechannel.policies.model.arrays import FloatArray, IntArray, summed
+from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -300,7 +300,7 @@ class Simulation:
                 near = stream.local_received(cluster.subcluster[up], cluster.subcluster[down])
                 crossing += np.maximum(whole - near, 0.0)
         rate = stage.batches_per_second
-        outside = summed(cluster.subcluster[down], crossing / rate, len(self._uplink)) if uplinks else None
+        outside = sum_by_index(cluster.subcluster[down], crossing / rate, len(self._uplink)) if uplinks else None
         return np.asarray(remote / rate), outside
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray, summed
+from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Stream
@@ -66,7 +66,7 @@ class Jobs:
 
     def load(self, node: IntArray, size: int) -> FloatArray:
         """Share of each node's core that its tasks want, (nodes,)."""
-        return summed(node, self.arrivals * self.service, size)
+        return sum_by_index(node, self.arrivals * self.service, size)
 
     def reshuffle(self, random: np.random.Generator, part: float = 1.0) -> None:
         """Other words become frequent: that part of the keyed components' shares is drawn anew."""
@@ -123,7 +123,7 @@ def make_jobs(tasks: int, size: int, seed: int, *, utilization: float = 0.55, st
 
 def _hashed(random: np.random.Generator, parts: int, words: int = 1000) -> FloatArray:
     weights = 1.0 / np.arange(1, words + 1) ** 0.8
-    return summed(random.integers(parts, size=words), weights / weights.sum(), parts)
+    return sum_by_index(random.integers(parts, size=words), weights / weights.sum(), parts)
 
 
 def view(jobs: Jobs, node: IntArray, *, whole: bool = False) -> tuple[Workload, Placement]:
@@ -185,17 +185,17 @@ class Fluid:
         self._deliver()
         able = ~self.down & ~(self.spout & self.paused)
         wanted = np.where(able, self.queue * jobs.service, 0.0)
-        demand = summed(node, wanted, self.size)
+        demand = sum_by_index(node, wanted, self.size)
         fraction = np.minimum(1.0, self.tick / np.maximum(demand, 1e-12))
         served = np.where(able, self.queue * fraction[node], 0.0)
         self.queue -= served
         made = served * _OUT[jobs.component % COMPONENTS]
-        self._sent = summed(jobs.component, made, jobs.count)
+        self._sent = sum_by_index(jobs.component, made, jobs.count)
         flat = jobs.component * self.size + node
-        self._sent_at = summed(flat, made, jobs.count * self.size).reshape(jobs.count, self.size)
+        self._sent_at = sum_by_index(flat, made, jobs.count * self.size).reshape(jobs.count, self.size)
         last = jobs.component % COMPONENTS == COMPONENTS - 1
         self.left += float(served[last].sum())
-        return summed(node, served, self.size), demand * fraction
+        return sum_by_index(node, served, self.size), demand * fraction
 
     def _deliver(self) -> None:
         """What was made in the last tick comes to the next components, over links unless it stays on its node."""
@@ -204,7 +204,7 @@ class Fluid:
         comes = np.where(self.spout, 0.0, self._sent[before] * jobs.share)
         local = np.where(self.spout, 0.0, self._sent_at[before, node] * jobs.share)
         self.transit += comes - local
-        wanted = summed(node, self.transit, self.size) * TUPLE_BYTES
+        wanted = sum_by_index(node, self.transit, self.size) * TUPLE_BYTES
         room = LINK * (1.0 - self.frozen) * self.tick
         fraction = np.minimum(1.0, room / np.maximum(wanted, 1e-12))[node]
         arrived = self.transit * fraction
@@ -214,17 +214,17 @@ class Fluid:
     def latency(self) -> float:
         """Mean seconds from source to end, over all jobs by their rates."""
         jobs = self.jobs
-        waiting = summed(jobs.component, self.queue + self.transit, jobs.count)
+        waiting = sum_by_index(jobs.component, self.queue + self.transit, jobs.count)
         load = np.minimum(jobs.load(self.node, self.size), _FULL)
         own = jobs.share * jobs.service / (1.0 - load[self.node])
-        each = waiting / jobs.rate + summed(jobs.component, own, jobs.count)
+        each = waiting / jobs.rate + sum_by_index(jobs.component, own, jobs.count)
         by_job = each.reshape(-1, COMPONENTS).sum(axis=1)
         weight = jobs.rate.reshape(-1, COMPONENTS)[:, 0]
         return float(by_job @ weight / weight.sum()) + self._hops()
 
     def _hops(self) -> float:
         jobs = self.jobs
-        at = summed(jobs.component * self.size + self.node, jobs.share, jobs.count * self.size)
+        at = sum_by_index(jobs.component * self.size + self.node, jobs.share, jobs.count * self.size)
         shares = at.reshape(-1, COMPONENTS, self.size)
         near = (shares[:, 1:] * shares[:, :-1]).sum(axis=(1, 2))
         return float(np.mean(near * _LOCAL + (COMPONENTS - 1 - near) * _REMOTE))
@@ -232,7 +232,7 @@ class Fluid:
     def lose(self) -> None:
         """What is between sources and end is lost, and comes again from the sources: a restart without a checkpoint."""
         jobs = self.jobs
-        gone = summed(jobs.component, np.where(self.spout, 0.0, self.queue) + self.transit, jobs.count)
+        gone = sum_by_index(jobs.component, np.where(self.spout, 0.0, self.queue) + self.transit, jobs.count)
         gone[1:] += self._sent[:-1]  # on its way to the component behind
         first = jobs.rate.reshape(-1, COMPONENTS)[:, :1]
         again = (gone.reshape(-1, COMPONENTS) / jobs.rate.reshape(-1, COMPONENTS) * first).sum(axis=1)

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rechannel.daemon.cli.tables import new_console, new_table
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.registry import installed_policies, known_policies, make_parameters, parameter_types
-from rechannel.policies.scenarios.compare import PlacementCost, PolicyResult, compare, figures
+from rechannel.policies.scenarios.compare import PlacementCost, PolicyResult, compare, cost_of
 from rechannel.policies.scenarios.generators import GENERATORS, GeneratorError, Parameter, generate
 from rechannel.policies.scenarios.scenario import Scenario, ScenarioError, from_document, to_document
 from rechannel.wire.display_names import count
@@ -69,7 +69,7 @@ def simulate(*, policy: str, workload: str, settings: Sequence[str], save: str, 
     if save:
         _save(scenario, save)
     rows = compare(scenario, names, parameters, time.perf_counter)
-    current = figures(scenario, scenario.current)
+    current = cost_of(scenario, scenario.current)
     if as_json:
         answer = {
             "scenario": scenario.name,

@@ -23,7 +23,7 @@ import structlog
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
 from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.migration.spark.hooks import START_WAIT
-from rechannel.policies.spread import even_out
+from rechannel.policies.spread import spread_evenly
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement
 
 _LOG = structlog.get_logger("rechannel.link")
@@ -55,7 +55,7 @@ def put_back(last: LastPlacement | None, operators: Sequence[KnownOperator], exe
             where = [""] * operator.partitions
         lost = [partition for partition, name in enumerate(where) if not name]
         # Equal for operators of equal size, since nothing of this query is counted: those of one stage stay together.
-        result[operator.operator] = even_out(where, cores, movable=lost, held=held)
+        result[operator.operator] = spread_evenly(where, cores, movable=lost, held=held)
     return result
 
 
@@ -278,7 +278,7 @@ class InitialPlacement:
                 wanted = wanted if len(wanted) == len(where) else where
             else:
                 movable = None if fresh else [p for p in lost.get(stage, ()) if (query, stage, p) not in busy]
-                wanted = even_out(where, cores, movable=movable, held=held)
+                wanted = spread_evenly(where, cores, movable=movable, held=held)
             held.update(wanted)
             self._number += 1
             wish.moves += [

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rechannel.migration.plan.inputs import PlanInputs
-from rechannel.policies.analysis.placement_cost import scheduled
+from rechannel.policies.analysis.placement_cost import finish_times
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
@@ -26,7 +26,7 @@ def explain_moves(inputs: PlanInputs, planned: Placement, moves: Sequence[Move])
     cluster, current = inputs.cluster, inputs.current
     times = {
         key: tuple(
-            scheduled(cluster, inputs.workload.stage(key).busy, placement[key]) / cluster.speed
+            finish_times(cluster, inputs.workload.stage(key).busy, placement[key]) / cluster.speed
             for placement in (current, planned)
         )
         for key in {move.stage for move in moves}

@@ -1,1 +1,1 @@
-"""The default policy, and the search behind it."""
+"""The default policy ``adaptive`` and its search."""

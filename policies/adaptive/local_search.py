@@ -1,14 +1,15 @@
-"""The last touch of ``adaptive``: moves and swaps priced by the whole objective, not by one stage's.
+"""Last step of ``adaptive``: changes that are priced by the objective of all stages.
 
-Stages of different queries lengthen each other, and where a partition goes changes what others fetch; looking at one
-stage at a time does not see that. Here every change is priced for all stages together, which only small problems have
-the time for. First improvement, over the executors that hold a stage up, and from a dead end on after some changes at
-random (iterated local search, Lourenço, Martin and Stützle 2003), as long as the budget lasts.
+Stages of different queries lengthen each other, and the place of a partition changes what others fetch; a search that
+looks at one stage at a time does not see that. Pricing every change for all stages takes long, so the number of changes
+is limited. The first improvement is made, out of the executors that hold a stage up; in a local optimum some changes at
+random follow (iterated local search, Lourenço, Martin and Stützle 2003), as long as the budget lasts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from rechannel.policies.adaptive.two_executors import finish
 from rechannel.policies.analysis.placement_cost import (
     SATURATED,
     fetch_seconds,
+    finish_times,
     improves,
-    scheduled,
     task_slots,
     unit_executors,
 )
@@ -26,79 +27,99 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["polished"]
+__all__ = ["LocalSearchSettings", "MoveCosts", "local_search"]
 
 Cost = tuple[float, float, float]
 _Changes = tuple[tuple[int, int, int], ...]  # stage, unit, executor
 _SAME = 1e-9
-_KICK = 4  # units that change place at random
-_PATIENCE = 10  # kicks in a row that may lead nowhere
+_PERTURBED = 4  # units that change place at random
+_PATIENCE = 10  # perturbations in a row without a gain
 _SWAPS = 8  # partners on one executor, those of about the same size
 
 
-def polished(
-    cluster: Cluster,
-    workload: Workload,
-    placement: Placement,
-    least: float,
-    budget: int,
-    limit: float,
-    home: Mapping[str, IntArray],
-    price: Mapping[str, FloatArray],
-) -> Placement:
-    """The placement with every change that lowers :func:`placement_cost` by more than the share ``least``.
+@dataclass(frozen=True)
+class MoveCosts:
+    """Price of each partition that is not on its home, by stage.
 
-    At most ``budget`` changes are priced. Every partition must be on an available executor. ``price``: what it costs
-    for each partition of a stage, in seconds per second, not to be on its ``home`` (negative: it has none).
+    ``home`` (n,) is the executor of each partition, negative where it has none; ``price`` (n,) is in seconds per
+    second.
     """
-    books = _IncrementalObjective(cluster, workload, placement, limit, home, price)
-    best, budget = _descended(books, least, budget)
-    random = np.random.default_rng(0)  # a fixed seed: the same question has the same answer
+
+    home: Mapping[str, IntArray]
+    price: Mapping[str, FloatArray]
+
+
+@dataclass(frozen=True)
+class LocalSearchSettings:
+    """Limits of a local search.
+
+    ``limit`` is that of :func:`placement_cost`, ``min_gain`` the least share that a change must gain, ``budget`` the
+    most changes that are priced.
+    """
+
+    limit: float
+    min_gain: float
+    budget: int
+
+
+def local_search(
+    cluster: Cluster, workload: Workload, placement: Placement, move_costs: MoveCosts, settings: LocalSearchSettings
+) -> Placement:
+    """Change the placement as long as that lowers its cost and the price of its moves.
+
+    The cost is :func:`placement_cost`. Every partition must be on an available executor.
+    """
+    objective = _IncrementalObjective(cluster, workload, placement, move_costs, settings.limit)
+    best, budget = _descend(objective, settings.min_gain, settings.budget)
+    random = np.random.default_rng(0)  # a fixed seed keeps the policy deterministic
     patience = _PATIENCE
     while budget > 0 and patience > 0 and cluster.available.sum() > 1:
-        kept = books.placement()
-        budget -= _KICK
-        books.make(books.kick(random))
-        found, budget = _descended(books, least, budget)
-        if improves(found, best, least):
-            best, patience = found, _PATIENCE
+        before = objective.placement()
+        budget -= _PERTURBED
+        objective.apply(objective.perturbation(random))
+        cost, budget = _descend(objective, settings.min_gain, budget)
+        if improves(cost, best, settings.min_gain):
+            best, patience = cost, _PATIENCE
         else:
             patience -= 1
-            books.restore(kept)
-    return books.placement()
+            objective.restore(before)
+    return objective.placement()
 
 
-def _descended(books: _IncrementalObjective, least: float, budget: int) -> tuple[Cost, int]:
-    """Make changes until none helps; returns the cost and what is left of the budget."""
-    best = books.cost()
+def _descend(objective: _IncrementalObjective, min_gain: float, budget: int) -> tuple[Cost, int]:
+    """Make changes until none helps; return the cost and the rest of the budget."""
+    best = objective.cost()
     improved = True
     while improved and budget > 0:
         improved = False
-        for changes in books.candidates():
+        for changes in objective.candidates():
             if budget <= 0:
                 break
             budget -= 1
-            undo = books.make(changes)
-            cost = books.cost()
-            if improves(cost, best, least):
+            undo = objective.apply(changes)
+            cost = objective.cost()
+            if improves(cost, best, min_gain):
                 best, improved = cost, True
                 break
-            books.make(undo)
+            objective.apply(undo)
     return best, budget
 
 
 class _IncrementalObjective:
-    """The objective of a placement, kept while it changes. S placeable stages, Q queries, E executors."""
+    """The objective of a placement, updated with each change.
+
+    Arrays have rows for the S placeable stages or the Q queries, and a column for each of the E executors.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         workload: Workload,
         placement: Placement,
+        move_costs: MoveCosts,
         limit: float,
-        home: Mapping[str, IntArray],
-        price: Mapping[str, FloatArray],
     ) -> None:
+        home, price = move_costs.home, move_costs.price
         self._cluster, self._workload, self._limit = cluster, workload, limit
         self._stages = workload.placeable
         self._home, self._price = home, price
@@ -122,10 +143,10 @@ class _IncrementalObjective:
                 self._held += np.bincount(executors, stage.state_bytes, cluster.size)
             else:
                 self._fixed += stage.batches_per_second * float((stage.busy / self._capacity).max())
-        self._busy = np.array([scheduled(cluster, stage.busy, self._at[stage.key]) for stage in self._stages])
+        self._busy = np.array([finish_times(cluster, stage.busy, self._at[stage.key]) for stage in self._stages])
         self._fetching = bool(np.isfinite(cluster.bandwidth).any() and workload.streams)
         self._fetch = np.zeros(self._busy.shape)
-        self._after: dict[str, list[int]] = {}  # stage -> numbers of those whose fetching it changes
+        self._after: dict[str, list[int]] = {}  # stage -> indices of the stages whose fetching it changes
         number = {stage.key: index for index, stage in enumerate(self._stages)}
         if self._fetching:
             for index, stage in enumerate(self._stages):
@@ -136,11 +157,11 @@ class _IncrementalObjective:
                         self._after.setdefault(end, []).append(number[stream.downstream])
 
     def placement(self) -> Placement:
-        """Where everything is now."""
+        """Return the placement as it is now."""
         return Placement(self._at)
 
     def cost(self) -> Cost:
-        """The same as :func:`placement_cost`, with the price of the moves on top of the stage time."""
+        """Return :func:`placement_cost`, with the price of the moves on top of the stage time."""
         cluster = self._cluster
         load = self._load.sum(axis=0)
         over = np.maximum(self._held - cluster.memory_bytes, 0.0)
@@ -152,8 +173,8 @@ class _IncrementalObjective:
             path + self._paid,
         )
 
-    def make(self, changes: _Changes) -> _Changes:
-        """Make the changes; returns those that undo them."""
+    def apply(self, changes: _Changes) -> _Changes:
+        """Make the changes; return those that undo them."""
         undo = tuple((stage, unit, int(self._at[self._stages[stage].key][unit])) for stage, unit, _ in changes)
         touched: set[tuple[int, int]] = set()
         for (index, unit, executor), (_, _, old) in zip(changes, undo, strict=True):
@@ -174,18 +195,18 @@ class _IncrementalObjective:
             self._fetch[index] = fetch_seconds(self._cluster, self._workload, self._stages[index], self._at)
         return undo
 
-    def kick(self, random: np.random.Generator) -> _Changes:
-        """Some changes at random, to get out of a dead end."""
+    def perturbation(self, random: np.random.Generator) -> _Changes:
+        """Draw some changes at random, to leave a local optimum."""
         targets = np.flatnonzero(self._cluster.available)
         chosen: dict[tuple[int, int], int] = {}
-        for _ in range(_KICK):
+        for _ in range(_PERTURBED):
             index = int(random.integers(len(self._stages)))
             chosen[index, int(random.integers(self._stages[index].n))] = int(random.choice(targets))
         return tuple((index, unit, executor) for (index, unit), executor in chosen.items())
 
     def restore(self, placement: Placement) -> None:
-        """Go back to a placement."""
-        self.make(
+        """Return to a placement."""
+        self.apply(
             tuple(
                 (index, unit, int(placement[stage.key][unit]))
                 for index, stage in enumerate(self._stages)
@@ -194,7 +215,10 @@ class _IncrementalObjective:
         )
 
     def candidates(self) -> Iterator[_Changes]:
-        """Moves and swaps out of each stage's slowest executor: of its own units, then of other queries' there."""
+        """Yield moves and swaps out of the slowest executor of each stage.
+
+        First of the stage's own units, then of the units that other queries have on that executor.
+        """
         seconds = self._seconds()
         for index in np.argsort(-self._rate * seconds.max(axis=1), kind="stable").tolist():
             slowest = int(seconds[index].argmax())
@@ -216,7 +240,7 @@ class _IncrementalObjective:
                 yield ((index, unit, target),)
         for unit in units.tolist():
             for target in targets:
-                for partner in _alike(stage.busy, np.flatnonzero(at == target), unit):
+                for partner in _swap_partners(stage.busy, np.flatnonzero(at == target), unit):
                     yield ((index, unit, target), (index, partner, source))
 
     def _seconds(self) -> FloatArray:
@@ -225,8 +249,8 @@ class _IncrementalObjective:
         return np.asarray(self._busy / (self._cluster.speed * left) + self._fetch)
 
 
-def _alike(busy: FloatArray, partners: IntArray, unit: int) -> list[int]:
-    """Partners a little smaller than the unit first: what a swap shifts is then small."""
+def _swap_partners(busy: FloatArray, partners: IntArray, unit: int) -> list[int]:
+    """Return partners for a swap, those that are a little smaller than the unit first."""
     smaller = partners[busy[partners] < busy[unit]]
     near: list[int] = smaller[np.argsort(busy[unit] - busy[smaller], kind="stable")][:_SWAPS].tolist()
     return near

@@ -1,4 +1,4 @@
-"""What no placement can beat: the lower bounds that ``adaptive`` certifies its answers with."""
+"""Lower bounds on the cost of every placement, which certify answers of ``adaptive``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAME = 1e-9
 def lower_bound(
     busy: FloatArray, speed: FloatArray, slots: IntArray, available: BoolArray, capacity: float | None = None
 ) -> float:
-    """Seconds that no placement of the units on the available executors can go below.
+    """Return the seconds that no placement of the units can go below.
 
     The largest of: all work spread evenly over ``capacity`` (slots times speed of all unless given), the largest unit
     on the fastest core, and, with m cores, the k + 1 smallest of the k m + 1 largest units on one core (they cannot all
@@ -39,10 +39,10 @@ def lower_bound(
 
 
 def certified_bound(cluster: Cluster, workload: Workload) -> float:
-    """Stage time in seconds per second that no placement can go below which keeps all executors below saturation.
+    """Return the least stage time of all placements without a saturated executor.
 
-    Sum over the stages of :func:`lower_bound`, where what the other queries need in all is taken off the capacity
-    of the executors that are available: however it is spread, so much less of them is left.
+    In seconds per second. The sum of :func:`lower_bound` over the stages. What the other queries need in all is taken
+    off the capacity of the available executors first: however that work is spread, so much less of them is left.
     """
     available = cluster.available
     capacity = task_slots(cluster) * cluster.speed

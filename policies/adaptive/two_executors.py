@@ -1,4 +1,4 @@
-"""Two small exact answers: how two executors best divide their tasks, and when one with several cores is done."""
+"""Division of tasks between two executors, and the time of tasks on one executor."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray
 
 __all__ = ["divide", "finish"]
 
-_DIVIDED = 18  # units whose every division is looked at: two halves of 512
+_DIVIDED = 18  # units of which every division is tried: two halves of 512
 
 
 def divide(busy: FloatArray, mine: int, speed: float, other_speed: float) -> BoolArray:
-    """Which units the first of two executors should have, so that the later of both is done soonest, shape (n,).
+    """Divide units between two executors so that the later one is done soonest.
+
+    Returns True for the units of the first one, shape (n,).
 
     ``busy`` (n,): units, the first ``mine`` of which are with the first executor now. All divisions of the 18 smallest
-    units are looked at (meeting in the middle, Horowitz and Sahni 1974); larger ones stay with whom they are, so with
-    up to 18 units the answer is the best there is.
+    units are tried (meeting in the middle, Horowitz and Sahni 1974); larger ones stay where they are, so the
+    answer is the best one for up to 18 units.
     """
     first = np.arange(len(busy)) < mine
     order = np.argsort(busy, kind="stable")
@@ -48,7 +50,7 @@ def divide(busy: FloatArray, mine: int, speed: float, other_speed: float) -> Boo
 
 
 def finish(busy: Sequence[float], cores: int) -> float:
-    """Seconds until the last of the tasks is done that start in this order, each on the core that is free first."""
+    """Return when tasks that start in this order are done, each on the core free first."""
     if len(busy) <= cores:
         return max(busy, default=0.0)
     free = list(busy[:cores])

@@ -1,1 +1,1 @@
-"""Figures of a workload and of a placement: cost, queueing, stream classes, service rates, forecasts."""
+"""Measures of workloads and placements: cost, queueing, stream classes, forecasts."""

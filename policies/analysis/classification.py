@@ -1,4 +1,4 @@
-"""Which streams are worth keeping on one executor: high, mid and low volume.
+"""Classification of streams by volume into high, mid and low.
 
 Source: DSC-Heron (dynamic scheduling by stream classification), its first algorithm: a stream is compared with the
 mean over all streams and with the mean absolute deviation from it (not the standard deviation).
@@ -34,7 +34,10 @@ class StreamClass(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Classification:
-    """The class of each stream, and the mean, deviation and cuts it came from, in the unit of the volumes."""
+    """Class of each stream, with the mean, the deviation and the cuts.
+
+    All in the unit of the volumes.
+    """
 
     classes: NDArray[np.int8]
     mean: float
@@ -45,7 +48,10 @@ class Classification:
 
 @dataclass(frozen=True)
 class HotStream:
-    """One stream of class HIGH, in bytes per second; ``local`` where both its ends are on one executor."""
+    """One stream of class HIGH, in bytes per second.
+
+    ``local`` where both its ends are on one executor.
+    """
 
     upstream: str
     upstream_index: int
@@ -71,15 +77,16 @@ def classify(volumes: FloatArray) -> Classification:
 
 
 def high_cut(workload: Workload) -> float:
-    """Bytes per second above which a stream is HIGH among the streams of all shuffles; infinity where none is.
+    """Return the bytes per second above which a stream is HIGH among all shuffles.
 
-    A pair of entries that exchanges nothing is no stream and does not lower the mean.
+    Infinity where no stream is HIGH. A pair of entries that exchanges nothing is no stream and does not lower the
+    mean.
     """
-    known = [stream.summary() for stream in workload.streams]
-    count = sum(pairs for pairs, _ in known)
+    summaries = [stream.summary() for stream in workload.streams]
+    count = sum(pairs for pairs, _ in summaries)
     if not count:
         return float("inf")
-    mean = sum(volume for _, volume in known) / count
+    mean = sum(volume for _, volume in summaries) / count
     # What lies above the mean is as much as what lies below it.
     deviation = 2 * sum(stream.beyond(mean) for stream in workload.streams) / count
     return mean + deviation + _ROUNDING * mean
@@ -94,9 +101,9 @@ def high_edges(workload: Workload) -> tuple[Edges, ...]:
 def hot_streams(
     workload: Workload, placement: Placement, cluster: Cluster, limit: int | None = None
 ) -> tuple[HotStream, ...]:
-    """The streams of class HIGH over all blocks, largest first, at most ``limit`` of them (None: all).
+    """Return the streams of class HIGH over all shuffles, the largest first.
 
-    Equal volumes stand in the order of blocks, upstream and downstream index.
+    At most ``limit`` of them (None: all). Equal volumes stand in the order of blocks, upstream and downstream index.
     """
     if limit is not None and limit < 0:
         raise ModelError(f"limit: must not be negative, got {limit}")

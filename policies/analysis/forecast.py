@@ -1,4 +1,4 @@
-"""What each partition's load will be over the time a decision is made for, where the past shows that this can be told.
+"""Forecast of the load of each partition, where the past shows that it can be forecast.
 
 The past is cut into equal slots, and what is wanted is the mean load of the next few slots. Two ways to tell stand
 beside the last value:
@@ -40,7 +40,7 @@ _FEWEST = 4  # slots before the first comparison: a trend of fewer is none
 
 
 class Method(IntEnum):
-    """How a partition's load is told."""
+    """Method by which the load of a partition is forecast."""
 
     LAST = 0
     TREND = 1
@@ -49,7 +49,7 @@ class Method(IntEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """How much a way must have shown before it is used.
+    """Parameters of the methods, and the evidence that one needs before it is used.
 
     ``level``, ``trend``: weights of what is new; ``damping``: what is left of the trend one slot on. ``comparisons``:
     the least number of them; ``better``: the largest scaled error that counts as better; ``wins``: the least share of
@@ -85,13 +85,16 @@ class Forecast:
 
     @property
     def used(self) -> int:
-        """How many entries are told otherwise than by their last value."""
+        """Number of entries that are not forecast by their last value."""
         return int(np.count_nonzero(self.method))
 
 
-def slots_ahead(slots: int, wanted: int) -> int:
-    """How many slots to look ahead: no more than a quarter of those seen, or too little of it could be compared."""
-    return max(1, min(wanted, slots // 4))
+def slots_ahead(slots: int, requested: int) -> int:
+    """Return the forecast horizon in slots: at most a quarter of the slots seen.
+
+    Beyond that, too little of the past could be compared.
+    """
+    return max(1, min(requested, slots // 4))
 
 
 def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Forecast:
@@ -120,7 +123,7 @@ def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Fore
         for way in trial.run():
             trial.choose(way, values[part], method[part], error[part])
             wrong[way] += trial.scores[way].miss.sum(), trial.scores[way].last_miss.sum()
-    ratios = [told / last for told, last in wrong if last > 0]
+    ratios = [forecast / last for forecast, last in wrong if last > 0]
     return Forecast(values, method, error, float(min(ratios, default=np.inf)), comparisons, ahead, period)
 
 
@@ -140,7 +143,7 @@ def period_of(past: FloatArray) -> int:
 
 
 class _Score:
-    """How wrong one way was, how wrong the last value and the plain mean were, and how often it was the better one."""
+    """Errors of one method, of the last value and of the plain mean, and its wins."""
 
     def __init__(self, entries: int) -> None:
         self.miss, self.last_miss, self.flat_miss = np.zeros((3, entries), _SINGLE)
@@ -170,7 +173,7 @@ class _Trial:
         self.answers: dict[Method, _Floats] = {}
 
     def run(self) -> list[Method]:
-        """Compare at each slot whose future is known; returns the ways that were compared often enough."""
+        """Compare at each slot whose future is known; return the methods with enough comparisons."""
         slots, entries = self.past.shape
         first = max(_FEWEST - 1, slots - self.ahead - _NEWEST)
         level, trend, room = self.past[0].copy(), np.zeros(entries, _SINGLE), np.empty(entries, _SINGLE)
@@ -185,7 +188,10 @@ class _Trial:
         return [way for way in self.answers if self.scores[way].count >= self.rules.comparisons]
 
     def choose(self, way: Method, values: FloatArray, method: NDArray[np.int8], error: FloatArray) -> None:
-        """Take the way where it has shown enough and is the best so far; the arrays are written to."""
+        """Take the method where it has enough evidence and is the best so far.
+
+        The arrays are written to.
+        """
         score, rules = self.scores[way], self.rules
         scaled = np.full_like(error, np.inf)
         np.divide(score.miss, score.last_miss, out=scaled, where=score.last_miss > 0)
@@ -197,21 +203,21 @@ class _Trial:
         np.minimum(error, scaled, out=error)
 
     def _compare(self, slot: int, level: _Floats, trend: _Floats) -> None:
-        known = slot + 1
-        actual = (self.sums[known + self.ahead] - self.sums[known]) / self.ahead
+        end = slot + 1
+        actual = (self.sums[end + self.ahead] - self.sums[end]) / self.ahead
         last_miss = np.abs(self.past[slot] - actual)
-        since = max(0, known - _FLAT)
-        flat_miss = np.abs((self.sums[known] - self.sums[since]) / (known - since) - actual)
-        told = self._bounded(level + self.reach * trend)
-        self.scores[Method.TREND].add(np.abs(told - actual), last_miss, flat_miss)
-        if self.period and known >= self.period:
-            told = _season(self.sums, known, self.period, self.ahead)
-            self.scores[Method.SEASON].add(np.abs(told - actual), last_miss, flat_miss)
+        since = max(0, end - _FLAT)
+        flat_miss = np.abs((self.sums[end] - self.sums[since]) / (end - since) - actual)
+        forecast = self._bounded(level + self.reach * trend)
+        self.scores[Method.TREND].add(np.abs(forecast - actual), last_miss, flat_miss)
+        if self.period and end >= self.period:
+            forecast = _season(self.sums, end, self.period, self.ahead)
+            self.scores[Method.SEASON].add(np.abs(forecast - actual), last_miss, flat_miss)
 
-    def _bounded(self, told: _Floats) -> _Floats:
-        np.maximum(told, 0.0, out=told)
-        np.minimum(told, self.ceiling, out=told)
-        return told
+    def _bounded(self, forecast: _Floats) -> _Floats:
+        np.maximum(forecast, 0.0, out=forecast)
+        np.minimum(forecast, self.ceiling, out=forecast)
+        return forecast
 
 
 def _smooth(level: _Floats, trend: _Floats, new: _Floats, rules: Rules, room: _Floats) -> None:
@@ -226,13 +232,16 @@ def _smooth(level: _Floats, trend: _Floats, new: _Floats, rules: Rules, room: _F
 
 
 def _reach(damping: float, ahead: int) -> float:
-    """How many times the trend the mean of the next slots lies above the level."""
+    """Return the factor of the trend in the mean of the next slots."""
     sums = np.cumsum(damping ** np.arange(1, ahead + 1, dtype=np.float64))
     return float(sums.mean())
 
 
 def _season(until: _Floats, slots: int, period: int, ahead: int) -> _Floats:
-    """Mean of the next slots if they are as those of one period ago; ``until`` are running sums of what was seen."""
+    """Return the mean of the next slots if they repeat those of one period ago.
+
+    ``until`` are the running sums of the past.
+    """
     whole, rest = divmod(ahead, period)
     start = slots - period
     total = whole * (until[slots] - until[start]) + (until[start + rest] - until[start])

@@ -1,4 +1,4 @@
-"""Where the hot streams (class HIGH) of a stage's partitions have their other ends."""
+"""Ends of the hot streams (class HIGH) of the partitions of a stage."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class HotStreams:
     def near(
         self, stage: Stage, at: Mapping[str, IntArray], executors: int, *, received: bool = False
     ) -> Callable[[int], FloatArray] | None:
-        """For a unit of the stage: bytes per batch of its hot streams whose other end is on each executor, (E,).
+        """Return a function: unit to the bytes of its hot streams with an end on each executor.
 
-        ``at``: executors of the units of every placeable stage. ``received``: only what the unit receives. None where
-        the stage has no hot stream of the kind.
+        In bytes per batch, shape (E,). ``at``: executors of the units of every placeable stage. ``received``: only
+        what the unit receives. None where the stage has no hot stream of the kind.
         """
         ends = [end for end in self._ends.get(stage.key, ()) if end[4] or not received]
         if not ends:

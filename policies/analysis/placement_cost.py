@@ -1,4 +1,4 @@
-"""What a placement costs: busy time, stage times, critical paths and the traffic between executors and nodes.
+"""Cost of a placement: busy time, stage times, critical paths and traffic.
 
 Partitions that are on no executor count nowhere in these figures (their traffic counts as remote), so two placements
 are comparable only where both place everything. Every function raises ``ModelError`` where placement, workload and
@@ -21,11 +21,11 @@ __all__ = [
     "critical_path",
     "executor_busy",
     "fetch_seconds",
+    "finish_times",
     "improves",
     "inter_executor_volume",
     "inter_node_volume",
     "placement_cost",
-    "scheduled",
     "spread",
     "stage_seconds",
     "task_slots",
@@ -39,7 +39,10 @@ _ROUNDING = 1e-9
 
 
 def unit_executors(cluster: Cluster, stage: Stage, placement: Placement) -> IntArray:
-    """Executor index of each entry of a stage; entry e of a floating stage is what executor e runs."""
+    """Return the executor of each entry of a stage.
+
+    Entry e of a floating stage is what executor e runs.
+    """
     return placement[stage.key] if stage.placeable else np.arange(cluster.size, dtype=np.int64)
 
 
@@ -56,10 +59,11 @@ def executor_busy(cluster: Cluster, workload: Workload, placement: Placement) ->
     return work / cluster.speed
 
 
-def scheduled(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> FloatArray:
-    """Seconds until each executor is done with its tasks of one stage, at speed 1 and undisturbed, shape (E,).
+def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> FloatArray:
+    """Return the seconds until each executor is done with its tasks of one stage, (E,).
 
-    ``busy`` (n,) are the tasks in the order of their partitions, ``assignment`` (n,) their executors.
+    At speed 1 and undisturbed. ``busy`` (n,) are the tasks in the order of their partitions, ``assignment`` (n,) their
+    executors.
     """
     slots = task_slots(cluster)
     placed = np.flatnonzero(assignment >= 0)
@@ -85,7 +89,10 @@ def task_slots(cluster: Cluster) -> IntArray:
 def fetch_seconds(
     cluster: Cluster, workload: Workload, stage: Stage, assignments: Mapping[str, IntArray]
 ) -> FloatArray:
-    """Seconds per batch that each executor fetches for a placeable stage, (E,); 0 where the bandwidth is not known."""
+    """Return the seconds per batch that each executor fetches for a placeable stage, (E,).
+
+    0 where the bandwidth is unknown.
+    """
     seconds = np.zeros(cluster.size)
     if stage.batches_per_second == 0:
         return seconds
@@ -106,7 +113,7 @@ def stage_seconds(
     once: Mapping[str, FloatArray] | None = None,
     queries: Collection[str] | None = None,
 ) -> FloatArray:
-    """Seconds per batch of each stage of the workload, shape (S,): as long as its slowest executor.
+    """Return the seconds per batch of each stage: those of its slowest executor, (S,).
 
     An executor's time for a placeable stage is that of its tasks on its cores, longer by what other queries take of it
     (what is left to this query is what the utilization by the others leaves, but never less than 5 %), and the time to
@@ -137,7 +144,7 @@ def stage_seconds(
             continue
         left = np.maximum(1.0 - (load - own[stage.query]) / capacity, 1.0 - SATURATED)
         busy = stage.busy if once is None or stage.key not in once else stage.busy + once[stage.key]
-        times = scheduled(cluster, busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
+        times = finish_times(cluster, busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
         if fetching:
             times = times + fetch_seconds(cluster, workload, stage, placement.assignments)
         seconds[index] = times.max()
@@ -151,9 +158,9 @@ def critical_path(
     once: Mapping[str, FloatArray] | None = None,
     queries: Collection[str] | None = None,
 ) -> dict[str, float]:
-    """Seconds per batch of each query: its stages run one after the other, each as :func:`stage_seconds` says.
+    """Return the seconds per batch of each query, whose stages run one after the other.
 
-    ``queries``: those that are wanted, None for all.
+    Each stage takes its :func:`stage_seconds`. ``queries``: those that are wanted, None for all.
     """
     seconds = dict.fromkeys(workload.queries if queries is None else queries, 0.0)
     for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once, queries), strict=True):
@@ -184,7 +191,10 @@ def placement_cost(
 
 
 def improves(after: tuple[float, ...], before: tuple[float, ...], least: float) -> bool:
-    """Whether a cost breaks a limit by less than another; if neither, is its stage time less by the share ``least``."""
+    """Return whether a cost is better: a limit broken by less, else less stage time.
+
+    The stage time must be less by the share ``least``.
+    """
     for new, old in zip(after[:2], before[:2], strict=True):
         if abs(new - old) > _ROUNDING * max(new, old):
             return new < old
@@ -216,7 +226,10 @@ def _sums(cluster: Cluster, values: FloatArray, executors: IntArray) -> FloatArr
 
 
 def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group: IntArray) -> float:
-    """Volume between different groups of executors; an unplaced end is in no group, not even its own."""
+    """Return the volume between different groups of executors.
+
+    An unplaced end is in no group, not even its own.
+    """
     placement.validate(cluster, workload)
     total = 0.0
     for stream in workload.streams:

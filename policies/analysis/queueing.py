@@ -1,4 +1,4 @@
-"""Arrival rates, utilization and fair shares: the queue model of the cluster.
+"""Queue model of the cluster: arrival rates, utilization and fair shares.
 
 Source: the pipelined migration scheduling work (Souravlas and others), which treats the nodes as an open network of
 queues (Jackson 1957): traffic equations (its eq. 11), utilization (10), state probability (9), and a three-step fair
@@ -83,7 +83,7 @@ def unit_rates(workload: Workload) -> dict[str, FloatArray]:
 
 
 def executor_utilization(cluster: Cluster, workload: Workload, placement: Placement) -> QueueReport:
-    """The queue model on Spark's tasks: what each executor receives, could serve, and how busy it is.
+    """Apply the queue model to Spark's tasks: rates and utilization of each executor.
 
     The nodes of the network are the tasks of every stage. A task's service time is its busy seconds per second over
     its arrival rate, so the utilization of an executor, the sum of rate times service time over its cores and
@@ -113,7 +113,7 @@ def fair_shares(
     caps: IntArray | None = None,
     distances: FloatArray | None = None,
 ) -> IntArray:
-    """Whole number of ``count`` tasks for each of M nodes, in proportion to their free capacity, shape (M,).
+    """Divide ``count`` tasks over M nodes in proportion to their free capacity, (M,).
 
     Free capacity is ``count`` times the idle share, scaled so that the shares add up; they are rounded by largest
     remainder (ties: the nearer by ``distances``, then the lower index), so none is off by one task or more and none is
@@ -153,7 +153,10 @@ def fair_shares(
 
 
 def _water_level(count: int, pull: FloatArray, most: IntArray) -> FloatArray:
-    """Shares of ``count`` in proportion to ``pull``, none above ``most``, which adds up to enough."""
+    """Return shares of ``count`` in proportion to ``pull``, none above ``most``.
+
+    ``most`` adds up to enough.
+    """
     exact = np.zeros(len(pull))
     unbound = (pull > 0) & (most > 0)
     while unbound.any():

@@ -1,4 +1,4 @@
-"""How fast each executor serves, told apart from how heavy its partitions are.
+"""Service rate of each executor, separated from the weight of its partitions.
 
 What the tasks of a stage usually need is fitted first, as busy seconds = overhead + cost per row x rows. What a task
 took beyond that is its partition's own weight times its executor's slowness:
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, same_length
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, check_lengths
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
@@ -34,7 +34,10 @@ _SHORTEST = 1e-4  # seconds; what is below is a clock tick
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """One entry for each task. ``partition`` is -1 for tasks of floating stages; ``now``: of the last batches."""
+    """Observed tasks, one entry for each.
+
+    ``partition`` is -1 for tasks of floating stages; ``now`` is True for those of the last batches.
+    """
 
     stage: IntArray
     partition: IntArray
@@ -44,7 +47,7 @@ class Observations:
     rows: FloatArray
 
     def __post_init__(self) -> None:
-        same_length(
+        check_lengths(
             "observations: ",
             len(self.stage),
             partition=self.partition,
@@ -57,7 +60,7 @@ class Observations:
 
 @dataclass(frozen=True, eq=False)
 class ServiceRates:
-    """What is known of each executor's rate, one entry for each.
+    """Estimated rate of each executor, one entry for each.
 
     ``speed`` is 1 unless the executor is known to be slower or faster: then its rate against the usual executor, the
     lower of the two in the middle.
@@ -76,7 +79,7 @@ class ServiceRates:
 
     @property
     def slow(self) -> BoolArray:
-        """Where an executor is known to be slower than the others."""
+        """True where an executor is known to be slower than the others."""
         return self.by_peers | self.by_history
 
 
@@ -89,49 +92,50 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         raise ModelError("executors: at least one is needed")
     if not ratio > 1:
         raise ModelError(f"ratio: must be greater than 1, got {ratio}")
-    kept = (observed.executor >= 0) & (observed.executor < executors) & (observed.busy > _SHORTEST)
-    stage, rows, busy = observed.stage[kept], np.maximum(observed.rows[kept], 0.0), observed.busy[kept]
+    valid = (observed.executor >= 0) & (observed.executor < executors) & (observed.busy > _SHORTEST)
+    stage, rows, busy = observed.stage[valid], np.maximum(observed.rows[valid], 0.0), observed.busy[valid]
     # Each executor has two states: its older batches (0..E-1) and its last ones (E..2E-1).
-    state = observed.executor[kept] + executors * observed.now[kept]
-    seen = np.bincount(state, minlength=2 * executors)
+    state = observed.executor[valid] + executors * observed.now[valid]
+    task_counts = np.bincount(state, minlength=2 * executors)
     if not len(busy):
         one, no = np.ones(executors), np.zeros(executors, dtype=np.bool_)
-        return ServiceRates(one, one, one, np.full(executors, SPEED_SPREAD), seen[executors:], no, no)
+        return ServiceRates(one, one, one, np.full(executors, SPEED_SPREAD), task_counts[executors:], no, no)
     _, stage = np.unique(stage, return_inverse=True)
-    unit = _units(stage, observed.partition[kept])
+    unit = _units(stage, observed.partition[valid])
     # Of a state without tasks nothing is known but what is assumed of all: it is left out of what is solved.
-    told, state = np.unique(state, return_inverse=True)
-    estimate, precision = np.zeros(len(told)), np.eye(len(told))
+    present, state = np.unique(state, return_inverse=True)
+    estimate, precision = np.zeros(len(present)), np.eye(len(present))
     for _ in range(_ROUNDS):
-        usual = _usual(stage, rows, busy * np.exp(-estimate[state]))
-        estimate, precision = _effects(np.log(busy / usual), unit, state, len(told))
+        usual = _fit_usual(stage, rows, busy * np.exp(-estimate[state]))
+        estimate, precision = _solve_effects(np.log(busy / usual), unit, state, len(present))
     slowness, covariance = np.zeros(2 * executors), np.eye(2 * executors) * SPEED_SPREAD**2
-    slowness[told], covariance[np.ix_(told, told)] = estimate, np.linalg.inv(precision)
-    return _judged(slowness, covariance, seen, float(np.log(ratio)))
+    slowness[present], covariance[np.ix_(present, present)] = estimate, np.linalg.inv(precision)
+    return _classify_rates(slowness, covariance, task_counts, float(np.log(ratio)))
 
 
-def _judged(slowness: FloatArray, covariance: FloatArray, seen: IntArray, least: float) -> ServiceRates:
+def _classify_rates(slowness: FloatArray, covariance: FloatArray, task_counts: IntArray, least: float) -> ServiceRates:
     """Say who is slow or fast: beyond ``least`` and beyond doubt, against the usual executor."""
     executors = len(slowness) // 2
     then, now = slice(0, executors), slice(executors, None)
-    tasks = seen[now].astype(np.int64)
-    times, error = _against_usual(slowness[now], covariance[now, now], tasks > 0)
-    known = (tasks > 0) & (np.abs(times) > SURE * error) & (np.abs(times) >= least)
-    both = (tasks > 0) & (seen[then] > 0)
+    tasks = task_counts[now].astype(np.int64)
+    times, error = _compare_with_usual(slowness[now], covariance[now, now], tasks > 0)
+    certain = (tasks > 0) & (np.abs(times) > SURE * error) & (np.abs(times) >= least)
+    both = (tasks > 0) & (task_counts[then] > 0)
     between = covariance[now, then] + covariance[then, now]
     changes = covariance[now, now] + covariance[then, then] - between
-    grown, doubt = _against_usual(slowness[now] - slowness[then], changes, both)
+    grown, doubt = _compare_with_usual(slowness[now] - slowness[then], changes, both)
     by_history = both & (grown > SURE * doubt) & (grown >= least)
     # An executor that became slow, while none can say whether its partitions were heavy before, was as the others.
     slowed = np.where(by_history, grown, 0.0)
-    speed = np.asarray(np.exp(-np.where(known, times, slowed)))
-    return ServiceRates(speed, np.exp(times), np.exp(grown), error, tasks, known & (times > 0), by_history)
+    speed = np.asarray(np.exp(-np.where(certain, times, slowed)))
+    return ServiceRates(speed, np.exp(times), np.exp(grown), error, tasks, certain & (times > 0), by_history)
 
 
-def _against_usual(values: FloatArray, covariance: FloatArray, where: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Differences to the usual executor's, and their standard errors; 0 where nothing is known.
+def _compare_with_usual(values: FloatArray, covariance: FloatArray, where: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return differences to the usual executor and their standard errors.
 
-    The usual one is the lower of the two in the middle: of two executors, or where half are slow, the quick one.
+    0 where nothing is known. The usual one is the lower of the two in the middle: of two executors, or where half are
+    slow, the quick one.
     """
     index = np.flatnonzero(where)
     if not len(index):
@@ -151,8 +155,11 @@ def _units(stage: IntArray, partition: IntArray) -> IntArray:
     return unit
 
 
-def _usual(stage: IntArray, rows: FloatArray, busy: FloatArray) -> FloatArray:
-    """What a task of this stage with so many rows usually takes: relative least squares, nothing below zero."""
+def _fit_usual(stage: IntArray, rows: FloatArray, busy: FloatArray) -> FloatArray:
+    """Return the usual time of a task of its stage and rows, by relative least squares.
+
+    No coefficient is negative.
+    """
     count = int(stage.max()) + 1
     mean = np.bincount(stage, busy, count) / np.maximum(np.bincount(stage, minlength=count), 1)
     usual = mean[stage]
@@ -173,10 +180,11 @@ def _usual(stage: IntArray, rows: FloatArray, busy: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(usual, _SHORTEST))
 
 
-def _effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -> tuple[FloatArray, FloatArray]:
-    """Solve for the slowness of each state; returns it with its precision, the inverse of its covariance.
+def _solve_effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -> tuple[FloatArray, FloatArray]:
+    """Solve for the slowness of each state; return it with its precision.
 
-    A partition that changed by itself, unlike the others on its executor, is an outlier and counts for little.
+    The precision is the inverse of the covariance. A partition that changed by itself, unlike the others on its
+    executor, is an outlier and counts for little.
     """
     # Tasks of one partition (or of all floating tasks) in one state are one cell; cells are in the order of units.
     key = (unit + 1) * states + state
@@ -189,13 +197,13 @@ def _effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -
     placed = unit >= 0
     deviation = np.sqrt(max(noise, LEAST_NOISE**2) / size + np.where(placed, DRIFT, PEER_NOISE) ** 2)
     weight = deviation**-2
-    slowness, precision = _solved(mean, weight, unit, state, states)
+    slowness, precision = _solve_mixed_model(mean, weight, unit, state, states)
     for _ in range(_ROUNDS):
         left = mean - slowness[state]
         drawn = np.bincount(unit[placed], (weight * left)[placed]) / _total(unit[placed], weight[placed])
         left[placed] -= drawn[unit[placed]]
         weight = deviation**-2 * np.minimum(1.0, OUTLIER * deviation / np.maximum(np.abs(left), 1e-12))
-        slowness, precision = _solved(mean, weight, unit, state, states)
+        slowness, precision = _solve_mixed_model(mean, weight, unit, state, states)
     return slowness, precision
 
 
@@ -203,10 +211,13 @@ def _total(unit: IntArray, weight: FloatArray) -> FloatArray:
     return np.asarray(np.bincount(unit, weight) + WEIGHT_SPREAD**-2)
 
 
-def _solved(
+def _solve_mixed_model(
     mean: FloatArray, weight: FloatArray, unit: IntArray, state: IntArray, states: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Solve the mixed model equations with the partitions' weights eliminated; returns the precision too."""
+    """Solve the mixed model equations with the weights of the partitions eliminated.
+
+    Returns the precision too.
+    """
     matrix = np.diag(np.bincount(state, weight, states) + SPEED_SPREAD**-2)
     right = np.bincount(state, weight * mean, states)
     placed = np.flatnonzero(unit >= 0)

@@ -1,1 +1,1 @@
-"""What every policy reads: cluster, workload, streams, placement."""
+"""Model of cluster, workload, streams and placement that every policy reads."""

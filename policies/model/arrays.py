@@ -13,10 +13,10 @@ __all__ = [
     "IntArray",
     "ModelError",
     "ScaleOutError",
-    "checked_floats",
-    "frozen",
-    "same_length",
-    "summed",
+    "check_lengths",
+    "float_array",
+    "read_only",
+    "sum_by_index",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -26,15 +26,21 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class ModelError(ValueError):
-    """A value does not describe a possible cluster, workload, placement or parameter; the message names the field."""
+    """Value that describes no possible cluster, workload, placement or parameter.
+
+    The message names the field.
+    """
 
 
 class ScaleOutError(RuntimeError):
-    """The input is sound, but the executors there are cannot take the work: add executors and ask again."""
+    """Valid input whose work the executors cannot take: add executors and ask again."""
 
 
-def checked_floats(name: str, values: ArrayLike, *, ndim: int = 1, infinite: bool = False) -> FloatArray:
-    """Read-only, non-negative float64 array of that many dimensions; infinity only where the field allows it."""
+def float_array(name: str, values: ArrayLike, *, ndim: int = 1, infinite: bool = False) -> FloatArray:
+    """Return a read-only, non-negative float64 array of that many dimensions.
+
+    Infinity only where the field allows it.
+    """
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -45,24 +51,27 @@ def checked_floats(name: str, values: ArrayLike, *, ndim: int = 1, infinite: boo
         raise ModelError(f"{name}: must be finite")
     if (array < 0).any():
         raise ModelError(f"{name}: must not be negative")
-    return frozen(array)
+    return read_only(array)
 
 
-def frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """The array if nobody can write to it any more, else a read-only copy."""
+def read_only(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    """Return the array if it is read-only and owns its data, else a read-only copy."""
     if array.flags.writeable or not array.flags.owndata:
         array = array.copy()
         array.setflags(write=False)
     return array
 
 
-def same_length(owner: str, expected: int, **arrays: NDArray[np.generic]) -> None:
-    """Raise :class:`ModelError` unless every array, named by its keyword after ``owner``, has that many entries."""
+def check_lengths(owner: str, expected: int, **arrays: NDArray[np.generic]) -> None:
+    """Raise :class:`ModelError` unless every array has that many entries.
+
+    Each is named by its keyword after ``owner``.
+    """
     for name, array in arrays.items():
         if len(array) != expected:
             raise ModelError(f"{owner}{name}: expected {expected} entries, got {len(array)}")
 
 
-def summed(index: IntArray, values: FloatArray, size: int) -> FloatArray:
-    """The sum of the values of each index, shape (size,); floats also where there is nothing to sum."""
+def sum_by_index(index: IntArray, values: FloatArray, size: int) -> FloatArray:
+    """Return the sum of the values of each index, shape (size,), as floats."""
     return np.asarray(np.bincount(index, values, size), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The executors of one application, and how far they are from each other.
+"""Executors of one application, and the distances between them.
 
 Values are checked when they are made, arrays are read-only; an executor is known by its index in :class:`Cluster`.
 """
@@ -15,9 +15,9 @@ from rechannel.policies.model.arrays import (
     FloatArray,
     IntArray,
     ModelError,
-    checked_floats,
-    frozen,
-    same_length,
+    check_lengths,
+    float_array,
+    read_only,
 )
 
 UNPLACED = -1
@@ -26,7 +26,7 @@ UNPLACED = -1
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """How far executors are from each other, and how fast they fetch; unknown unless somebody says so.
+    """Distances between executors, and how fast each fetches.
 
     ``subcluster`` is the sub-cluster (rack, zone) of each executor's node, shape (E,), counted from 0.
     ``bandwidth`` is the bytes per second that an executor can fetch, (E,), infinity where fetching costs nothing that
@@ -40,7 +40,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         subcluster = np.asarray(self.subcluster)
-        distances = checked_floats("distances", self.distances, ndim=2)
+        distances = float_array("distances", self.distances, ndim=2)
         count = len(distances)
         if distances.shape != (count, count):
             raise ModelError(f"distances: expected a square, got {distances.shape}")
@@ -48,10 +48,10 @@ class Topology:
             raise ModelError("subcluster: expected one whole number for each executor")
         if subcluster.size and (subcluster.min() < 0 or subcluster.max() >= count):
             raise ModelError(f"subcluster: outside 0..{count - 1}, the sub-clusters that have distances")
-        bandwidth = checked_floats("bandwidth", self.bandwidth, infinite=True)
+        bandwidth = float_array("bandwidth", self.bandwidth, infinite=True)
         if not (bandwidth > 0).all():
             raise ModelError("bandwidth: must be greater than zero")
-        object.__setattr__(self, "subcluster", frozen(subcluster.astype(np.int64)))
+        object.__setattr__(self, "subcluster", read_only(subcluster.astype(np.int64)))
         object.__setattr__(self, "distances", distances)
         object.__setattr__(self, "bandwidth", bandwidth)
 
@@ -95,14 +95,14 @@ class Cluster:
             raise ModelError(f"executors: names must be unique, {twice!r} stands twice")
         if len(self.nodes) != size:
             raise ModelError(f"nodes: expected {size} entries, got {len(self.nodes)}")
-        set_field(self, "cores", checked_floats("cores", self.cores))
-        set_field(self, "memory_bytes", checked_floats("memory_bytes", self.memory_bytes, infinite=True))
-        set_field(self, "speed", checked_floats("speed", self.speed))
+        set_field(self, "cores", float_array("cores", self.cores))
+        set_field(self, "memory_bytes", float_array("memory_bytes", self.memory_bytes, infinite=True))
+        set_field(self, "speed", float_array("speed", self.speed))
         available = np.asarray(self.available)
         if available.dtype != np.bool_ or available.ndim != 1:
             raise ModelError("available: expected one bool for each executor")
-        set_field(self, "available", frozen(available))
-        same_length(
+        set_field(self, "available", read_only(available))
+        check_lengths(
             "",
             size,
             cores=self.cores,
@@ -113,11 +113,11 @@ class Cluster:
         for name, array in (("cores", self.cores), ("speed", self.speed)):
             if not (array > 0).all():
                 raise ModelError(f"{name}: must be greater than zero")
-        given = self.topology
-        if given is not None:
-            same_length("topology: ", size, subcluster=given.subcluster, bandwidth=given.bandwidth)
-        set_field(self, "_topology", given or Topology.flat(size))
-        set_field(self, "node_of", frozen(np.unique(self.nodes, return_inverse=True)[1].astype(np.int64)))
+        explicit = self.topology
+        if explicit is not None:
+            check_lengths("topology: ", size, subcluster=explicit.subcluster, bandwidth=explicit.bandwidth)
+        set_field(self, "_topology", explicit or Topology.flat(size))
+        set_field(self, "node_of", read_only(np.unique(self.nodes, return_inverse=True)[1].astype(np.int64)))
 
     @property
     def size(self) -> int:
@@ -126,7 +126,7 @@ class Cluster:
 
     @property
     def bandwidth(self) -> FloatArray:
-        """Bytes per second that each executor can fetch, infinity where that is not known, shape (E,)."""
+        """Bytes per second that each executor can fetch, infinity where unknown, (E,)."""
         return self._topology.bandwidth
 
     @property

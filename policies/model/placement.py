@@ -1,4 +1,4 @@
-"""The executor of every stateful partition, and the moves from one placement to another."""
+"""Executor of every stateful partition, and the moves between two placements."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rechannel.policies.model.arrays import IntArray, ModelError, frozen, same_length
+from rechannel.policies.model.arrays import IntArray, ModelError, check_lengths, read_only
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.workload import Workload
 
 
 @dataclass(frozen=True, order=True)
 class Move:
-    """One partition changes its executor; ``source`` is :data:`UNPLACED` where it was on none that is known."""
+    """Change of the executor of one partition.
+
+    ``source`` is :data:`UNPLACED` where it was on no known executor.
+    """
 
     stage: str
     partition: int
@@ -25,7 +28,10 @@ class Move:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The executor index of every partition of every placeable stage, :data:`UNPLACED` where it has none."""
+    """Executor index of every partition of every placeable stage.
+
+    :data:`UNPLACED` where a partition has none.
+    """
 
     assignments: Mapping[str, IntArray]
 
@@ -35,7 +41,7 @@ class Placement:
             array = np.asarray(values)
             if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
                 raise ModelError(f"assignments[{key!r}]: expected a flat array of executor indices")
-            checked[key] = frozen(array.astype(np.int64))
+            checked[key] = read_only(array.astype(np.int64))
         object.__setattr__(self, "assignments", MappingProxyType(checked))
 
     def __getitem__(self, key: str) -> IntArray:
@@ -52,7 +58,7 @@ class Placement:
         return hash(frozenset((key, array.tobytes()) for key, array in self.assignments.items()))
 
     def moves_from(self, old: Placement) -> tuple[Move, ...]:
-        """What has to move for ``old`` to become this placement, by stage and partition.
+        """Return the moves that turn ``old`` into this placement, by stage and partition.
 
         A stage that ``old`` does not know comes from nowhere. A changed number of partitions is a
         :class:`ModelError`: Spark fixes it for the life of a checkpoint.
@@ -60,16 +66,17 @@ class Placement:
         moves: list[Move] = []
         for key, targets in self.assignments.items():
             sources = old.assignments.get(key, np.full(len(targets), UNPLACED, dtype=np.int64))
-            same_length(f"assignments[{key!r}], ", len(targets), old=sources)
+            check_lengths(f"assignments[{key!r}], ", len(targets), old=sources)
             moves.extend(
                 Move(key, int(i), int(sources[i]), int(targets[i])) for i in np.flatnonzero(sources != targets)
             )
         return tuple(moves)
 
     def validate(self, cluster: Cluster, workload: Workload) -> None:
-        """Raise :class:`ModelError` unless this places this workload on this cluster; unplaced partitions are allowed.
+        """Raise :class:`ModelError` unless this is a placement of the workload on the cluster.
 
-        Checks the workload against the cluster too: a floating stage must have one entry for each executor.
+        Unplaced partitions are allowed. Checks the workload against the cluster too: a floating stage must have one
+        entry for each executor.
         """
         for stage in workload.stages:
             if not stage.placeable and stage.n != cluster.size:
@@ -85,14 +92,14 @@ class Placement:
         outside = bool(every.size) and (every.min() < UNPLACED or every.max() >= size)
         for key, array in self.assignments.items():
             if len(array) != expected[key]:
-                same_length("assignments: ", expected[key], **{key: array})
+                check_lengths("assignments: ", expected[key], **{key: array})
             if outside and ((array < UNPLACED) | (array >= size)).any():
                 raise ModelError(f"assignments[{key!r}]: executor index outside {UNPLACED}..{size - 1}")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a policy answers: a placement, and sentences about how it came to it."""
+    """Answer of a policy: a placement, and sentences about how it was reached."""
 
     placement: Placement
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Shuffles between two stages: how many bytes per second each entry upstream sends to each entry downstream.
+"""Shuffles between two stages, in bytes per second from each entry to each entry.
 
 Spark's shuffles are blocks, nearly every pair exchanging something; other engines' topologies and generated ones can be
 sparse. Both answer the same questions, so nobody but this module asks how one is kept.
@@ -18,10 +18,10 @@ from rechannel.policies.model.arrays import (
     FloatArray,
     IntArray,
     ModelError,
-    checked_floats,
-    frozen,
-    same_length,
-    summed,
+    check_lengths,
+    float_array,
+    read_only,
+    sum_by_index,
 )
 
 __all__ = ["Edges", "SparseStream", "Stream", "StreamLike"]
@@ -49,13 +49,16 @@ class StreamLike(Protocol):
         """Bytes per second of every pair that exchanges something, shape (n,)."""
 
     def summary(self) -> tuple[int, float]:
-        """How many pairs exchange something, and what in all."""
+        """Count the pairs that exchange something, and add up their volume."""
 
     def beyond(self, level: float) -> float:
-        """What the pairs exchange beyond ``level`` (above 0) each, summed over those that do."""
+        """Add up what pairs exchange beyond ``level`` (above 0), over those that do."""
 
     def above(self, least: float) -> Edges:
-        """The pairs that exchange more than ``least`` (0 or more) bytes per second, by upstream, then downstream."""
+        """Return the pairs that exchange more than ``least`` bytes per second.
+
+        In the order of upstream, then downstream entries; ``least`` is 0 or more.
+        """
 
     def sent(self) -> FloatArray:
         """Bytes per second that leave each entry upstream, shape (U,)."""
@@ -64,24 +67,30 @@ class StreamLike(Protocol):
         """Bytes per second that reach each entry downstream, shape (D,)."""
 
     def forward(self, per_byte: FloatArray) -> FloatArray:
-        """What reaches each entry downstream, (D,), if entry u sends ``per_byte[u]`` of something with each byte."""
+        """Return what reaches each entry downstream, (D,).
+
+        Entry u sends ``per_byte[u]`` of it with each byte.
+        """
 
     def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
-        """Bytes per second from group to group, shape (groups, groups), given the group of each entry.
+        """Return bytes per second from group to group, (groups, groups), by groups of entries.
 
         An entry of group -1 is in none and counts nowhere.
         """
 
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
-        """Bytes per second that reach each entry downstream from entries of its own group, shape (D,).
+        """Return what reaches each entry downstream from its own group, (D,).
 
-        An entry of a negative group is in no group, not even its own.
+        In bytes per second. An entry of a negative group is in no group, not even its own.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One shuffle as a block: ``volume[u, d]`` bytes per second from entry u of one stage to entry d of another."""
+    """One shuffle as a block.
+
+    Entry u upstream sends ``volume[u, d]`` bytes per second to entry d downstream.
+    """
 
     upstream: str
     downstream: str
@@ -89,7 +98,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         name = f"stream {self.upstream!r} to {self.downstream!r}: volume"
-        object.__setattr__(self, "volume", checked_floats(name, self.volume, ndim=2))
+        object.__setattr__(self, "volume", float_array(name, self.volume, ndim=2))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -128,11 +137,11 @@ class Stream:
     def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
         """See :class:`StreamLike`."""
         by_source = np.zeros((groups, self.shape[1]))
-        known = upstream >= 0
-        np.add.at(by_source, upstream[known], self.volume[known])
+        placed = upstream >= 0
+        np.add.at(by_source, upstream[placed], self.volume[placed])
         result = np.zeros((groups, groups))
-        known = downstream >= 0
-        np.add.at(result.T, downstream[known], by_source.T[known])
+        placed = downstream >= 0
+        np.add.at(result.T, downstream[placed], by_source.T[placed])
         return result
 
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
@@ -158,20 +167,20 @@ class SparseStream:
 
     def __post_init__(self) -> None:
         owner = f"stream {self.upstream!r} to {self.downstream!r}: "
-        volumes = checked_floats(owner + "bytes_per_second", self.bytes_per_second)
+        volumes = float_array(owner + "bytes_per_second", self.bytes_per_second)
         ends = {
             name: _indices(owner + name, getattr(self, name), size)
             for name, size in zip(("sources", "targets"), self.shape, strict=True)
         }
-        same_length(owner, len(volumes), **ends)
+        check_lengths(owner, len(volumes), **ends)
         order = np.lexsort((ends["targets"], ends["sources"]))
         order = order[volumes[order] > 0]
         sources, targets = ends["sources"][order], ends["targets"][order]
         if ((sources[1:] == sources[:-1]) & (targets[1:] == targets[:-1])).any():
             raise ModelError(f"{owner}sources and targets: a pair stands twice")
         for name, values in (("sources", sources), ("targets", targets)):
-            object.__setattr__(self, name, frozen(values))
-        object.__setattr__(self, "bytes_per_second", frozen(volumes[order]))
+            object.__setattr__(self, name, read_only(values))
+        object.__setattr__(self, "bytes_per_second", read_only(volumes[order]))
 
     def volumes(self) -> FloatArray:
         """See :class:`StreamLike`."""
@@ -187,39 +196,39 @@ class SparseStream:
 
     def above(self, least: float) -> Edges:
         """See :class:`StreamLike`."""
-        kept = np.flatnonzero(self.bytes_per_second > least)
-        return self.sources[kept], self.targets[kept], self.bytes_per_second[kept]
+        exchanging = np.flatnonzero(self.bytes_per_second > least)
+        return self.sources[exchanging], self.targets[exchanging], self.bytes_per_second[exchanging]
 
     def sent(self) -> FloatArray:
         """See :class:`StreamLike`."""
-        return summed(self.sources, self.bytes_per_second, self.shape[0])
+        return sum_by_index(self.sources, self.bytes_per_second, self.shape[0])
 
     def received(self) -> FloatArray:
         """See :class:`StreamLike`."""
-        return summed(self.targets, self.bytes_per_second, self.shape[1])
+        return sum_by_index(self.targets, self.bytes_per_second, self.shape[1])
 
     def forward(self, per_byte: FloatArray) -> FloatArray:
         """See :class:`StreamLike`."""
-        return summed(self.targets, self.bytes_per_second * per_byte[self.sources], self.shape[1])
+        return sum_by_index(self.targets, self.bytes_per_second * per_byte[self.sources], self.shape[1])
 
     def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
         """See :class:`StreamLike`."""
         up, down = upstream[self.sources], downstream[self.targets]
-        known = (up >= 0) & (down >= 0)
-        flat = summed(up[known] * groups + down[known], self.bytes_per_second[known], groups * groups)
+        placed = (up >= 0) & (down >= 0)
+        flat = sum_by_index(up[placed] * groups + down[placed], self.bytes_per_second[placed], groups * groups)
         return flat.reshape(groups, groups)
 
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
         """See :class:`StreamLike`."""
         same = _same_group(upstream[self.sources], downstream[self.targets])
-        return summed(self.targets[same], self.bytes_per_second[same], self.shape[1])
+        return sum_by_index(self.targets[same], self.bytes_per_second[same], self.shape[1])
 
     @cached_property
     def volume(self) -> FloatArray:
         """The same as a block, for whoever looks at single pairs of a small one."""
         block = np.zeros(self.shape)
         block[self.sources, self.targets] = self.bytes_per_second
-        return frozen(block)
+        return read_only(block)
 
 
 def _same_group(upstream: IntArray, downstream: IntArray) -> BoolArray:

@@ -1,4 +1,4 @@
-"""The stages of all queries, and the shuffles between them."""
+"""Stages of all queries, and the shuffles between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, ModelError, checked_floats, same_length
+from rechannel.policies.model.arrays import FloatArray, ModelError, check_lengths, float_array
 from rechannel.policies.model.streams import StreamLike
 
 
@@ -38,10 +38,10 @@ class Stage:
             raise ModelError(f"{owner}batches_per_second: must be finite and not negative, got {rate}")
         object.__setattr__(self, "batches_per_second", rate)
         for name in ("busy", "rows", "state_bytes"):
-            object.__setattr__(self, name, checked_floats(owner + name, getattr(self, name)))
+            object.__setattr__(self, name, float_array(owner + name, getattr(self, name)))
         if self.n == 0:
             raise ModelError(f"{owner}busy: at least one entry is needed")
-        same_length(owner, self.n, rows=self.rows, state_bytes=self.state_bytes)
+        check_lengths(owner, self.n, rows=self.rows, state_bytes=self.state_bytes)
 
     @property
     def n(self) -> int:
@@ -51,7 +51,10 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """The stages of all queries, those of one query in the order they run, and the shuffles between them."""
+    """Stages of all queries, and the shuffles between them.
+
+    The stages of one query stand in the order they run.
+    """
 
     stages: tuple[Stage, ...]
     streams: tuple[StreamLike, ...] = ()

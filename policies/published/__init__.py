@@ -1,4 +1,4 @@
-"""The schedulers of the literature, each a module of its own, faithful where its source speaks.
+"""Schedulers of the literature, one a module, faithful where their source speaks.
 
 What may live here: the same as in ``rechannel.policies``. Every deviation from a source is stated where it is made.
 Each module holds a ``FunctionPolicy`` that the registry lists.

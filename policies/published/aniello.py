@@ -1,4 +1,6 @@
-"""Pairs of partitions into slots, then pairs of slots onto nodes, those with most traffic first.
+"""Aniello scheduler: pairs of partitions into slots, then pairs of slots onto nodes.
+
+The pairs with most traffic come first.
 
 Source: L. Aniello, R. Baldoni, L. Querzoni, "Adaptive Online Scheduling in Storm" (DEBS 2013): its online scheduler,
 as the authors' program does it.
@@ -42,7 +44,9 @@ class AnielloParameters:
 def aniello_online(
     cluster: Cluster, workload: Workload, current: Placement, parameters: AnielloParameters | None = None
 ) -> Outcome:
-    """A placement with less traffic between nodes, or ``current`` where it would not fall by the threshold.
+    """Propose a placement with less traffic between nodes.
+
+    ``current`` where the traffic would not fall by the threshold.
 
     First the pairs of partitions of each query, by traffic descending: both in no slot yet go to the least loaded slot;
     else every way to put the two into their slots and the least loaded one is tried, and the one with least traffic
@@ -77,7 +81,9 @@ def aniello_online(
 
 
 def most_in_a_slot(count: int, slots: int, alpha: float) -> int:
-    """The most of ``count`` partitions in one of ``slots``: from an even share at alpha 0 to all others left one at 1.
+    """Return the most partitions of a slot, between an even share and all but one a slot.
+
+    Of ``count`` partitions in ``slots``: an even share at alpha 0; at alpha 1 each other slot keeps one.
 
     An even share at least, also where there are fewer partitions than slots.
     """
@@ -88,9 +94,10 @@ def most_in_a_slot(count: int, slots: int, alpha: float) -> int:
 def overload_and_traffic(
     cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None
 ) -> Objective:
-    """The objective: load beyond the capacity in cores, then bytes per second between nodes and between executors.
+    """Objective: load beyond the cores, then traffic between nodes and between executors.
 
-    Both are reasons to reschedule in the paper; overload first, since traffic may rise to ease it.
+    Traffic is in bytes per second. Both are reasons to reschedule in the paper; overload first, since traffic may rise
+    to ease it.
     """
     over = np.maximum(executor_busy(cluster, workload, placement) - cluster.cores, 0.0)
     return (float(over[cluster.available].sum()), *traffic(cluster, workload, placement))
@@ -114,8 +121,8 @@ def _slots(units: Units, pairs: Pairs, alpha: float) -> IntArray:
         for empty in np.flatnonzero(room[0] == cap).tolist():
             shared = room[0][bins.where] < cap - 1
             if shared.any():
-                kept = bins.attraction[np.arange(count), bins.where]
-                bins.move(int(np.where(shared, kept, np.inf).argmin()), empty)
+                local = bins.attraction[np.arange(count), bins.where]
+                bins.move(int(np.where(shared, local, np.inf).argmin()), empty)
         result[members] = query * slots + bins.where
     return result
 
@@ -169,7 +176,10 @@ def _executors(units: Units, pairs: Pairs, slot: IntArray, node: IntArray) -> In
 
 
 def _anchored(units: Units, pairs: Pairs, group: IntArray, place: IntArray) -> FloatArray:
-    """Volume of each group of units to what floating stages run on each place; ``place`` is that of each executor."""
+    """Return the volume of each group of units to the floating stages of each place.
+
+    ``place`` is that of each executor.
+    """
     low, high, volume = pairs
     fixed = (low < units.size) & (high >= units.size)
     result = np.zeros((int(group.max()) + 1, int(place.max()) + 1))

@@ -1,4 +1,4 @@
-"""The slowest executor or link as fast as possible, by a dynamic program over the partitions in order.
+"""Bottleneck scheduler: a dynamic program for the fastest slowest executor or link.
 
 Source: MT-Scheduler (Sinayyid and Zhu, The Journal of Supercomputing 76(12), 2020), which maps a topology onto unequal
 nodes by a dynamic program that minimizes the computing and transfer bottlenecks; the throughput is one over that. Its
@@ -36,10 +36,11 @@ class BottleneckParameters:
 
 
 def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) -> float:
-    """Seconds of work per second of the slowest part: an available executor's cores, or what it fetches.
+    """Return the seconds of work per second of the slowest part.
 
-    That is load over capacity, and bytes per second that come from other executors over its bandwidth. Above 1 the
-    work cannot keep up; one over it is how many times the present input could be served.
+    A part is the cores of an available executor, or what it fetches. That is load over capacity, and bytes per second
+    that come from other executors over its bandwidth. Above 1 the work cannot keep up; one over it is how many times
+    the present input could be served.
     """
     busy = executor_busy(cluster, workload, placement) / cluster.cores
     fetched = np.zeros(cluster.size)
@@ -55,11 +56,12 @@ def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) 
 def bottleneck(
     cluster: Cluster, workload: Workload, current: Placement, parameters: BottleneckParameters | None = None
 ) -> Outcome:
-    """Place everything anew: B(i, j) is the least bottleneck of units 0..i with unit i on executor j.
+    """Place everything anew by a dynamic program over units and executors.
 
-    B(i, j) is the least over k, the executor of unit i - 1, of the largest of B(i - 1, k), the load of j with unit i,
-    and the transfers that this causes. Each state carries the loads, transfers and places of the way it came, so that
-    a unit with several predecessors fetches from where they are.
+    B(i, j) is the least bottleneck of units 0..i with unit i on executor j. B(i, j) is the least over k, the executor
+    of unit i - 1, of the largest of B(i - 1, k), the load of j with unit i, and the transfers that this causes. Each
+    state carries the loads, transfers and places of the way it came, so that a unit with several predecessors fetches
+    from where they are.
 
     Readings and deviations: units stand in the order of the stages, the largest first within one, since nothing links
     the partitions of a stage. Transfers of all streams into an executor add up, as they share its link. Ways that are
@@ -74,15 +76,18 @@ def bottleneck(
     require_executor(units)
     if not units.size:
         return Outcome(current, ("no stage has partitions to place",))
-    program = _Program(units, units.size if parameters.memory is None else parameters.memory)
+    program = _DynamicProgram(units, units.size if parameters.memory is None else parameters.memory)
     placement = units.placement(program.run()[0])
     # Measured anew: what the program carried along has the rounding of all its steps in it.
     least = bottleneck_time(cluster, workload, placement)
     return Outcome(placement, (f"the slowest part needs {least:.3g} s per second",))
 
 
-class _Program:
-    """One state for each available executor, the last unit's; rows of all arrays are states, columns executors."""
+class _DynamicProgram:
+    """State of the program: one for each available executor, that of the last unit.
+
+    Rows of all arrays are states, columns executors.
+    """
 
     def __init__(self, units: Units, memory: int) -> None:
         self.units = units
@@ -103,10 +108,12 @@ class _Program:
         self.step_of = np.arange(units.ends)
         self.step_of[self.order] = np.arange(units.size)
         fetching = bool(np.isfinite(self.bandwidth).any())
-        kept = slice(None) if fetching else slice(0)
-        self.up = Links.by(units.target[kept], units.source[kept], units.volume[kept], units.ends)
-        fixed = units.target[kept] >= units.size
-        self.out = Links.by(units.source[kept][fixed], units.target[kept][fixed], units.volume[kept][fixed], units.ends)
+        streams = slice(None) if fetching else slice(0)
+        self.up = Links.by(units.target[streams], units.source[streams], units.volume[streams], units.ends)
+        fixed = units.target[streams] >= units.size
+        self.out = Links.by(
+            units.source[streams][fixed], units.target[streams][fixed], units.volume[streams][fixed], units.ends
+        )
 
     def run(self) -> tuple[IntArray, float]:
         """Executor of each unit, and the bottleneck."""
@@ -143,18 +150,18 @@ class _Program:
         self.where[:, step] = state
 
     def _fetches(self, unit: int) -> tuple[FloatArray, FloatArray | None]:
-        """What each executor would fetch with the unit, and what the others would of it where it sends to fixed ends.
+        """Return what each executor fetches with the unit, and what the others fetch of it.
 
-        The unit's own executor does not fetch from itself.
+        The others fetch where it sends to fixed ends. The unit's own executor does not fetch from itself.
         """
         size = len(self.choices)
         ends, volumes = self.up.of(unit)
         fetch = self.fetch
         if len(ends):
             at = self.where[:, self.step_of[ends]]
-            known = at >= 0
-            flat = (np.arange(size)[:, None] * size + at)[known]
-            local = np.bincount(flat, weights=np.broadcast_to(volumes, at.shape)[known], minlength=size * size)
+            placed = at >= 0
+            flat = (np.arange(size)[:, None] * size + at)[placed]
+            local = np.bincount(flat, weights=np.broadcast_to(volumes, at.shape)[placed], minlength=size * size)
             fetch = fetch + np.maximum(volumes.sum() - local.reshape(size, size), 0.0)
         ends, volumes = self.out.of(unit)
         if not len(ends):
@@ -173,7 +180,10 @@ class _Program:
 
 
 def _between_fixed(units: Units) -> FloatArray:
-    """Bytes per second that each executor fetches for streams from floating stages to floating stages."""
+    """Return what each executor fetches for streams between floating stages.
+
+    In bytes per second.
+    """
     between = (units.source >= units.size) & (units.target >= units.size) & (units.source != units.target)
     return np.bincount(units.target[between] - units.size, units.volume[between], units.cluster.size).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""How close communicating partitions are to each other: cohesion, coupling, and the edges they are taken over.
+"""Closeness of communicating partitions: cohesion and coupling.
 
 Source: Son and Moon, Locality/Fairness-Aware Job Scheduling in Distributed Stream Processing Engines, Electronics 9(11)
 2020. The closeness of two instances is one over their distance: 1 in one slot, 40 between two (memory 0.25 ms, network
@@ -28,7 +28,9 @@ FAR = 40.0
 
 
 def operator_edges(workload: Workload) -> tuple[tuple[int, int], ...]:
-    """The edges of the job's graph, ascending, as positions in ``workload.placeable``, each once.
+    """Return the edges of the job's graph as positions in ``workload.placeable``.
+
+    Ascending, each once.
 
     Two placeable stages are joined by a stream or by a path of streams through floating stages only: what floats runs
     anywhere, so what is between the two is still theirs.
@@ -46,10 +48,11 @@ def operator_edges(workload: Workload) -> tuple[tuple[int, int], ...]:
 
 
 def local_upstreams(cluster: Cluster, workload: Workload, placement: Placement) -> tuple[int, int]:
-    """Upstream partitions with a partition of the next stage on their own executor, and all upstream partitions.
+    """Count upstream partitions near a partition of the next stage, and all of them.
 
-    Each is counted once for every edge that leaves its stage. The paper has chains of operators only; the sum over the
-    edges of a branching job is our reading. Raises ``ModelError`` where the arguments do not fit together.
+    Near is on the same executor. Each is counted once for every edge that leaves its stage. The paper has chains of
+    operators only; the sum over the edges of a branching job is our reading. Raises ``ModelError`` where the arguments
+    do not fit together.
     """
     placement.validate(cluster, workload)
     stages = workload.placeable
@@ -64,11 +67,11 @@ def local_upstreams(cluster: Cluster, workload: Workload, placement: Placement) 
 def cohesion(
     cluster: Cluster, workload: Workload, placement: Placement, *, near: float = NEAR, far: float = FAR
 ) -> float:
-    """Sum, over upstream partitions, of the closeness to the nearest partition of the next stage; larger is better.
+    """Add up the closeness of upstream partitions to the nearest one of the next stage.
 
-    The paper prints a minimum over closeness, with which its gains do not come out; with the minimum over distance,
-    as here, all five do. ``near`` and ``far`` are distances, ``0 < near <= far``. Raises ``ModelError`` for others, and
-    where the arguments do not fit together.
+    Larger is better. The paper prints a minimum over closeness, with which its gains do not come out; with the minimum
+    over distance, as here, all five do. ``near`` and ``far`` are distances, ``0 < near <= far``. Raises ``ModelError``
+    for others, and where the arguments do not fit together.
     """
     _check_distances(near, far)
     local, total = local_upstreams(cluster, workload, placement)
@@ -78,10 +81,10 @@ def cohesion(
 def coupling(
     cluster: Cluster, workload: Workload, placement: Placement, *, near: float = NEAR, far: float = FAR
 ) -> float:
-    """Sum, over all partitions, of the closeness to the nearest other one of the same stage; smaller is better.
+    """Add up the closeness of partitions to the nearest other one of their stage.
 
-    A partition without siblings counts as far from them, where the paper is silent: only so its coupling is ten times
-    as large for ten times the partitions. Distances and errors are those of :func:`cohesion`.
+    Smaller is better. A partition without siblings counts as far from them, where the paper is silent: only so its
+    coupling is ten times as large for ten times the partitions. Distances and errors are those of :func:`cohesion`.
     """
     _check_distances(near, far)
     placement.validate(cluster, workload)

@@ -85,7 +85,10 @@ class DataLocalityParameters:
 def bandwidth_delay_distance(
     worker_bandwidth: ArrayLike, worker_latency: ArrayLike, data_bandwidth: ArrayLike, data_latency: ArrayLike
 ) -> FloatArray:
-    """How much the two-way bandwidth-delay products of worker and data node differ, in megabits; shapes broadcast."""
+    """Return the difference of two-way bandwidth-delay products, in megabits.
+
+    Of worker and data node; shapes broadcast.
+    """
     worker = 2 * np.asarray(worker_bandwidth, dtype=np.float64) * np.asarray(worker_latency, dtype=np.float64)
     data = 2 * np.asarray(data_bandwidth, dtype=np.float64) * np.asarray(data_latency, dtype=np.float64)
     return np.asarray(np.abs(worker - data))
@@ -98,9 +101,10 @@ def transfer_seconds(
     data_bandwidth: ArrayLike,
     data_latency: ArrayLike,
 ) -> FloatArray:
-    """Seconds to fetch that much at the slower of both bandwidths, after both latencies; shapes broadcast.
+    """Return the seconds to fetch the data at the slower bandwidth, after both latencies.
 
-    Twister2's page speaks of the size of the data, its code only in a comment; this is our reading of the page.
+    Shapes broadcast. Twister2's page speaks of the size of the data, its code only in a comment; this is our reading
+    of the page.
     """
     slower = np.minimum(worker_bandwidth, np.asarray(data_bandwidth, dtype=np.float64))
     return np.asarray(megabits / slower + np.asarray(worker_latency) + np.asarray(data_latency))
@@ -109,11 +113,11 @@ def transfer_seconds(
 def data_locality(
     cluster: Cluster, workload: Workload, current: Placement, parameters: DataLocalityParameters | None = None
 ) -> Outcome:
-    """Each stage in order goes to the nearest executor that is not full, whatever ``current`` is.
+    """Place each stage in order on the nearest executors that are not full.
 
-    Equal distances: the executor of the lower index. Raises ``ModelError`` where the arguments do not fit together,
-    ``ScaleOutError`` where no executor is available, where the limit times the executors is less than the partitions,
-    and with ``strict`` where a stage is above the limit.
+    ``current`` is not looked at. Equal distances: the executor of the lower index. Raises ``ModelError`` where the
+    arguments do not fit together, ``ScaleOutError`` where no executor is available, where the limit times the
+    executors is less than the partitions, and with ``strict`` where a stage is above the limit.
     """
     current.validate(cluster, workload)
     parameters = parameters or DataLocalityParameters()

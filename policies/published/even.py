@@ -1,4 +1,4 @@
-"""Even by count: partitions are dealt out to the executors in turn, one counter running over the whole job.
+"""Even scheduler: partitions are dealt out in turn, by one counter over the whole job.
 
 Source: Storm's EvenScheduler (1.2.3), the even job scheduler that Son and Moon 2020 compare theirs with (Algorithm 2).
 It looks at no load and no stream, and deals everything anew however little is uneven.
@@ -28,7 +28,10 @@ __all__ = ["EVEN", "EvenParameters", "even"]
 
 @dataclass(frozen=True)
 class EvenParameters:
-    """Settings of ``even``: ``slots`` is how many executors to use at most, None for all that are available."""
+    """Settings of ``even``.
+
+    ``slots``: how many executors to use at most, None for all that are available.
+    """
 
     slots: int | None = None
 

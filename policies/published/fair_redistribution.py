@@ -1,4 +1,6 @@
-"""Who takes over the partitions of drained and overloaded executors: shares by free capacity.
+"""Fair redistribution of partitions of drained and overloaded executors.
+
+Each of the others gets a share by its free capacity.
 
 Source: the pipelined migration scheduling work (Souravlas and others): tasks that leave a node are shared out by the
 free capacity of the others in three steps (:func:`~rechannel.policies.analysis.queueing.fair_shares`), near nodes
@@ -61,7 +63,7 @@ class FairRedistributionParameters:
 def fair_redistribution(
     cluster: Cluster, workload: Workload, current: Placement, parameters: FairRedistributionParameters | None = None
 ) -> Outcome:
-    """Share out what has to leave unavailable executors, then what overloaded ones have above the limit.
+    """Share out partitions of unavailable executors, then the surplus of overloaded ones.
 
     For each source the candidates' shares are counted by :func:`~rechannel.policies.analysis.queueing.fair_shares`,
     capped by
@@ -83,7 +85,7 @@ def fair_redistribution(
     parameters = parameters or FairRedistributionParameters()
     units = flatten(cluster, workload, current)
     require_executor(units)
-    state = _Sharing(units, parameters)
+    state = _Redistribution(units, parameters)
     homeless = np.flatnonzero(state.where == UNPLACED)
     notes = list(state.place_homeless(homeless))
     if parameters.max_moves == 0:
@@ -94,27 +96,28 @@ def fair_redistribution(
 
 
 def surplus(load: FloatArray, excess: float) -> list[int]:
-    """Indices of partitions (their loads, (n,)) whose loads together reach ``excess``, few and little too much.
+    """Return partitions whose loads together reach ``excess``: few, and little too much.
 
-    The lightest that is enough alone, else the heaviest, and so on for the rest; ties: the first.
+    As indices of their loads, (n,). The lightest that is enough alone, else the heaviest, and so on for the rest;
+    ties: the first.
     """
     order = np.argsort(-load, kind="stable")
     falling = -load[order]
-    taken: list[int] = []
+    chosen: list[int] = []
     for start in range(len(order)):
         enough = int(np.searchsorted(falling, -excess * (1 - ROUNDING), side="right"))
         if excess <= 0 or falling[start] == 0:
             break
         if enough > start:
             first = int(np.searchsorted(falling, falling[enough - 1], side="left"))
-            return [*taken, int(order[max(first, start)])]
-        taken.append(int(order[start]))
+            return [*chosen, int(order[max(first, start)])]
+        chosen.append(int(order[start]))
         excess += float(falling[start])
-    return taken
+    return chosen
 
 
-class _Sharing:
-    """Where every unit is, and what each executor has to do and holds."""
+class _Redistribution:
+    """Executor of every unit, and load and memory of each executor."""
 
     def __init__(self, units: Units, parameters: FairRedistributionParameters) -> None:
         self.units = units
@@ -148,7 +151,10 @@ class _Sharing:
             yield f"{above} of them are more than the free capacity and were put on the least utilized"
 
     def relieve(self, moved: IntArray) -> Iterator[str]:
-        """Take off what executors have above the limit, as far as others take it; never what has just moved."""
+        """Take off what executors have above the limit, as far as others take it.
+
+        Never what has just moved.
+        """
         available, limit = self.units.cluster.available, self.parameters.limit
         over = available & (self.utilization > limit * (1 + ROUNDING))
         if not over.any():
@@ -164,8 +170,8 @@ class _Sharing:
             leaving = self._surplus(source, below, movable)[:left]
             for unit in leaving:
                 self._put(unit, UNPLACED)
-            kept = self._share(np.array(leaving, dtype=np.int64), source, below, limit)
-            for unit in self._heaviest_first(kept):
+            unshared = self._share(np.array(leaving, dtype=np.int64), source, below, limit)
+            for unit in self._heaviest_first(unshared):
                 executor = self._best(unit, self._within(unit, np.flatnonzero(below), limit))
                 self._put(unit, source if executor == UNPLACED else executor)
             gone = sum(int(self.where[unit]) != source for unit in leaving)
@@ -181,7 +187,7 @@ class _Sharing:
         return [int(members[index]) for index in surplus(units.load[members], excess)]
 
     def _share(self, leaving: IntArray, source: int, candidates: BoolArray, limit: float) -> list[int]:
-        """Place units by shares, one sub-cluster after the other; returns those that no share held."""
+        """Place units by shares, one sub-cluster after the other; return those left over."""
         rest = self._heaviest_first(leaving.tolist())
         for group, distances in self._groups(source, candidates):
             if rest:
@@ -189,7 +195,10 @@ class _Sharing:
         return rest
 
     def _groups(self, source: int, candidates: BoolArray) -> Iterator[tuple[IntArray, FloatArray | None]]:
-        """Candidates, a sub-cluster at a time, and their distances from the source; its own first, then the nearest."""
+        """Yield the candidates of each sub-cluster and their distances from the source.
+
+        The sub-cluster of the source first, then the nearest.
+        """
         everyone = np.flatnonzero(candidates)
         if source == UNPLACED or not everyone.size:
             yield everyone, None
@@ -207,7 +216,7 @@ class _Sharing:
         yield from ((group, distances[group]) for group in groups)
 
     def _shares(self, units: list[int], group: IntArray, distances: FloatArray | None) -> IntArray:
-        """How many of the units each executor of the group gets."""
+        """Return how many of the units each executor of the group gets."""
         count, cluster = len(units), self.units.cluster
         caps, mean = np.full(len(group), count), float(self.units.memory[units].mean())
         if mean > 0:
@@ -241,7 +250,7 @@ class _Sharing:
         return within
 
     def _best(self, unit: int, choices: IntArray) -> int:
-        """Of the choices the one of lowest utilization with the unit, where its state fits if possible."""
+        """Return the choice of lowest utilization with the unit, where its state fits if any."""
         if not choices.size:
             return UNPLACED
         units = self.units
@@ -261,7 +270,7 @@ class _Sharing:
 
 
 def overload(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
-    """The objective: load above 95 % of the capacity in cores, the highest utilization, and the sum of its squares.
+    """Objective: load above 95 % of the cores, highest utilization, sum of its squares.
 
     Of available executors. The limit is the default one: a lower parameter ``limit`` is judged by the other two.
     """

@@ -55,7 +55,9 @@ class FirstFitParameters:
 def first_fit(
     cluster: Cluster, workload: Workload, current: Placement, parameters: FirstFitParameters | None = None
 ) -> Outcome:
-    """Each partition, the largest state first, goes to the first executor that takes it, whatever ``current`` is.
+    """Place each partition, the largest state first, on the first executor that takes it.
+
+    ``current`` is not looked at.
 
     Unlike Twister2, which has equal containers and fixed sizes, this goes by what is measured: a partition needs its
     state in bytes and its busy seconds per second on a reference executor; an available executor has its memory, and
@@ -84,7 +86,10 @@ def first_fit(
 
 
 def _pack(needs: FloatArray, capacities: FloatArray, extra: FloatArray) -> IntArray:
-    """Index of the first of C containers, ``capacities`` (C, R), that takes each instance, -1 where none does."""
+    """Return the first container that takes each instance, -1 where none does.
+
+    ``capacities`` (C, R) are those of C containers.
+    """
     result = np.full(len(needs), -1, dtype=np.int64)
     used = np.zeros(capacities.shape)
     limit = capacities * (1 + _ROUNDING)
@@ -125,7 +130,7 @@ def _check_pad_mode(value: str) -> None:
 def _objective(
     cluster: Cluster, workload: Workload, placement: Placement, parameters: FirstFitParameters | None = None
 ) -> Objective:
-    """Work above the limit of utilization, in reference cores, then the number of executors that are used.
+    """Work above the limit of utilization in reference cores, then executors in use.
 
     Available executors only, and placeable stages only.
     """

@@ -1,4 +1,4 @@
-"""The locality/fairness-aware (L/F) job scheduler: partitions that follow each other share an executor.
+"""Locality/fairness-aware (L/F) job scheduler: partitions in a row share an executor.
 
 Source: Son and Moon, Locality/Fairness-Aware Job Scheduling in Distributed Stream Processing Engines, Electronics 9(11)
 2020, Algorithms 3 to 5. The job is cut into pipelines, each with at most one partition of every stage; a pipeline goes
@@ -64,25 +64,25 @@ def locality_fairness(
     first = np.cumsum(parts) - parts
     executors = np.empty(sum(parts), dtype=np.int64)
     held = np.zeros((len(parts), len(use)), dtype=np.int64)
-    found = _pipelines(workload)
-    for k, pipeline in enumerate(found):
+    chains = _pipelines(workload)
+    for k, pipeline in enumerate(chains):
         operators, indices = list(pipeline), list(pipeline.values())
         slot = k % len(use)
         if parameters.placement == "sibling":
             slot = _fewest_siblings(slot, held[operators].sum(axis=0))
         held[operators, slot] += 1
         executors[first[operators] + indices] = use[slot]
-    note = f"{len(found)} pipelines on {min(len(found), len(use))} executors"
+    note = f"{len(chains)} pipelines on {min(len(chains), len(use))} executors"
     return Outcome(placement_of_units(workload, executors), (note,))
 
 
 def pipelines(workload: Workload) -> list[dict[str, int]]:
-    """The pipelines of the job in the order they are found, each a partition for some of the placeable stages.
+    """Return the pipelines of the job, each a partition for some of the placeable stages.
 
-    A pipeline starts at the first stage that has partitions left, where the paper leaves the choice open, and spreads
-    depth first, to the stages before and then to those after. Each stage it reaches gives its next partition; one that
-    has none left is not entered, so the job may fall apart there. Where the job branches, a pipeline is a connected
-    part of the graph. Edges are those of :func:`operator_edges`.
+    In the order in which the algorithm builds them. A pipeline starts at the first stage that has partitions left,
+    where the paper leaves the choice open, and spreads depth first, to the stages before and then to those after. Each
+    stage it reaches gives its next partition; one that has none left is not entered, so the job may fall apart there.
+    Where the job branches, a pipeline is a connected part of the graph. Edges are those of :func:`operator_edges`.
     """
     keys = [stage.key for stage in workload.placeable]
     return [{keys[operator]: index for operator, index in pipeline.items()} for pipeline in _pipelines(workload)]
@@ -96,24 +96,24 @@ def _pipelines(workload: Workload) -> list[dict[int, int]]:
         before[target].append(source)
         after[source].append(target)
     neighbors = [up + down for up, down in zip(before, after, strict=True)]
-    taken = [0] * len(parts)
+    used = [0] * len(parts)
     result: list[dict[int, int]] = []
     for start, count in enumerate(parts):
-        while taken[start] < count:
-            result.append(_next_pipeline(start, neighbors, parts, taken))
+        while used[start] < count:
+            result.append(_next_pipeline(start, neighbors, parts, used))
     return result
 
 
-def _next_pipeline(start: int, neighbors: list[list[int]], parts: list[int], taken: list[int]) -> dict[int, int]:
+def _next_pipeline(start: int, neighbors: list[list[int]], parts: list[int], used: list[int]) -> dict[int, int]:
     pipeline: dict[int, int] = {}
     # A stack instead of recursion: a job may be deeper than Python's limit.
     stack = [start]
     while stack:
         operator = stack.pop()
-        if operator in pipeline or taken[operator] == parts[operator]:
+        if operator in pipeline or used[operator] == parts[operator]:
             continue
-        pipeline[operator] = taken[operator]
-        taken[operator] += 1
+        pipeline[operator] = used[operator]
+        used[operator] += 1
         stack.extend(reversed(neighbors[operator]))
     return pipeline
 

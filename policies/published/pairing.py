@@ -1,4 +1,6 @@
-"""Pairs of items into bins, the pair with most volume first, so that little volume is between bins.
+"""Pairs of items into bins, those with most volume first.
+
+So little volume is between bins.
 
 Source: both phases of L. Aniello, R. Baldoni, L. Querzoni, "Adaptive Online Scheduling in Storm" (DEBS 2013).
 """
@@ -73,7 +75,13 @@ class Bins:
                 self._put(item, target)
 
     def _improve(self, first: int, second: int, volume: float) -> None:
-        """Try every way to put a pair, of which at least one is placed, into their bins and the least loaded one."""
+        """Try every way to put a pair into its bins and the least loaded one.
+
+        At least one of the pair is placed. Case by case: the spare bin is the least loaded for the item that is not
+        placed, else for the lighter one; the ways are all pairs of the two old bins and the spare one; a way that
+        gains more than rounding and that the bins take replaces the best one; then items that changed are moved, and
+        those that are still nowhere go to the least loaded bin.
+        """
         old = int(self.where[first]), int(self.where[second])
         if old[0] == UNPLACED:
             spare = self._least(first)
@@ -88,11 +96,11 @@ class Bins:
         if UNPLACED not in old:
             most = one[bins.index(old[0])] + two[bins.index(old[1])] + volume * (old[0] == old[1])
         for i, j in itertools.product(range(len(bins)), repeat=2):
-            kept = one[i] + two[j] + volume * (i == j)
+            local = one[i] + two[j] + volume * (i == j)
             # More than rounding, or nothing is gained.
-            better = most == -np.inf or kept > most + ROUNDING * abs(most)
+            better = most == -np.inf or local > most + ROUNDING * abs(most)
             if better and self._takes((first, second), old, (bins[i], bins[j])):
-                best, most = (bins[i], bins[j]), kept
+                best, most = (bins[i], bins[j]), local
         changed = [
             (item, target) for item, was, target in zip((first, second), old, best, strict=True) if was != target
         ]
@@ -124,7 +132,10 @@ class Bins:
         self._put(item, target if target != UNPLACED else self._emptiest(self.room[self.kind[item]] > 0))
 
     def _first(self, *items: int) -> int:
-        """The bin that takes all the items and has most to exchange with them beforehand, else the least loaded."""
+        """Return the bin with most to exchange beforehand that takes the items.
+
+        Else the least loaded one.
+        """
         fits = self._roomy(*items)
         volume = np.where(fits, self._beforehand[list(items)].sum(axis=0), 0.0)
         return int(volume.argmax()) if volume.any() else self._emptiest(fits)
@@ -141,7 +152,7 @@ class Bins:
         return np.asarray(fits)
 
     def _takes(self, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int]) -> bool:
-        """Whether the bins take what enters them when two items change places."""
+        """Return whether the bins take what enters them when two items change places."""
         for item, was, target in zip(items, old, new, strict=True):
             if was == target:
                 continue

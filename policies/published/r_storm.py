@@ -1,4 +1,4 @@
-"""Neighbors in the graph of stages close together, each where its demand leaves least unused.
+"""R-Storm scheduler: neighboring stages close together, with least left unused.
 
 Source: B. Peng, M. Hosseini, Z. Hong, R. Farivar, R. Campbell, "R-Storm: Resource-Aware Scheduling in Storm"
 (Middleware 2015), as Apache Storm 1.0 does it.
@@ -17,7 +17,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_number
-from rechannel.policies.published.units import Filling, Units, flatten, require_executor
+from rechannel.policies.published.units import PartialPlacement, Units, flatten, require_executor
 
 __all__ = ["R_STORM", "RStormParameters", "r_storm", "resource_distance", "unfit_and_far"]
 
@@ -28,7 +28,11 @@ SAME_RACK, OTHER_RACK = 0.5, 1.0
 
 @dataclass(frozen=True)
 class RStormParameters:
-    """Settings of ``r-storm``: the weights of processor, memory and network in its distance (1 each)."""
+    """Settings of ``r-storm``.
+
+    ``cpu_weight``, ``memory_weight`` and ``network_weight``: of processor, memory and network in its distance (1
+    each).
+    """
 
     cpu_weight: float = 1.0
     memory_weight: float = 1.0
@@ -42,7 +46,7 @@ class RStormParameters:
 def r_storm(
     cluster: Cluster, workload: Workload, current: Placement, parameters: RStormParameters | None = None
 ) -> Outcome:
-    """Place everything anew, one unit of each stage by turns, each on the executor of least distance.
+    """Place everything anew, one unit of each stage by turns, at the least distance.
 
     Stages of a query are ranked by breadth first search from those nothing flows into, over streams in both directions;
     round r takes the r-th unit of each, by rank. The first unit of a query goes to the sub-cluster with most unused
@@ -59,23 +63,23 @@ def r_storm(
     parameters = parameters or RStormParameters()
     units = flatten(cluster, workload, current)
     require_executor(units)
-    filling = Filling(units)
+    partial = PartialPlacement(units)
     unfit = 0
     for query in workload.queries:
         reference = UNPLACED
         for unit in _turns(units, workload, query):
-            fits = filling.fits(unit)
+            fits = partial.fits(unit)
             if not fits.any():
                 unfit += 1
-                reference = filling.emptiest(cluster.available)
+                reference = partial.emptiest(cluster.available)
             else:
                 if reference == UNPLACED:
-                    fits &= _most_unused(filling, fits)
-                distance = _distance(filling, unit, reference, parameters)
+                    fits &= _most_unused(partial, fits)
+                distance = _distance(partial, unit, reference, parameters)
                 reference = int(np.where(fits, distance, np.inf).argmin())
-            filling.put(unit, reference)
+            partial.put(unit, reference)
     notes = (f"{unfit} partitions fit on no executor and were put on the least utilized",) if unfit else ()
-    return Outcome(units.placement(filling.assignment), notes)
+    return Outcome(units.placement(partial.assignment), notes)
 
 
 def resource_distance(
@@ -85,24 +89,26 @@ def resource_distance(
     network: FloatArray,
     weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> FloatArray:
-    """Distance of a demand (processor, memory) from what each of M executors has unused, shape (M,).
+    """Return the distance of a demand from what each of M executors has unused, (M,).
 
-    The length of the vector of (demand - unused) / (unused + 1) for processor and memory, and the network distance
-    from the reference; ``weights`` of the three. Storm's units are percent of a core and megabytes.
+    The demand is processor and memory. The length of the vector of (demand - unused) / (unused + 1) for processor and
+    memory, and the network distance from the reference; ``weights`` of the three. Storm's units are percent of a core
+    and megabytes.
     """
     cpu_term = weights[0] * (demand[0] - cpu) / (cpu + 1)
-    known = np.isfinite(memory)
+    valid = np.isfinite(memory)
     memory_term = np.full(memory.shape, -weights[1])
-    memory_term[known] = weights[1] * (demand[1] - memory[known]) / (memory[known] + 1)
+    memory_term[valid] = weights[1] * (demand[1] - memory[valid]) / (memory[valid] + 1)
     distance: FloatArray = np.sqrt(cpu_term**2 + memory_term**2 + (weights[2] * network) ** 2)
     return distance
 
 
 def unfit_and_far(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
-    """The objective: state beyond the memory in bytes, load beyond the capacity in cores, and the network distance.
+    """Objective: state beyond the memory, load beyond the capacity, network distance.
 
-    That is the sum of distances (0 within a node, 0.5 within a sub-cluster, else 1) between the two ends of every
-    stream, whatever its volume: the paper declares demands and measures no traffic. An end on no executor is far.
+    In bytes, in cores, and in the sum of distances. That is the sum of distances (0 within a node, 0.5 within a sub-
+    cluster, else 1) between the two ends of every stream, whatever its volume: the paper declares demands and measures
+    no traffic. An end on no executor is far.
     """
     units = flatten(cluster, workload, placement)
     placed = units.current != UNPLACED
@@ -111,14 +117,14 @@ def unfit_and_far(cluster: Cluster, workload: Workload, placement: Placement, _p
     load = units.fixed + np.bincount(home, weights=units.load[placed], minlength=cluster.size)
     where = np.concatenate((units.current, np.arange(cluster.size)))
     source, target = where[units.source], where[units.target]
-    known = (source != UNPLACED) & (target != UNPLACED)
-    source, target = source[known], target[known]
+    valid = (source != UNPLACED) & (target != UNPLACED)
+    source, target = source[valid], target[valid]
     far = np.where(cluster.subcluster[source] == cluster.subcluster[target], SAME_RACK, OTHER_RACK)
     far[units.node[source] == units.node[target]] = 0.0
     return (
         float(np.maximum(memory - cluster.memory_bytes, 0.0).sum()),
         float(np.maximum(load - units.capacity, 0.0).sum()),
-        float(far.sum() + OTHER_RACK * (~known).sum()),
+        float(far.sum() + OTHER_RACK * (~valid).sum()),
     )
 
 
@@ -154,25 +160,28 @@ def _ranked(workload: Workload, query: str) -> list[str]:
     return list(order)
 
 
-def _most_unused(filling: Filling, fits: BoolArray) -> BoolArray:
-    """Executors of the sub-cluster with most unused processor and memory among those with a fitting executor."""
-    units, cluster = filling.units, filling.units.cluster
-    unused = PERCENT * (units.capacity - filling.load)
+def _most_unused(partial: PartialPlacement, fits: BoolArray) -> BoolArray:
+    """Return executors of the sub-cluster with most unused processor and memory.
+
+    Among the sub-clusters with an executor that fits.
+    """
+    units, cluster = partial.units, partial.units.cluster
+    unused = PERCENT * (units.capacity - partial.load)
     if np.isfinite(cluster.memory_bytes[cluster.available]).all():
-        unused = unused + (cluster.memory_bytes - filling.memory) / MEGABYTE
+        unused = unused + (cluster.memory_bytes - partial.memory) / MEGABYTE
     total = np.bincount(cluster.subcluster[cluster.available], weights=unused[cluster.available])
     eligible = np.unique(cluster.subcluster[fits])
     return np.asarray(cluster.subcluster == eligible[total[eligible].argmax()])
 
 
-def _distance(filling: Filling, unit: int, reference: int, parameters: RStormParameters) -> FloatArray:
-    units, cluster = filling.units, filling.units.cluster
+def _distance(partial: PartialPlacement, unit: int, reference: int, parameters: RStormParameters) -> FloatArray:
+    units, cluster = partial.units, partial.units.cluster
     network = np.zeros(cluster.size)
     if reference != UNPLACED:
         network = np.where(cluster.subcluster == cluster.subcluster[reference], SAME_RACK, OTHER_RACK)
         network[units.node == units.node[reference]] = 0.0
-    cpu = np.maximum(units.capacity - filling.load, 0.0)
-    memory = np.maximum(cluster.memory_bytes - filling.memory, 0.0)
+    cpu = np.maximum(units.capacity - partial.load, 0.0)
+    memory = np.maximum(cluster.memory_bytes - partial.memory, 0.0)
     return resource_distance(
         (PERCENT * units.load[unit], units.memory[unit] / MEGABYTE),
         PERCENT * cpu,

@@ -42,7 +42,9 @@ class RoundRobinParameters:
 def round_robin(
     cluster: Cluster, workload: Workload, current: Placement, parameters: RoundRobinParameters | None = None
 ) -> Outcome:
-    """Partition i of every stage goes to available executor i modulo their number, whatever ``current`` is.
+    """Place partition i of every stage on available executor i modulo their number.
+
+    ``current`` is not looked at.
 
     Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available or
     a stage has more partitions than the limit allows.
@@ -63,7 +65,7 @@ def round_robin(
 def _objective(
     cluster: Cluster, workload: Workload, placement: Placement, _parameters: RoundRobinParameters | None = None
 ) -> Objective:
-    """Unevenness of each stage's partitions, summed over the stages; least for what :func:`round_robin` answers."""
+    """Unevenness of each stage's partitions, summed over the stages."""
     return unevenness(partition_counts(cluster, workload, placement))
 
 

@@ -1,4 +1,4 @@
-"""The executors that the published schedulers deal out, and how evenly partitions lie on them.
+"""Executors as slots that are dealt out, and the evenness of partitions on them.
 
 In the papers' words: a slot, container or worker process is an executor here; an operator, task or component is a
 placeable stage, an instance one of its partitions. The papers schedule one job on slots nobody else uses. Here all
@@ -28,7 +28,7 @@ NOTHING_TO_PLACE = "no stage has partitions to place"
 
 
 def sort_slots(cluster: Cluster) -> IntArray:
-    """Indices of the A available executors in the order in which they are dealt out, shape (A,).
+    """Return the A available executors in the order in which they are dealt out, (A,).
 
     The node with the most of them comes first; then the first executor of every node, the second of every node, and
     so on. Source: Storm's EvenScheduler (``sort-slots``), which is also the first algorithm of Son and Moon 2020.
@@ -46,7 +46,9 @@ def sort_slots(cluster: Cluster) -> IntArray:
 
 
 def slots_in_use(cluster: Cluster, requested: int | None) -> IntArray:
-    """The first ``requested`` of :func:`sort_slots` (None, or more than there are: all of them), at least one.
+    """Return the first ``requested`` of :func:`sort_slots`, at least one.
+
+    All of them for None, or where there are fewer.
 
     Raises ``ScaleOutError`` where no executor is available.
     """
@@ -63,7 +65,10 @@ def available_executors(cluster: Cluster) -> IntArray:
 
 
 def placement_of_units(workload: Workload, executors: IntArray) -> Placement:
-    """Placement from the executor of every partition, stage after stage in the order of the workload, shape (n,)."""
+    """Return the placement of the executor of every partition, (n,).
+
+    Stage after stage in the order of the workload.
+    """
     stages = workload.placeable
     ends = np.cumsum([stage.n for stage in stages])
     return Placement(dict(zip((stage.key for stage in stages), np.split(executors, ends[:-1]), strict=True)))
@@ -83,7 +88,9 @@ def partition_counts(cluster: Cluster, workload: Workload, placement: Placement)
 
 
 def unevenness(counts: IntArray) -> tuple[float, float]:
-    """How uneven whole numbers lie: largest minus smallest of each row, summed, and the sum of squares.
+    """Measure unevenness: largest minus smallest of each row, and the sum of squares.
+
+    The differences of the rows are added up.
 
     ``counts`` has shape (rows, A). For given row sums both are smallest exactly where no row differs by more than one.
     """

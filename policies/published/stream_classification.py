@@ -1,4 +1,4 @@
-"""Streams decide, the largest first, and clusters of large streams stay together.
+"""Stream classification: the largest streams first, and clusters of them together.
 
 Source: DSC-Heron, task scheduling by stream classification for Apache Heron (Zhang Yitian, Yu Jiong, Lu Liang,
 Li Ziyang): classification of streams, allocation of stream clusters, and the scheduling that uses both. Its printed
@@ -14,15 +14,15 @@ import numpy as np
 
 from rechannel.policies.analysis.classification import StreamClass, classify
 from rechannel.policies.analysis.placement_cost import inter_executor_volume, inter_node_volume
-from rechannel.policies.model.arrays import BoolArray, ModelError
+from rechannel.policies.model.arrays import BoolArray, IntArray, ModelError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
 from rechannel.policies.published.units import (
     ROUNDING,
-    Filling,
     Links,
+    PartialPlacement,
     Units,
     flatten,
     require_executor,
@@ -75,17 +75,17 @@ def stream_classification(
     parameters = parameters or StreamClassificationParameters()
     units = flatten(cluster, workload, current)
     require_executor(units)
-    found = classify(units.volume)
+    streams = classify(units.volume)
     plan = _Plan(units, parameters)
-    hot = found.classes == StreamClass.HIGH
+    hot = streams.classes == StreamClass.HIGH
     if parameters.hot_includes_upper_mid:
-        hot |= (found.classes == StreamClass.MID) & (units.volume > found.mean)
-    plan.run(hot, found.classes != StreamClass.LOW)
-    counts = np.bincount(found.classes, minlength=3)
+        hot |= (streams.classes == StreamClass.MID) & (units.volume > streams.mean)
+    plan.run(hot, streams.classes != StreamClass.LOW)
+    counts = np.bincount(streams.classes, minlength=3)
     notes = [f"streams: {counts[2]} high, {counts[1]} mid, {counts[0]} low"]
     if plan.violations:
         notes.append(f"{plan.violations} partitions fit on no executor and were put on the least utilized")
-    return Outcome(units.placement(plan.filling.assignment), tuple(notes))
+    return Outcome(units.placement(plan.partial.assignment), tuple(notes))
 
 
 def traffic(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
@@ -99,7 +99,7 @@ class _Plan:
     def __init__(self, units: Units, parameters: StreamClassificationParameters) -> None:
         self.units = units
         self.parameters = parameters
-        self.filling = Filling(units)
+        self.partial = PartialPlacement(units)
         self.violations = 0
         self._home = units.home()
         self._limited = bool(np.isfinite(units.cluster.bandwidth).any())
@@ -107,12 +107,15 @@ class _Plan:
         self._network = np.zeros(units.cluster.size)
 
     def run(self, hot: BoolArray, pulling: BoolArray) -> None:
-        """Place every unit; ``hot`` and ``pulling`` mark the streams that are clustered and that are followed."""
-        units, where = self.units, self.filling.where
+        """Place every unit.
+
+        ``hot`` and ``pulling`` mark the streams that are clustered and that are followed.
+        """
+        units, where = self.units, self.partial.where
         reachable = np.concatenate((np.ones(units.size, np.bool_), units.cluster.available))
         pulling = pulling & reachable[units.source] & reachable[units.target]
-        clusters = _Clusters(units, hot & pulling)
         order = np.lexsort((units.target, units.source, -units.volume))
+        clusters = _Clusters(units, order[(hot & pulling)[order]])
         low = order[~pulling[order]]
         for edge in order[pulling[order]].tolist():
             source, target = int(units.source[edge]), int(units.target[edge])
@@ -124,7 +127,7 @@ class _Plan:
                     self._put(end, executor)
                     executor = int(where[end]) if executor == UNPLACED else executor
             if hot[edge]:
-                for unit in clusters.follow(source, target, self.filling):
+                for unit in clusters.follow(source, target, self.partial):
                     self._put(unit, executor)
         rest = np.concatenate((np.stack((units.source[low], units.target[low]), axis=1).ravel(), np.arange(units.size)))
         for end in rest.tolist():
@@ -132,48 +135,52 @@ class _Plan:
                 self._put(end, UNPLACED)
 
     def _executor(self, source: int, target: int) -> int:
-        """Where both ends of a stream should be: with the one that is placed, else on one of their old executors."""
-        placed = max(int(self.filling.where[source]), int(self.filling.where[target]))
+        """Return the executor for both ends of a stream.
+
+        That of the end that is placed, else one of their old executors.
+        """
+        placed = max(int(self.partial.where[source]), int(self.partial.where[target]))
         if placed != UNPLACED:
             return placed
         old = sorted({int(self._home[end]) for end in (source, target)} - {UNPLACED})
-        return min(old, key=lambda executor: self.filling.utilization[executor], default=UNPLACED)
+        return min(old, key=lambda executor: self.partial.utilization[executor], default=UNPLACED)
 
     def _put(self, unit: int, executor: int) -> None:
         fits = self._fits(unit)
         if executor == UNPLACED or not fits[executor]:
             self.violations += not fits.any()
-            executor = self.filling.emptiest(fits if fits.any() else self.units.cluster.available)
+            executor = self.partial.emptiest(fits if fits.any() else self.units.cluster.available)
         if self._links is not None:
-            local = self.filling.local(self._links, unit)
+            local = self.partial.local(self._links, unit)
             crossing = np.where(np.arange(len(local)) == executor, local.sum() - local[executor], local)
             self._network += crossing
-        self.filling.put(unit, executor)
+        self.partial.put(unit, executor)
 
     def _fits(self, unit: int) -> BoolArray:
         parameters = self.parameters
-        fits = self.filling.fits(unit, parameters.alpha, parameters.beta)
+        fits = self.partial.fits(unit, parameters.alpha, parameters.beta)
         if parameters.max_instances_per_executor is not None:
-            fits &= self.filling.count < parameters.max_instances_per_executor
+            fits &= self.partial.count < parameters.max_instances_per_executor
         if self._links is not None:
-            local = self.filling.local(self._links, unit)
+            local = self.partial.local(self._links, unit)
             after = self._network + local.sum() - local
             fits &= after <= parameters.gamma * self.units.cluster.bandwidth * (1 + ROUNDING)
         return fits
 
 
 class _Clusters:
-    """The HIGH streams, upstream and downstream of each end."""
+    """The HIGH streams, upstream and downstream of each end, the largest first."""
 
-    def __init__(self, units: Units, hot: BoolArray) -> None:
-        source, target, volume = units.source[hot], units.target[hot], units.volume[hot]
+    def __init__(self, units: Units, order: IntArray) -> None:
+        """``order``: indices of the HIGH streams, the largest first."""
+        source, target, volume = units.source[order], units.target[order], units.volume[order]
         self._size = units.size
         self._up = Links.by(target, source, volume, units.ends)
         self._down = Links.by(source, target, volume, units.ends)
         self._done_up: set[int] = set()
         self._done_down: set[int] = set()
 
-    def follow(self, source: int, target: int, filling: Filling) -> Iterator[int]:
+    def follow(self, source: int, target: int, partial: PartialPlacement) -> Iterator[int]:
         """The unplaced units tied to a stream, each to be placed before the next is asked for.
 
         Upstream of its source and downstream of its target, and so on from each stream on the way, depth first.
@@ -183,7 +190,7 @@ class _Clusters:
             step = next(stack[-1], None)
             if step is None:
                 stack.pop()
-            elif filling.where[step[0]] == UNPLACED:
+            elif partial.where[step[0]] == UNPLACED:
                 yield step[0]
                 stack.append(self._steps(*step[1]))
 

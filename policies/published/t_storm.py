@@ -1,4 +1,4 @@
-"""Partitions one by one, those with most traffic first, each where it adds least traffic between nodes.
+"""T-Storm scheduler: partitions with most traffic first, least traffic between nodes.
 
 Source: J. Xu, Z. Chen, J. Tang, S. Su, "T-Storm: Traffic-Aware Online Scheduling in Storm" (ICDCS 2014). Details that
 its descriptions leave open are chosen here and named where they are.
@@ -15,7 +15,7 @@ from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, check_number
 from rechannel.policies.published.stream_classification import traffic
-from rechannel.policies.published.units import Filling, best_of, flatten, require_executor
+from rechannel.policies.published.units import PartialPlacement, best_of, flatten, require_executor
 
 __all__ = ["T_STORM", "TStormParameters", "t_storm"]
 
@@ -39,11 +39,12 @@ class TStormParameters:
 def t_storm(
     cluster: Cluster, workload: Workload, current: Placement, parameters: TStormParameters | None = None
 ) -> Outcome:
-    """Place everything anew, by total traffic descending (ties: index), each unit to the best allowed slot.
+    """Place everything anew, by total traffic descending, each unit to the best slot.
 
-    A slot is an executor and a topology a query: a query uses one executor of a node. A slot is allowed below the cap
-    of partitions, which is ``consolidation`` times the partitions over the nodes, rounded up, and where processor and
-    memory suffice. Of these, the one that adds least traffic between nodes to what is already placed.
+    Ties go by index. A slot is an executor and a topology a query: a query uses one executor of a node. A slot is
+    allowed below the cap of partitions, which is ``consolidation`` times the partitions over the nodes, rounded up,
+    and where processor and memory suffice. Of these, the one that adds least traffic between nodes to what is already
+    placed.
 
     Choices: what floating stages run is placed from the start. Ties go to less traffic between executors, then to the
     lower utilization. Memory counts as capacity. A unit that fits nowhere goes to the least utilized slot below the
@@ -54,7 +55,7 @@ def t_storm(
     parameters = parameters or TStormParameters()
     units = flatten(cluster, workload, current)
     require_executor(units)
-    filling, links = Filling(units), units.neighbors()
+    partial, links = PartialPlacement(units), units.neighbors()
     nodes = len(np.unique(units.node[cluster.available]))
     cap = int(np.ceil(parameters.consolidation * units.size / max(nodes, 1)))
     free = np.tile(cluster.available, (len(workload.queries), 1))  # executors that a query may still use
@@ -64,19 +65,19 @@ def t_storm(
     crowded = 0
     for unit in np.argsort(-everything, kind="stable").tolist():
         query = units.query_of[unit]
-        allowed = free[query] & (filling.count < cap)
-        fits = allowed & filling.fits(unit, parameters.capacity)
+        allowed = free[query] & (partial.count < cap)
+        fits = allowed & partial.fits(unit, parameters.capacity)
         if fits.any():
-            local = filling.local(links, unit)
+            local = partial.local(links, unit)
             on_node = np.bincount(units.node, weights=local).astype(np.float64)[units.node]
-            executor = best_of(np.flatnonzero(fits), (-on_node, -local, filling.utilization))
+            executor = best_of(np.flatnonzero(fits), (-on_node, -local, partial.utilization))
         else:
             crowded += 1
-            executor = filling.emptiest(allowed)
-        filling.put(unit, executor)
+            executor = partial.emptiest(allowed)
+        partial.put(unit, executor)
         free[query] &= (units.node != units.node[executor]) | (np.arange(cluster.size) == executor)
     notes = (f"{crowded} partitions fit on no executor and were put on the least utilized",) if crowded else ()
-    return Outcome(units.placement(filling.assignment), notes)
+    return Outcome(units.placement(partial.assignment), notes)
 
 
 T_STORM = FunctionPolicy(

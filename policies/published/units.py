@@ -1,4 +1,4 @@
-"""The flat view that the published policies share: partitions as units, streams as edges, and executors filling up.
+"""Flat view for the published policies: partitions as units, streams as edges.
 
 A *unit* is one partition of a placeable stage, counted through over all of them. An *end* of a stream is a unit, or
 what is fixed: end ``size + e`` stands for whatever floating stages run on executor e. So every stream has two ends of
@@ -19,8 +19,8 @@ from rechannel.policies.model.workload import Workload
 
 __all__ = [
     "ROUNDING",
-    "Filling",
     "Links",
+    "PartialPlacement",
     "Units",
     "best_of",
     "flatten",
@@ -41,7 +41,10 @@ class Links:
 
     @classmethod
     def by(cls, ends: IntArray, others: IntArray, volumes: FloatArray, count: int) -> Links:
-        """Index n streams, (n,) each, by ``ends``, numbered below ``count``; each end's in the order given."""
+        """Index n streams by ``ends``, numbered below ``count``.
+
+        Arrays have shape (n,); the streams of each end stay in the order given.
+        """
         order = np.argsort(ends, kind="stable")
         starts = np.concatenate(([0], np.cumsum(np.bincount(ends, minlength=count))))
         return cls(starts, others[order], volumes[order])
@@ -98,12 +101,15 @@ class Units:
         return Links.by(*both, np.concatenate((self.volume, self.volume)), self.ends)
 
     def pairs(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Both ends (the lower first) and bytes per second of every pair, both directions added, most volume first."""
+        """Return ends and volume of every pair, both directions added, most volume first.
+
+        The lower end stands first.
+        """
         low, high = np.minimum(self.source, self.target), np.maximum(self.source, self.target)
-        found, index = np.unique(low * self.ends + high, return_inverse=True)
-        volume = np.bincount(index, weights=self.volume, minlength=len(found)).astype(np.float64)
+        pair_keys, index = np.unique(low * self.ends + high, return_inverse=True)
+        volume = np.bincount(index, weights=self.volume, minlength=len(pair_keys)).astype(np.float64)
         order = np.argsort(-volume, kind="stable")
-        return found[order] // self.ends, found[order] % self.ends, volume[order]
+        return pair_keys[order] // self.ends, pair_keys[order] % self.ends, volume[order]
 
     def placement(self, assignment: IntArray) -> Placement:
         """The placement that puts each unit on the executor of its index, (U,)."""
@@ -112,7 +118,10 @@ class Units:
 
 
 def flatten(cluster: Cluster, workload: Workload, current: Placement) -> Units:
-    """The flat view of a workload on a cluster; ``ModelError`` where they and ``current`` do not fit together."""
+    """Return the flat view of a workload on a cluster.
+
+    Raises ``ModelError`` where they and ``current`` do not fit together.
+    """
     current.validate(cluster, workload)
     stages = workload.placeable
     queries = {query: i for i, query in enumerate(workload.queries)}
@@ -156,10 +165,11 @@ def require_executor(units: Units) -> None:
         raise ScaleOutError(f"{units.size} partitions need an executor and none is available: add executors")
 
 
-class Filling:
-    """Executors as units are put on them: ``load``, ``memory`` and ``count``, (E,) each; ``where`` each end is.
+class PartialPlacement:
+    """Executors while units are put on them.
 
-    For policies only: mutable and unchecked. Floating stages' load is there from the start.
+    ``load``, ``memory`` and ``count`` (E,) are those of each executor, ``where`` is the executor of each end. For
+    policies only: mutable and unchecked. Floating stages' load is there from the start.
     """
 
     def __init__(self, units: Units) -> None:
@@ -189,7 +199,10 @@ class Filling:
         self.count[executor] += 1
 
     def fits(self, unit: int, cpu: float = 1.0, memory: float = 1.0) -> BoolArray:
-        """Available executors that stay within these shares of their capacity and memory with the unit, (E,)."""
+        """Return the available executors that keep within shares of capacity and memory.
+
+        With the unit; shape (E,).
+        """
         units, cluster = self.units, self.units.cluster
         fits = cluster.available & (self.load + units.load[unit] <= cpu * units.capacity * (1 + ROUNDING))
         fits &= self.memory + units.memory[unit] <= memory * cluster.memory_bytes * (1 + ROUNDING)
@@ -209,7 +222,10 @@ class Filling:
 
 
 def best_of(chosen: IntArray, keys: Sequence[FloatArray]) -> int:
-    """The one of ``chosen`` (not empty) with the smallest keys, (E,) each, compared in turn; ties: the first."""
+    """Return the one of ``chosen`` with the smallest keys, compared in turn; ties: the first.
+
+    ``chosen`` is not empty; keys have shape (E,).
+    """
     for key in keys:
         least = key[chosen].min()
         chosen = chosen[key[chosen] <= least + ROUNDING * abs(least)]

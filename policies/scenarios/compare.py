@@ -1,4 +1,7 @@
-"""What policies would make of a scenario, side by side. Pure: the clock is given, nothing is read or written."""
+"""Comparison of policies on a scenario.
+
+Pure: the clock is an argument, nothing is read or written.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ from rechannel.policies.published.closeness import cohesion, coupling
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["PlacementCost", "PolicyResult", "compare", "figures"]
+__all__ = ["PlacementCost", "PolicyResult", "compare", "cost_of"]
 
 
 @dataclass(frozen=True)
 class PlacementCost:
-    """What a placement costs.
+    """Cost of a placement.
 
     ``seconds_per_batch`` is the critical paths of all queries together, one batch of each; ``seconds_per_second`` the
     same with every stage as often as it runs. ``highest_utilization`` and ``load_spread`` (standard deviation over
@@ -45,9 +48,10 @@ class PlacementCost:
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """What one policy proposed: its figures, what has to move for it (state in bytes) and how long it thought.
+    """Proposal of one policy: its figures, the moves, and the time it took.
 
-    Where it refused, ``error`` says why and there are no figures.
+    ``bytes_moved`` is the state of the partitions that move. Where it refused, ``error`` says why and there are no
+    figures.
     """
 
     policy: str
@@ -59,8 +63,11 @@ class PolicyResult:
     error: str = ""
 
 
-def figures(scenario: Scenario, placement: Placement) -> PlacementCost:
-    """What a placement of the scenario's workload costs; partitions that are on no executor count nowhere."""
+def cost_of(scenario: Scenario, placement: Placement) -> PlacementCost:
+    """Return the cost of a placement of the scenario's workload.
+
+    Partitions on no executor count nowhere.
+    """
     cluster, workload = scenario.cluster, scenario.workload
     seconds = stage_seconds(cluster, workload, placement)
     rates = np.array([stage.batches_per_second for stage in workload.stages], dtype=np.float64)
@@ -99,4 +106,4 @@ def _ask(scenario: Scenario, name: str, parameters: Mapping[str, object], clock:
     took = clock() - began
     state = {stage.key: stage.state_bytes for stage in workload.placeable}
     moved = sum(float(state[move.stage][move.partition]) for move in proposal.moves)
-    return PolicyResult(name, figures(scenario, proposal.placement), len(proposal.moves), moved, took, proposal.notes)
+    return PolicyResult(name, cost_of(scenario, proposal.placement), len(proposal.moves), moved, took, proposal.notes)

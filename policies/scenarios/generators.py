@@ -1,4 +1,4 @@
-"""Scenarios made by a seed: the jobs of the literature, and synthetic ones of any size.
+"""Scenarios generated from a seed: jobs of the literature, and synthetic ones.
 
 The same seed and parameters always make the same scenario. What all have in common: busy seconds are a stage's cost
 per row times its rows; they are scaled to the ``utilization`` asked for, or less where one task would need more than
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, summed
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, sum_by_index
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
@@ -56,11 +56,17 @@ _USERS = 100
 
 
 class GeneratorError(ModelError):
-    """No scenario can be made of that: the message names the generator or the parameter, its range and the cure."""
+    """Specification that makes no scenario.
+
+    The message names the generator or the parameter, its range and the cure.
+    """
 
 
 class Parameter(NamedTuple):
-    """One parameter: whole numbers or numbers from ``least`` to ``most``, or one of ``choices``."""
+    """One parameter: a number from ``least`` to ``most``, or one of ``choices``.
+
+    Whole numbers only where the default is one.
+    """
 
     name: str
     default: int | float | str
@@ -78,8 +84,8 @@ class Generator(NamedTuple):
     parameters: tuple[Parameter, ...]
 
 
-class _Job:
-    """A workload in the making: stages with rows and relative costs, scaled when everything is known."""
+class _WorkloadBuilder:
+    """Builder of a workload: stages with rows and relative costs, scaled at the end."""
 
     def __init__(
         self, cluster: Cluster, seed: int, utilization: float, costs: tuple[float, float] = (0.5, 2.0)
@@ -93,7 +99,10 @@ class _Job:
     def stage(
         self, key: str, rows: FloatArray, state: FloatArray | None = None, *, rate: float = 1.0, query: str = "q"
     ) -> Stage:
-        """Add a stage of these rows per batch; ``state`` is relative, as many bytes as rows unless given."""
+        """Add a stage of these rows per batch.
+
+        ``state`` is relative, as many bytes as rows unless given.
+        """
         cost = self.random.uniform(*self.costs)
         stage = Stage(key, query, True, rate, rows * cost, rows, rows if state is None else state)
         self.stages.append(stage)
@@ -107,7 +116,10 @@ class _Job:
         return self.stages[-1]
 
     def shuffle(self, up: Stage, down: Stage, out: FloatArray | None = None) -> None:
-        """Every entry sends all it has (``out`` rows per batch) by the shares of the rows downstream."""
+        """Add a shuffle in which every entry sends all it has by the shares downstream.
+
+        ``out`` are the rows per batch that leave each entry, all its rows unless given.
+        """
         share = down.rows / max(down.rows.sum(), 1e-300)
         sent = up.rows if out is None else out
         self.streams.append(Stream(up.key, down.key, np.outer(sent, share) * up.batches_per_second * _ROW_BYTES))
@@ -128,17 +140,19 @@ class _Job:
         placed, current = 0, {}
         for stage in workload.placeable:
             in_turn = (placed + np.arange(stage.n)) % cluster.size
-            current[stage.key] = in_turn if start == "round-robin" else self._whoever_was_free(stage.n)
+            current[stage.key] = in_turn if start == "round-robin" else self._spark_start(stage.n)
             placed += stage.n
         return Scenario("generated", cluster, workload, Placement(current))
 
-    def _whoever_was_free(self, count: int) -> IntArray:
+    def _spark_start(self, count: int) -> IntArray:
         chance = self.random.gamma(4.0, size=self.cluster.size) * self.cluster.cores
         return self.random.choice(self.cluster.size, count, p=chance / chance.sum())
 
 
 def generate(spec: str) -> Scenario:
-    """The scenario of a name and parameters, ``random-dag:seed=3,stages=12``; those left out have their default.
+    """Return the scenario of a name and parameters, ``random-dag:seed=3,stages=12``.
+
+    Parameters that are left out have their default.
 
     Raises :class:`GeneratorError` for an unknown name, an unknown parameter or one outside its range.
     """
@@ -146,24 +160,28 @@ def generate(spec: str) -> Scenario:
     generator = GENERATORS.get(name)
     if generator is None:
         raise GeneratorError(f"no generator is called {name!r}, there are: {', '.join(GENERATORS)}")
-    known = {parameter.name: parameter for parameter in generator.parameters}
+    by_name = {parameter.name: parameter for parameter in generator.parameters}
     values: dict[str, Any] = {parameter.name: parameter.default for parameter in generator.parameters}
     for item in rest.split(",") if rest else ():
         key, equals, text = item.partition("=")
-        if key not in known or not equals:
-            raise GeneratorError(f"{name}: {item!r} sets no parameter, write one of: {', '.join(known)} as NAME=VALUE")
-        values[key] = _parsed(name, known[key], text)
+        if key not in by_name or not equals:
+            raise GeneratorError(
+                f"{name}: {item!r} sets no parameter, write one of: {', '.join(by_name)} as NAME=VALUE"
+            )
+        values[key] = _parse(name, by_name[key], text)
     return replace(generator.function(**values), name=spec)
 
 
-def _parsed(owner: str, parameter: Parameter, text: str) -> int | float | str:
+def _parse(owner: str, parameter: Parameter, text: str) -> int | float | str:
     if parameter.choices:
         if text in parameter.choices:
             return text
-        wanted = f"one of {', '.join(parameter.choices)}"
+        expected = f"one of {', '.join(parameter.choices)}"
     else:
         kind = int if isinstance(parameter.default, int) else float
-        wanted = f"{'a whole number' if kind is int else 'a number'} from {parameter.least:,g} to {parameter.most:,.0f}"
+        expected = (
+            f"{'a whole number' if kind is int else 'a number'} from {parameter.least:,g} to {parameter.most:,.0f}"
+        )
         try:
             value = kind(text)
         except ValueError:
@@ -172,11 +190,11 @@ def _parsed(owner: str, parameter: Parameter, text: str) -> int | float | str:
             return value
     example = f"{parameter.name}={parameter.default}"
     raise GeneratorError(
-        f"{owner}: {parameter.name}={text}: expected {wanted} ({parameter.meaning}); for example {example}"
+        f"{owner}: {parameter.name}={text}: expected {expected} ({parameter.meaning}); for example {example}"
     )
 
 
-def _equal(executors: int, per_node: int, cores: float = 1.0) -> Cluster:
+def _equal_cluster(executors: int, per_node: int, cores: float = 1.0) -> Cluster:
     ones = np.ones(executors)
     names = tuple(f"e{i}" for i in range(executors)), tuple(f"n{i // per_node}" for i in range(executors))
     return Cluster(*names, ones * cores, ones * _MEMORY, ones, ones > 0)
@@ -188,56 +206,61 @@ def _zipf(count: int, exponent: float = 1.0) -> FloatArray:
     return shares
 
 
-def _hashed(random: np.random.Generator, weights: Sequence[float] | FloatArray, parts: int) -> FloatArray:
+def _hash_shares(random: np.random.Generator, weights: Sequence[float] | FloatArray, parts: int) -> FloatArray:
     """Share of each partition if every key goes to one by its hash."""
-    return summed(random.integers(parts, size=len(weights)), np.asarray(weights), parts)
+    return sum_by_index(random.integers(parts, size=len(weights)), np.asarray(weights), parts)
 
 
 def _operator_graph(counts: Sequence[int]) -> Callable[..., Scenario]:
     def make(*, seed: int, scale: str, utilization: float) -> Scenario:
         times = int(scale)
-        job = _Job(_equal(8 * times, times), seed, utilization)
+        builder = _WorkloadBuilder(_equal_cluster(8 * times, times), seed, utilization)
         rows = 1000.0 * counts[0] * times  # a row of 1 KiB each millisecond from each instance of the first operator
-        stages = [job.stage(f"op{i}", np.full(n * times, rows / (n * times))) for i, n in enumerate(counts, 1)]
+        stages = [builder.stage(f"op{i}", np.full(n * times, rows / (n * times))) for i, n in enumerate(counts, 1)]
         for up, down in pairwise(stages):
-            job.shuffle(up, down)
-        return job.scenario()
+            builder.shuffle(up, down)
+        return builder.scenario()
 
     return make
 
 
 def _page_view(*, seed: int, utilization: float, unique: bool = False) -> Scenario:
-    job = _Job(_equal(8, 1), seed, utilization, (0.9, 1.1))
-    pages = job.random.integers(4, size=len(_PAGES))  # by hash
-    keyed, here = summed(pages, np.array(_PAGES), 4), summed(pages, np.ones(len(_PAGES)), 4)
-    source, view = (job.stage(key, np.full(4, 1000.0), np.zeros(4)) for key in ("source", "view"))
-    count = job.stage("unique" if unique else "count", 4000.0 * keyed, here * (_USERS if unique else 1))
+    builder = _WorkloadBuilder(_equal_cluster(8, 1), seed, utilization, (0.9, 1.1))
+    pages = builder.random.integers(4, size=len(_PAGES))  # by hash
+    keyed, here = sum_by_index(pages, np.array(_PAGES), 4), sum_by_index(pages, np.ones(len(_PAGES)), 4)
+    source, view = (builder.stage(key, np.full(4, 1000.0), np.zeros(4)) for key in ("source", "view"))
+    count = builder.stage("unique" if unique else "count", 4000.0 * keyed, here * (_USERS if unique else 1))
     out = here / 3 if unique else count.rows  # a unique count is told every three seconds
-    sink = job.stage("sink", np.full(4, out.sum() / 4), np.zeros(4))
-    job.shuffle(source, view)
-    job.shuffle(view, count)
-    job.shuffle(count, sink, out)
-    return job.scenario()
+    sink = builder.stage("sink", np.full(4, out.sum() / 4), np.zeros(4))
+    builder.shuffle(source, view)
+    builder.shuffle(view, count)
+    builder.shuffle(count, sink, out)
+    return builder.scenario()
 
 
 def _unique_page_view(*, seed: int, utilization: float) -> Scenario:
     return _page_view(seed=seed, utilization=utilization, unique=True)
 
 
-def _words(spouts: int, splitters: int, counters: int, words: int, vocabulary: int) -> Callable[..., Scenario]:
-    """Counting words: each spout sends a thousand lines a second, whose bytes divide over so many words."""
+def _word_count(
+    spouts: int, splitters: int, counters: int, words_per_line: int, vocabulary: int
+) -> Callable[..., Scenario]:
+    """Return a generator that counts words.
+
+    Each spout sends a thousand lines a second, whose bytes divide over ``words_per_line`` words.
+    """
 
     def make(*, seed: int, zipf: float, start: str, utilization: float) -> Scenario:
-        job = _Job(_equal(6, 1, cores=2.0), seed, utilization)
-        stages = [job.stage("spout", np.full(spouts, 1000.0), np.zeros(spouts))]
+        builder = _WorkloadBuilder(_equal_cluster(6, 1, cores=2.0), seed, utilization)
+        stages = [builder.stage("spout", np.full(spouts, 1000.0), np.zeros(spouts))]
         total = 1000.0 * spouts
         if splitters:
-            stages.append(job.stage("split", np.full(splitters, total / splitters), np.zeros(splitters)))
-        shares = _hashed(job.random, _zipf(vocabulary, zipf), counters)
-        stages.append(job.stage("count", total * words * shares))
+            stages.append(builder.stage("split", np.full(splitters, total / splitters), np.zeros(splitters)))
+        shares = _hash_shares(builder.random, _zipf(vocabulary, zipf), counters)
+        stages.append(builder.stage("count", total * words_per_line * shares))
         for up, down in pairwise(stages):
-            job.shuffle(up, down)
-        return job.scenario(start)
+            builder.shuffle(up, down)
+        return builder.scenario(start)
 
     return make
 
@@ -245,16 +268,19 @@ def _words(spouts: int, splitters: int, counters: int, words: int, vocabulary: i
 def _dag(
     cluster: Cluster, seed: int, stages: int, partitions: int, edges: int, streams: str, utilization: float
 ) -> Scenario:
-    """About four stages a query, in layers, behind one floating source; a stage reads from earlier layers."""
-    job = _Job(cluster, seed, utilization)
-    random = job.random
+    """Build queries of about four stages in layers, behind one floating source.
+
+    A stage reads from earlier layers.
+    """
+    builder = _WorkloadBuilder(cluster, seed, utilization)
+    random = builder.random
     for number, members in enumerate(np.array_split(np.arange(stages), max(1, stages // 4))):
         query, rate = f"q{number}", float(random.choice([0.1, 0.2, 0.5, 1.0]))
         layers = np.arange(len(members)) * max(1, len(members) - 1) // len(members)
-        source = job.source(f"{query}/source", random.uniform(2e3, 2e4) / rate, rate=rate, query=query)
-        made: list[Stage] = []
+        source = builder.source(f"{query}/source", random.uniform(2e3, 2e4) / rate, rate=rate, query=query)
+        stages_of_query: list[Stage] = []
         for i, layer in enumerate(layers.tolist()):
-            earlier = [stage for stage, one in zip(made, layers.tolist(), strict=False) if one < layer]
+            earlier = [stage for stage, one in zip(stages_of_query, layers.tolist(), strict=False) if one < layer]
             picked = random.permutation(len(earlier))[:edges].tolist()
             inputs = [earlier[one] for one in picked] or [source]
             key, share = f"{query}/{i}", random.permutation(_zipf(partitions, 0.0 if streams == "uniform" else 1.0))
@@ -265,17 +291,17 @@ def _dag(
                     sent *= 0.2
                     sent[np.arange(partitions), random.permutation(partitions)] += 4 * sent.sum(axis=1)
                 rows += sent.sum(axis=0)
-                job.streams.append(Stream(up.key, key, sent * rate * _ROW_BYTES))
-            made.append(job.stage(key, rows, rate=rate, query=query))
-    return job.scenario()
+                builder.streams.append(Stream(up.key, key, sent * rate * _ROW_BYTES))
+            stages_of_query.append(builder.stage(key, rows, rate=rate, query=query))
+    return builder.scenario()
 
 
 def _random_dag(*, executors: int, **rest: Any) -> Scenario:
-    return _dag(_equal(executors, 2, cores=2.0), **rest)
+    return _dag(_equal_cluster(executors, 2, cores=2.0), **rest)
 
 
 def _heterogeneous(*, seed: int, executors: int, **rest: Any) -> Scenario:
-    random, cluster = np.random.default_rng(seed), _equal(executors, 2)
+    random, cluster = np.random.default_rng(seed), _equal_cluster(executors, 2)
     cores, speed = random.choice([1.0, 2.0, 4.0], executors), random.choice([0.5, 1.0, 2.0], executors)
     memory = random.choice([0.5, 1.0, 2.0], executors) * _MEMORY
     unequal = replace(cluster, cores=cores, speed=speed, memory_bytes=memory)
@@ -283,56 +309,61 @@ def _heterogeneous(*, seed: int, executors: int, **rest: Any) -> Scenario:
 
 
 def _drained(*, executors: int, **rest: Any) -> Scenario:
-    cluster = _equal(executors, 2, cores=2.0)
+    cluster = _equal_cluster(executors, 2, cores=2.0)
     leaving = replace(cluster, available=np.array([node != "n0" for node in cluster.nodes]))
     return _dag(leaving, edges=2, streams="zipf", **rest)
 
 
 def _chains(*, seed: int, executors: int, chains: int, length: int, partitions: int, utilization: float) -> Scenario:
-    cluster = _equal(executors, 2, cores=2.0)
+    cluster = _equal_cluster(executors, 2, cores=2.0)
     topology = Topology(cluster.node_of % 2, np.full(executors, _GIGABIT), np.array([[1.0, 2.0], [2.0, 1.0]]))
-    job = _Job(replace(cluster, topology=topology), seed, utilization)
-    random, width = job.random, min(3, partitions)
+    builder = _WorkloadBuilder(replace(cluster, topology=topology), seed, utilization)
+    random, width = builder.random, min(3, partitions)
     total = 0.4 * executors * _GIGABIT / _ROW_BYTES / chains / max(1, length - 1)  # rows per second of a chain
     for number in range(chains):
         query, rate = f"q{number}", 0.5
         rows = random.lognormal(0.0, 0.5, partitions)
         rows *= total / rate / rows.sum()
-        up = job.stage(f"{query}/0", rows, rate=rate, query=query)
+        up = builder.stage(f"{query}/0", rows, rate=rate, query=query)
         for i in range(1, length):
             # Nine rows of ten go to the one partition that has the same keys, the others to two more.
             offsets = np.concatenate([[0], 1 + random.choice(max(1, partitions - 1), width - 1, replace=False)])
             targets = (random.permutation(partitions)[:, None] + offsets) % partitions
             parts = np.array([0.9, 0.07, 0.03])[:width]
             sent = up.rows[:, None] * parts / parts.sum()
-            down = job.stage(f"{query}/{i}", summed(targets.ravel(), sent.ravel(), partitions), rate=rate, query=query)
+            down = builder.stage(
+                f"{query}/{i}", sum_by_index(targets.ravel(), sent.ravel(), partitions), rate=rate, query=query
+            )
             ends = np.repeat(np.arange(partitions), width), targets.ravel()
             volumes = (sent * rate * _ROW_BYTES).ravel()
-            job.streams.append(SparseStream(up.key, down.key, (partitions, partitions), *ends, volumes))
+            builder.streams.append(SparseStream(up.key, down.key, (partitions, partitions), *ends, volumes))
             up = down
-    return job.scenario()
+    return builder.scenario()
 
 
 def _spark_blocks(
     *, seed: int, executors: int, queries: int, stages: int, partitions: int, utilization: float
 ) -> Scenario:
-    job = _Job(_equal(executors, 2, cores=4.0), seed, utilization)
+    builder = _WorkloadBuilder(_equal_cluster(executors, 2, cores=4.0), seed, utilization)
     for number in range(queries):
-        query, rate = f"q{number}", float(job.random.choice([0.1, 0.2, 0.5]))
-        rows = job.random.uniform(3e4, 1e5) / rate
-        up = job.source(f"{query}/source", rows, rate=rate, query=query)
+        query, rate = f"q{number}", float(builder.random.choice([0.1, 0.2, 0.5]))
+        rows = builder.random.uniform(3e4, 1e5) / rate
+        up = builder.source(f"{query}/source", rows, rate=rate, query=query)
         for i in range(stages):
-            share = job.random.permutation(_zipf(partitions))
-            down = job.stage(f"{query}/{i}", rows * share, rate=rate, query=query)
-            job.shuffle(up, down)
+            share = builder.random.permutation(_zipf(partitions))
+            down = builder.stage(f"{query}/{i}", rows * share, rate=rate, query=query)
+            builder.shuffle(up, down)
             up = down
-    return job.scenario()
+    return builder.scenario()
 
 
 def _sparse(*, seed: int, executors: int, tasks: int, edges: int, utilization: float) -> Scenario:
-    """Four queries of five stages; entry u sends to a run of entries of the next stage, scattered over its numbers."""
-    job = _Job(_equal(executors, 4, cores=4.0), seed, utilization)
-    random, queries, length = job.random, 4, 5
+    """Build four queries of five stages with few streams between their entries.
+
+    Entry u sends to a run of entries of the next stage, scattered over its numbers.
+    """
+    builder = _WorkloadBuilder(_equal_cluster(executors, 4, cores=4.0), seed, utilization)
+    random, queries, length = builder.random, 4, 5
     sizes = [len(part) for part in np.array_split(np.arange(tasks), queries * length)]
     pairs = [(i, i + 1) for i in range(queries * length) if (i + 1) % length]
     shares = [len(part) for part in np.array_split(np.arange(edges), len(pairs))]
@@ -347,14 +378,14 @@ def _sparse(*, seed: int, executors: int, tasks: int, edges: int, utilization: f
         sources, offset = np.divmod(chosen, run)
         targets = random.permutation(sizes[down])[(sources * sizes[down] // sizes[up] + offset) % sizes[down]]
         sent = 10.0 * (1.0 + random.pareto(2.0, count))
-        rows[down] += summed(targets, sent, sizes[down])
+        rows[down] += sum_by_index(targets, sent, sizes[down])
         if up % length == 0:
-            rows[up] += summed(sources, sent, sizes[up])
+            rows[up] += sum_by_index(sources, sent, sizes[up])
         shape, volumes = (sizes[up], sizes[down]), sent * rate * _ROW_BYTES
-        job.streams.append(SparseStream(keys[up], keys[down], shape, sources, targets, volumes))
+        builder.streams.append(SparseStream(keys[up], keys[down], shape, sources, targets, volumes))
     for key, counted in zip(keys, rows, strict=True):
-        job.stage(key, counted, rate=rate, query=key.partition("/")[0])
-    return job.scenario()
+        builder.stage(key, counted, rate=rate, query=key.partition("/")[0])
+    return builder.scenario()
 
 
 _COMMON = (
@@ -385,9 +416,9 @@ def _table() -> Mapping[str, Generator]:
     rows |= {
         "page-view": (_page_view, "clicks counted by page, four instances of each operator", ()),
         "unique-page-view": (_unique_page_view, "unique visitors by page, told every three seconds", ()),
-        "word-count": (_words(8, 0, 16, 1, 10_000), "8 spouts, 16 counters", _WORDS),
-        "sentence-word-count": (_words(4, 10, 10, 10, 131_072), "4 spouts, 10 splitters, 10 counters", _WORDS),
-        "file-word-count": (_words(4, 10, 10, 12, 10_000), "the same on the lines of a book", _WORDS),
+        "word-count": (_word_count(8, 0, 16, 1, 10_000), "8 spouts, 16 counters", _WORDS),
+        "sentence-word-count": (_word_count(4, 10, 10, 10, 131_072), "4 spouts, 10 splitters, 10 counters", _WORDS),
+        "file-word-count": (_word_count(4, 10, 10, 12, 10_000), "the same on the lines of a book", _WORDS),
         "random-dag": (_random_dag, "queries of stages in layers", (*dag, _EXECUTORS, edges, kinds)),
         "chains": (
             _chains,

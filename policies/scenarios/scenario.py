@@ -231,7 +231,10 @@ def _read(value: object, kind: Any, path: str, problems: list[str]) -> Any:
 
 
 def _build(problems: list[str], path: str, make: Callable[..., _T], *arguments: Any) -> _T | None:
-    """Call a constructor of the model; None, and a problem with the path, where it refuses the arguments."""
+    """Call a constructor of the model; None, and a problem, where it refuses.
+
+    The problem starts with the path.
+    """
     try:
         return make(*arguments)
     except ModelError as error:
@@ -266,9 +269,9 @@ def _topology(value: object, hosts: Sequence[str], problems: list[str]) -> Topol
         return None
     columns: list[list[Any]] = []
     for name, kind in (("subclusters", _Whole), ("bandwidth_bytes_per_second", _Positive | None)):
-        given = getattr(top, name)
-        problems += [f"{path}.{name}.{node}: is missing" for node in dict.fromkeys(hosts) if node not in given]
-        values = {node: _read(one, kind, f"{path}.{name}.{node}", problems) for node, one in given.items()}
+        entries = getattr(top, name)
+        problems += [f"{path}.{name}.{node}: is missing" for node in dict.fromkeys(hosts) if node not in entries]
+        values = {node: _read(one, kind, f"{path}.{name}.{node}", problems) for node, one in entries.items()}
         columns.append([values.get(host) for host in hosts])
     distances = _build(problems, path, _matrix, "distances", top.distances)
     if len(problems) > before:
@@ -277,7 +280,10 @@ def _topology(value: object, hosts: Sequence[str], problems: list[str]) -> Topol
 
 
 def _stages(values: Sequence[object], problems: list[str]) -> tuple[Stage, ...]:
-    """Read all stages; none where one has a mistake, since what refers to them cannot be checked then."""
+    """Read all stages; none where one has a mistake.
+
+    What refers to them cannot be checked then.
+    """
     stages: list[Stage] = []
     for i, value in enumerate(values):
         part: _Stage | None = _read(value, _Stage, f"stages[{i}]", problems)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.policies.spread import even_out
+from rechannel.policies.spread import spread_evenly
 
 NAMES = st.sampled_from(["0", "1", "2", "3", "gone", ""])
 
@@ -23,26 +23,26 @@ NAMES = st.sampled_from(["0", "1", "2", "3", "gone", ""])
     ],
 )
 def test_everybody_gets_a_share_by_cores(placement, cores, counts):
-    assert Counter(even_out(placement, cores)) == counts
+    assert Counter(spread_evenly(placement, cores)) == counts
 
 
 def test_what_is_left_over_goes_to_whoever_holds_least_of_other_stages():
-    assert even_out([""], {"0": 1, "1": 1}, held={"0": 3}) == ["1"]
+    assert spread_evenly([""], {"0": 1, "1": 1}, held={"0": 3}) == ["1"]
 
 
 def test_only_what_may_move_moves():
-    assert even_out(["0", "0", "0", "gone"], {"0": 1, "1": 1}, movable=[3]) == ["0", "0", "0", "1"]
+    assert spread_evenly(["0", "0", "0", "gone"], {"0": 1, "1": 1}, movable=[3]) == ["0", "0", "0", "1"]
 
 
 def test_nobody_to_take_them():
-    assert even_out(["gone", "0"], {}) == ["gone", "0"]
+    assert spread_evenly(["gone", "0"], {}) == ["gone", "0"]
 
 
 @given(st.lists(NAMES, max_size=30), st.dictionaries(st.sampled_from("0123"), st.integers(1, 8), min_size=1), st.data())
 def test_laws(placement, cores, data):
     movable = data.draw(st.none() | st.sets(st.integers(0, max(0, len(placement) - 1))))
     movable = None if movable is None else {p for p in movable if p < len(placement)}
-    found = even_out(placement, cores, movable=movable)
+    found = spread_evenly(placement, cores, movable=movable)
     free = set(range(len(placement))) if movable is None else movable
     assert [a for p, a in enumerate(found) if p not in free] == [a for p, a in enumerate(placement) if p not in free]
     assert all(found[p] in cores for p in free)
@@ -50,4 +50,4 @@ def test_laws(placement, cores, data):
     if movable is None:
         for name, number in cores.items():
             assert abs(count[name] - len(placement) * number / total) < 1
-    assert even_out(found, cores, movable=movable) == found, "what is even stays"
+    assert spread_evenly(found, cores, movable=movable) == found, "what is even stays"

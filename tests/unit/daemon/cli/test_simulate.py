@@ -27,7 +27,7 @@ from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective
 from rechannel.policies.registry import POLICIES
-from rechannel.policies.scenarios.compare import compare, figures
+from rechannel.policies.scenarios.compare import compare, cost_of
 from rechannel.policies.scenarios.generators import GENERATORS, generate
 from rechannel.policies.scenarios.scenario import Scenario, from_document, to_document
 from unit.policies.random_clusters import cluster_of, placement_of, workload_of
@@ -107,7 +107,7 @@ def run(*arguments: object) -> Result:
 def test_the_figures_are_those_of_the_metrics() -> None:
     made = scenario()
     cluster, workload, current = made.cluster, made.workload, made.current
-    now = figures(made, current)
+    now = cost_of(made, current)
     assert now.seconds_per_batch == pytest.approx(sum(critical_path(cluster, workload, current).values())) == 4.0
     assert now.seconds_per_second == pytest.approx(0.2 * 4.0)
     share = executor_busy(cluster, workload, current)
@@ -122,7 +122,7 @@ def test_the_figures_are_those_of_the_metrics() -> None:
 def test_what_leaves_counts_in_no_figure_of_load() -> None:
     made = scenario()
     leaving = dataclasses.replace(made.cluster, available=np.array([True, True, False, True]))
-    now = figures(dataclasses.replace(made, cluster=leaving), made.current)
+    now = cost_of(dataclasses.replace(made, cluster=leaving), made.current)
     assert now.highest_utilization == pytest.approx(0.8)
     assert now.load_spread == pytest.approx(np.array([0.8, 0, 0]).std() / (0.8 / 3))
 
@@ -132,7 +132,7 @@ def test_policies_are_compared_with_a_clock_that_is_given() -> None:
     ticks = itertools.count(0.0, 0.5)
     done, refused = compare(made, ["turns", "refuser"], {}, lambda: next(ticks))
     assert (done.decision_seconds, refused.decision_seconds) == (0.5, 0.5)
-    assert done.figures == figures(made, placement_of(a=[0, 1], b=[0, 2]))
+    assert done.figures == cost_of(made, placement_of(a=[0, 1], b=[0, 2]))
     assert done.figures is not None and done.figures.seconds_per_batch == 3.0
     assert (done.moves, done.bytes_moved, done.notes, done.error) == (1, 1.0, ("in turn",), "")
     assert (refused.figures, refused.moves, refused.error) == (None, 0, "no room: add [executors]")
@@ -172,7 +172,7 @@ def test_simulate_as_json(file: Path) -> None:
     done = run("simulate", "--workload", file, "--policy", "turns", "--json")
     answer: dict[str, Any] = json.loads(done.stdout)
     assert (answer["scenario"], answer["executors"], answer["partitions"]) == ("four", 4, 4)
-    assert answer["current"] == dataclasses.asdict(figures(scenario(), scenario().current))
+    assert answer["current"] == dataclasses.asdict(cost_of(scenario(), scenario().current))
     assert [row["policy"] for row in answer["policies"]] == ["turns"]
     assert answer["policies"][0]["figures"]["seconds_per_batch"] < 4.0
     assert answer["policies"][0]["decision_seconds"] >= 0

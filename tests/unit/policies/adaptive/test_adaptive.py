@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.policies.adaptive.adaptive import AdaptiveParameters, adaptive
+from rechannel.policies.adaptive.parameters import AdaptiveParameters
+from rechannel.policies.adaptive.policy import adaptive
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.policies.adaptive.adaptive import AdaptiveParameters, adaptive, certified_bound
+from rechannel.policies.adaptive.lower_bounds import certified_bound
+from rechannel.policies.adaptive.parameters import AdaptiveParameters
+from rechannel.policies.adaptive.policy import adaptive
 from rechannel.policies.adaptive.two_executors import divide
 from rechannel.policies.analysis.placement_cost import SATURATED, executor_busy, placement_cost
 from rechannel.policies.model.arrays import ScaleOutError

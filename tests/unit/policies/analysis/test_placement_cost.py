@@ -12,10 +12,10 @@ from rechannel.policies.adaptive.two_executors import finish
 from rechannel.policies.analysis.placement_cost import (
     critical_path,
     executor_busy,
+    finish_times,
     inter_executor_volume,
     inter_node_volume,
     placement_cost,
-    scheduled,
     spread,
 )
 from rechannel.policies.model.cluster import Cluster, Topology
@@ -37,7 +37,7 @@ def test_figures_of_one_query_by_hand() -> None:
     placement = placement_of(a=[0, 1, 1])
     assert executor_busy(CLUSTER, _query(), placement).tolist() == [0.5 * 4, 0.5 * 16 / 2]
     # e0: 3 s; e1: 2 s and 6 s side by side on two cores, at double speed
-    assert scheduled(CLUSTER, _query().stage("a").busy, placement["a"]).tolist() == [3.0, 6.0]
+    assert finish_times(CLUSTER, _query().stage("a").busy, placement["a"]).tolist() == [3.0, 6.0]
     assert critical_path(CLUSTER, _query(), placement) == {"q": 3.0 + 2.0}
     # 2 of one core and 4 of two cores are asked for
     assert placement_cost(CLUSTER, _query(), placement) == (0.0, pytest.approx(1.05 + 2.1), 2.5)
@@ -47,7 +47,7 @@ def test_tasks_run_in_the_order_of_their_partitions() -> None:
     stage = workload_of({"a": [1.0, 1.0, 4.0]}).stage("a")
     together = np.zeros(3, dtype=np.int64)
     # The long one begins last: list scheduling, as Spark does it, is not the best packing.
-    assert scheduled(cluster_of(1, cores=2), stage.busy, together).tolist() == [5.0]
+    assert finish_times(cluster_of(1, cores=2), stage.busy, together).tolist() == [5.0]
 
 
 def test_what_other_queries_need_makes_a_stage_longer() -> None:
@@ -121,7 +121,7 @@ def test_spread() -> None:
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=6), st.integers(1, 3))
 def test_stage_time_is_within_grahams_bound_of_the_best_schedule(busy: list[float], cores: int) -> None:
     stage = workload_of({"a": busy}).stage("a")
-    (time,) = scheduled(cluster_of(1, cores=cores), stage.busy, np.zeros(len(busy), dtype=np.int64))
+    (time,) = finish_times(cluster_of(1, cores=cores), stage.busy, np.zeros(len(busy), dtype=np.int64))
     best = min(
         np.bincount(np.array(slots), weights=busy).max() for slots in itertools.product(range(cores), repeat=len(busy))
     )

@@ -69,7 +69,7 @@ def _ask(entry: FunctionPolicy, situation: Situation) -> Placement | None:
     """The placement of an entry, None where it asks for executors, which only a saturated cluster may."""
     cluster, workload, current = situation
     try:
-        return entry.function(cluster, workload, current, entry.parameters()).placement
+        return entry.place(cluster, workload, current, entry.parameters()).placement
     except ScaleOutError:
         assert entry is FAIR_REDISTRIBUTION
         homes = [array for array in current.assignments.values() if array.size]
@@ -125,13 +125,13 @@ def test_names_do_not_matter(entry: FunctionPolicy, situation: Situation) -> Non
 @every_entry
 def test_nobody_available_asks_for_executors(entry: FunctionPolicy) -> None:
     with pytest.raises(ScaleOutError, match="add executors"):
-        entry.function(cluster_of(1, unavailable=[0]), _query({"a": [1.0]}), placement_of(a=[0]), None)
+        entry.place(cluster_of(1, unavailable=[0]), _query({"a": [1.0]}), placement_of(a=[0]), None)
 
 
 @every_entry
 def test_nothing_to_place_is_no_question(entry: FunctionPolicy) -> None:
     source = Workload((Stage("src", "q", False, 1.0, [0.1], [1], [0]),))
-    assert entry.function(cluster_of(1), source, Placement({}), None).placement == Placement({})
+    assert entry.place(cluster_of(1), source, Placement({}), None).placement == Placement({})
 
 
 @every_entry
@@ -142,7 +142,7 @@ def test_thousands_of_partitions_are_no_trouble(entry: FunctionPolicy) -> None:
         SparseStream("s0", "s1", (size, size), np.arange(size), random.permutation(size), random.exponential(size=size))
     ]
     current = Placement({stage.key: np.arange(size) % 20 for stage in stages})
-    outcome = entry.function(cluster_of(20, cores=400.0), Workload(stages, tuple(streams)), current, None)
+    outcome = entry.place(cluster_of(20, cores=400.0), Workload(stages, tuple(streams)), current, None)
     assert all(array.min() >= 0 for array in outcome.placement.assignments.values())
 
 

@@ -111,6 +111,13 @@ def test_clusters_follow_high_streams(upper_mid: bool, expected: list[int]) -> N
     assert ask(nodes(2), workload, current, **settings) == expected
 
 
+def test_a_cluster_follows_its_largest_stream_first() -> None:
+    # The executor takes three: 0 and 1 by the largest stream, then the end of the larger of the two that leave 1.
+    edges = [(0, 1, 100.0), (1, 2, 60), (1, 3, 80), *((i, i + 1, 1) for i in range(4, 20))]
+    workload, current = single(edges, 21), singly(*[0] * 4, *[1] * 17)
+    assert ask(nodes(7), workload, current, max_instances_per_executor=3)[:4] == [0, 0, 1, 0]
+
+
 def test_one_placed_end_takes_the_other_along() -> None:
     # 1-2 is MID: 1 is placed by the HIGH stream before.
     workload = single([(0, 1, 100.0), (1, 2, 30), (3, 4, 25), (0, 4, 1)], 5)

@@ -101,7 +101,7 @@ def test_no_available_executor_asks_for_one() -> None:
     cluster, workload = cluster_on(["a"], [False]), job((2,))
     for entry in (EVEN, LOCALITY_FAIRNESS):
         with pytest.raises(ScaleOutError, match="add executors"):
-            entry.function(cluster, workload, unplaced(workload), None)
+            entry.place(cluster, workload, unplaced(workload), None)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
@@ -439,13 +439,13 @@ def check_entry(entry: FunctionPolicy, situation: Situation, parameters: Mapping
     """One published policy by itself, with other names, and as a proposal."""
     cluster, workload, current = situation
     chosen = entry.parameters(**parameters)
-    placement = entry.function(cluster, workload, current, chosen).placement
+    placement = entry.place(cluster, workload, current, chosen).placement
     placement.validate(cluster, workload)
     for executors in placement.assignments.values():
         assert (executors >= 0).all()
         assert cluster.available[executors].all()
-    assert entry.function(cluster, workload, current, chosen).placement == placement
-    other = entry.function(*renamed(*situation), chosen).placement
+    assert entry.place(cluster, workload, current, chosen).placement == placement
+    other = entry.place(*renamed(*situation), chosen).placement
     assert [a.tolist() for a in other.assignments.values()] == [a.tolist() for a in placement.assignments.values()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(POLICIES, entry.name, entry)

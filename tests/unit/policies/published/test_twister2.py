@@ -214,7 +214,7 @@ def test_data_locality_parameters_are_checked(given: dict[str, object], message:
 @pytest.mark.parametrize("entry", [ROUND_ROBIN, FIRST_FIT, DATA_LOCALITY])
 def test_no_available_executor_asks_for_one(entry: FunctionPolicy) -> None:
     with pytest.raises(ScaleOutError, match="none is available"):
-        entry.function(cluster_of(1, unavailable=[0]), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), None)
+        entry.place(cluster_of(1, unavailable=[0]), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), None)
 
 
 @pytest.mark.parametrize(

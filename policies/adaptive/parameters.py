@@ -1,0 +1,52 @@
+"""Parameters of the policy ``adaptive``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rechannel.policies.analysis.placement_cost import SATURATED
+from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.policy import check_count, check_number
+
+__all__ = ["AdaptiveParameters"]
+
+MODES = ("full", "light")
+
+
+@dataclass(frozen=True)
+class AdaptiveParameters:
+    """Settings of ``adaptive``.
+
+    ``mode``: full, or light. ``limit``: utilization above which an executor is relieved and beyond which nothing is
+    given to it. ``min_step``: the share of a stage's time, and of all, that moving must save to be done.
+    ``max_moves``: the most partitions it may move of its own accord, None for no bound; partitions that have to leave
+    an unavailable executor do not count. What a move costs, so that few are made for the gain: ``move_seconds`` and
+    its state's bytes at ``load_rate`` (bytes per second), over ``horizon`` (seconds) in which that has to come back.
+    """
+
+    mode: str = "full"
+    limit: float = SATURATED
+    min_step: float = 0.005
+    max_moves: int | None = None
+    move_seconds: float = 0.0
+    load_rate: float = float("inf")
+    horizon: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ModelError(f"mode: expected one of {', '.join(MODES)}, got {self.mode!r}")
+        check_number("limit", self.limit, 0, 10, above=True)
+        check_number("min_step", self.min_step, 0, 1)
+        if self.min_step == 1:
+            raise ModelError(f"min_step: expected a number from 0 to below 1, got {self.min_step!r}")
+        check_number("move_seconds", self.move_seconds, 0)
+        check_number("load_rate", self.load_rate, 0, above=True)
+        check_number("horizon", self.horizon, 0, above=True)
+        check_count("max_moves", self.max_moves, 0)
+
+    def price(self, moves: float, moved_bytes: float, executors: int) -> float:
+        """Stage time in seconds per second that so many moves cost over the horizon.
+
+        In one step each of the executors may take one partition, so moves share the time of a step.
+        """
+        return (moves * self.move_seconds / executors + moved_bytes / self.load_rate) / self.horizon

@@ -1,0 +1,317 @@
+"""Search of ``adaptive`` over the placements of all stages, one stage after the other.
+
+A batch runs its stages one after the other, each as long as its slowest executor. So the search takes the stage with
+most to gain first and divides its partitions anew (:mod:`rechannel.policies.adaptive.stage_scheduling`), while all
+other stages stay where they are. What other queries take of an executor counts as lost to this one. Hot streams (class
+HIGH) draw a partition to the executor where they are local: by seconds where bandwidths are known, else only between
+executors that are nearly equal.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from rechannel.policies.adaptive.local_search import LocalSearchSettings, MoveCosts, local_search
+from rechannel.policies.adaptive.lower_bounds import lower_bound
+from rechannel.policies.adaptive.parameters import AdaptiveParameters
+from rechannel.policies.adaptive.stage_scheduling import Option, Problem, prune_moves, relocate, solve_stage
+from rechannel.policies.analysis.hot_streams import HotStreams
+from rechannel.policies.analysis.placement_cost import SATURATED, improves, placement_cost, task_slots
+from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Stage, Workload
+
+__all__ = ["PlacementSearch", "SearchContext"]
+
+_LEVELS = (0.5, 0.8, 0.9, 0.95)
+_SAME = 1e-9
+_SWEEPS = 4
+_LOCAL_CHANGES = 20  # changes that the local search may price for each partition
+_MIN_SWEEP_GAIN = 0.001  # the share that a sweep must gain for another one to follow
+_SMALL = 20_000  # units times executors up to which all stages are looked at several times
+
+
+class SearchContext:
+    """Inputs that all searches for one proposal share.
+
+    ``home`` is the executor of each partition, :data:`UNPLACED` where that is unavailable or unknown; ``units`` the
+    number of partitions; ``fetch`` the bytes that they fetch, empty where no bandwidth is known.
+    """
+
+    def __init__(
+        self, cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters
+    ) -> None:
+        self.cluster, self.workload, self.current, self.parameters = cluster, workload, current, parameters
+        self.home = {
+            key: np.where((array >= 0) & cluster.available[array], array, UNPLACED)
+            for key, array in current.assignments.items()
+        }
+        self.units = sum(stage.n for stage in workload.placeable)
+        self.fetch = _fetched_bytes(workload) if np.isfinite(cluster.bandwidth).any() else {}
+
+    @cached_property
+    def hot(self) -> HotStreams:
+        """Hot streams of the workload, computed when a stage needs them first: that takes long."""
+        return HotStreams(self.workload)
+
+
+class PlacementSearch:
+    """A placement in the making, with its loads, and the steps that improve it."""
+
+    def __init__(self, context: SearchContext, start: Placement | None = None) -> None:
+        self._context = context
+        self._cluster, self._workload, self._parameters = context.cluster, context.workload, context.parameters
+        self._home, self._fetch = context.home, context.fetch
+        cluster, workload = self._cluster, self._workload
+        self._stages = workload.placeable
+        self._at = {key: self._home[key] if start is None else start[key] for key in self._home}
+        self._slots = task_slots(cluster)
+        self._capacity = cluster.cores * cluster.speed
+        self._query = {query: index for index, query in enumerate(workload.queries)}
+        self._load = np.zeros((len(self._query), cluster.size))  # core seconds per second by query
+        self._held = np.zeros(cluster.size)
+        self._cost: tuple[float, float, float] | None = None
+        for stage in workload.stages:
+            if stage.placeable:
+                self._add(stage, self._at[stage.key], 1.0)
+            else:
+                self._load[self._query[stage.query]] += stage.batches_per_second * stage.busy
+        self._all = self._load.sum(axis=0)
+        # Updated with each stage: counting all partitions anew for every stage would be quadratic.
+        self._moved = {stage.key: self._count(stage.key) for stage in self._stages}
+
+    def hill_climb(self) -> PlacementSearch:
+        """Sweep over all stages until that gains little; return the best search."""
+        best = self
+        for _ in range(_SWEEPS if self.small else 1):
+            search = PlacementSearch(self._context, best.placement())
+            search.sweep(thorough=True)
+            gains = improves(search.score(), best.score(), _MIN_SWEEP_GAIN)
+            if improves(search.score(), best.score(), 0.0):
+                best = search
+            if not gains:
+                break
+        return best
+
+    @property
+    def coupled(self) -> bool:
+        """True if the time of a stage depends on the placement of others."""
+        return len(self._query) > 1 or bool(self._fetch)
+
+    def local_search(self) -> PlacementSearch:
+        """Apply changes that help all stages together, though maybe not their own."""
+        least = min(_MIN_SWEEP_GAIN, self._parameters.min_step)
+        budget = _LOCAL_CHANGES * sum(stage.n for stage in self._stages)
+        parameters, executors = self._parameters, int(self._cluster.available.sum())
+        price = {
+            stage.key: np.array([parameters.price(1, size, executors) for size in stage.state_bytes.tolist()])
+            for stage in self._stages
+        }
+        at = local_search(
+            self._cluster,
+            self._workload,
+            self.placement(),
+            MoveCosts(self._home, price),
+            LocalSearchSettings(parameters.limit, least, budget),
+        )
+        return PlacementSearch(self._context, at)
+
+    def cost(self) -> tuple[float, float, float]:
+        """Return :func:`placement_cost`; infinite while a partition is on no executor."""
+        if self._cost is None:
+            if any((array < 0).any() for array in self._at.values()):
+                return np.inf, np.inf, np.inf
+            limit = self._parameters.limit
+            self._cost = placement_cost(self._cluster, self._workload, self.placement(), limit)
+        return self._cost
+
+    def score(self) -> tuple[float, float, float]:
+        """Return the cost, with the price of the moves on top of the stage time."""
+        over, short, path = self.cost()
+        moved = sum(
+            float(
+                stage.state_bytes[(self._home[stage.key] >= 0) & (self._at[stage.key] != self._home[stage.key])].sum()
+            )
+            for stage in self._stages
+        )
+        price = self._parameters.price(self.voluntary_moves(), moved, int(self._cluster.available.sum()))
+        return over, short, path + price
+
+    @property
+    def near_capacity(self) -> bool:
+        """True if some executor is nearly full: then a stage may have to wait for another one."""
+        return bool((self._all > 0.7 * self._parameters.limit * self._capacity).any())
+
+    @property
+    def saturates(self) -> bool:
+        """True if an executor is above saturation, where the lower bound does not hold."""
+        return bool((self._all > SATURATED * self._capacity * (1 + _SAME)).any())
+
+    @property
+    def small(self) -> bool:
+        """True if there is time for several sweeps."""
+        return self._context.units * self._cluster.size <= _SMALL
+
+    def placement(self) -> Placement:
+        """Return the placement as it is now."""
+        return Placement(dict(self._at))
+
+    def voluntary_moves(self) -> int:
+        """Count the partitions that leave an executor which is available."""
+        return sum(self._moved.values())
+
+    def _count(self, key: str) -> int:
+        home = self._home[key]
+        return int(((home >= 0) & (self._at[key] != home)).sum())
+
+    def sweep(self, *, thorough: bool) -> None:
+        """Divide every stage anew that can gain, the one with most to gain first."""
+        gains = [self._gain_bound(stage) for stage in self._stages]
+        for index in np.argsort(-np.array(gains), kind="stable").tolist():
+            stage, home = self._stages[index], self._home[self._stages[index].key]
+            # To place a homeless partition is no move: that is done well even when no move is left.
+            free = thorough and (self._moves_left(stage) > 0 or bool((home < 0).any()))
+            idle = gains[index] <= 0 or (not free and not self._moved[stage.key])
+            if idle and (self._at[stage.key] >= 0).all() and not self._on_full_executor(stage):
+                continue
+            problem = self._stage_problem(stage)
+            bound = lower_bound(problem.busy, problem.speed, problem.slots, problem.available)
+            options = solve_stage(problem, bound, levels=self._levels(free), thorough=free)
+            chosen = self._cheapest(stage, problem, options, thorough=free)
+            if (home >= 0).any():
+                chosen = prune_moves(problem, chosen)
+            self._assign(stage, chosen.assignment)
+
+    def _levels(self, thorough: bool) -> tuple[float, ...]:
+        parameters = self._parameters
+        priced = parameters.move_seconds > 0 or np.isfinite(parameters.load_rate) or parameters.max_moves is not None
+        return _LEVELS if thorough and priced else ()
+
+    def _cheapest(self, stage: Stage, problem: Problem, options: list[Option], *, thorough: bool) -> Option:
+        """Return the option that costs least, moves and their bytes counted over the horizon."""
+        first = options[0]
+        if not thorough:
+            return first
+        parameters, rate = self._parameters, stage.batches_per_second
+        spare = None
+        if parameters.max_moves is not None:
+            others = self.voluntary_moves() - self._moved[stage.key]
+            spare = max(parameters.max_moves - others, first.moves)
+
+        def price(option: Option) -> float:
+            return parameters.price(option.moves, option.moved_bytes, int(self._cluster.available.sum()))
+
+        best, best_cost = first, rate * first.seconds + price(first)
+        # The first option relieves full executors, and is taken whatever the time of the stage is.
+        least = first.seconds * (1 - parameters.min_step)
+        for option in sorted(options[1:], key=lambda option: (option.moves, option.seconds)):
+            if (spare is not None and option.moves > spare) or option.seconds > least:
+                continue
+            cost = rate * option.seconds + price(option)
+            if cost < best_cost * (1 - _SAME):
+                best, best_cost = option, cost
+        if best is first and spare is not None and len(options) > 1:
+            return self._best_within(problem, options, spare, least) or first
+        return best
+
+    def _best_within(self, problem: Problem, options: list[Option], spare: int, least: float) -> Option | None:
+        """Return the best option of at most ``spare`` moves, by bisection of the time limit."""
+        low, high = min(option.seconds for option in options), options[0].seconds
+        best: Option | None = None
+        for _ in range(8):
+            middle = (low + high) / 2
+            option = relocate(problem, middle)
+            if option.moves <= spare:
+                high = middle
+                if option.seconds <= least and (best is None or option.seconds < best.seconds):
+                    best = option
+            else:
+                low = middle
+        return best
+
+    def _stage_problem(self, stage: Stage) -> Problem:
+        cluster, key, rate = self._cluster, stage.key, stage.batches_per_second
+        at = self._at[key]
+        placed = at >= 0
+        own = np.bincount(at[placed], stage.busy[placed], cluster.size)
+        own_bytes = np.bincount(at[placed], stage.state_bytes[placed], cluster.size)
+        rest = self._all - rate * own
+        room = np.full(cluster.size, np.inf)
+        if rate > 0:
+            room = np.maximum(self._parameters.limit * self._capacity - rest, 0.0) / rate
+        return Problem(
+            busy=stage.busy,
+            state_bytes=stage.state_bytes,
+            home=self._home[key],
+            speed=cluster.speed * self._left_speed(stage),
+            slots=self._slots,
+            available=cluster.available,
+            room_busy=room,
+            room_bytes=np.maximum(cluster.memory_bytes - (self._held - own_bytes), 0.0),
+            use=rest / self._capacity,
+            fetch=self._fetch.get(key, np.zeros(stage.n)),
+            bandwidth=cluster.bandwidth,
+            near=self._context.hot.near(stage, self._at, cluster.size),
+            near_in=self._context.hot.near(stage, self._at, cluster.size, received=True),
+            relieve=self._moves_left(stage),
+        )
+
+    def _moves_left(self, stage: Stage) -> int:
+        """Count the moves that a stage may make within ``max_moves``."""
+        most = self._parameters.max_moves
+        return 1 << 60 if most is None else max(most - self.voluntary_moves() + self._moved[stage.key], 0)
+
+    def _left_speed(self, stage: Stage) -> FloatArray:
+        """Share of each executor that the other queries leave, (E,)."""
+        others = (self._all - self._load[self._query[stage.query]]) / self._capacity
+        return np.asarray(np.minimum(np.maximum(1.0 - others, 1.0 - SATURATED), 1.0))
+
+    def _gain_bound(self, stage: Stage) -> float:
+        """Bound what the stage can gain while all others stay, in seconds per second."""
+        at, left = self._at[stage.key], self._left_speed(stage)
+        placed = at >= 0
+        speed = self._cluster.speed * left
+        bound = lower_bound(stage.busy, speed, self._slots, self._cluster.available)
+        # A rough time, as if all cores of an executor were one: it only orders the stages.
+        times = np.bincount(at[placed], stage.busy[placed], self._cluster.size) / (self._capacity * left)
+        fetched = self._fetch.get(stage.key)
+        if fetched is not None:
+            times = times + np.bincount(at[placed], fetched[placed], self._cluster.size) / self._cluster.bandwidth
+        if not placed.all():  # homeless partitions first, the largest before the others
+            return float("inf") if placed.any() else 1e9 * (1 + stage.batches_per_second * float(stage.busy.max()))
+        largest = float((stage.busy / speed[at]).max())
+        return stage.batches_per_second * max(float(times.max()) - bound, largest - bound, 0.0)
+
+    def _on_full_executor(self, stage: Stage) -> bool:
+        full = (self._all > self._parameters.limit * self._capacity) | (self._held > self._cluster.memory_bytes)
+        return bool(full[self._at[stage.key]].any())
+
+    def _assign(self, stage: Stage, assignment: IntArray) -> None:
+        self._cost = None
+        before = self._load[self._query[stage.query]].copy()
+        self._add(stage, self._at[stage.key], -1.0)
+        self._add(stage, assignment, 1.0)
+        self._all += self._load[self._query[stage.query]] - before
+        self._at[stage.key] = assignment
+        self._moved[stage.key] = self._count(stage.key)
+
+    def _add(self, stage: Stage, assignment: IntArray, sign: float) -> None:
+        placed = assignment >= 0
+        size = self._cluster.size
+        work = np.bincount(assignment[placed], stage.busy[placed], size)
+        self._load[self._query[stage.query]] += sign * stage.batches_per_second * work
+        self._held += sign * np.bincount(assignment[placed], stage.state_bytes[placed], size)
+
+
+def _fetched_bytes(workload: Workload) -> dict[str, FloatArray]:
+    """Return the bytes per batch that each partition fetches, by placeable stage."""
+    fetched: dict[str, FloatArray] = {}
+    for stream in workload.streams:
+        stage = workload.stage(stream.downstream)
+        if stage.placeable and stage.batches_per_second > 0:
+            had = fetched.get(stage.key, np.zeros(stage.n))
+            fetched[stage.key] = had + stream.received() / stage.batches_per_second
+    return fetched
