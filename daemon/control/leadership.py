@@ -24,6 +24,14 @@ from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 from rechannel.wire.redis.store import Lease, Store
 
 
+class Role(StrEnum):
+    """What a controller is doing in the cluster."""
+
+    STARTING = "starting"  # it has not yet read from Redis who leads
+    LEADING = "leading"
+    STANDING_BY = "standing-by"
+
+
 class LeaseResult(StrEnum):
     """What a renewal of the lease brought."""
 
@@ -73,6 +81,13 @@ class LeaderElection:
         self._highest = 0
         self._untold = False  # a higher epoch that no caller of `renew` was told of
         self._raised_from: int | None = None  # what was asked for when it came, until it is known who led meanwhile
+
+    @property
+    def role(self) -> Role:
+        """The role of this controller at this moment; reads no lock and no Redis."""
+        if self.holds():
+            return Role.LEADING
+        return Role.STANDING_BY if self.holder not in ("", self.name) else Role.STARTING
 
     def holds(self) -> bool:
         """Whether this controller may begin to act at this moment."""

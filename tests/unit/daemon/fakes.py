@@ -489,8 +489,18 @@ def controller(
     config: Settings = CONFIG,
     name: str = "a",
     busy: Callable[[], float] = lambda: 0.0,
+    count_answer: Callable[[str, int], None] | None = None,
 ) -> Controller:
-    return Controller(config, store, SIGNER, clock, name=name, steady=clock, busy=busy)  # type: ignore[arg-type]
+    return Controller(
+        config,
+        store,  # type: ignore[arg-type]
+        SIGNER,
+        clock,
+        name=name,
+        steady=clock,
+        busy=busy,
+        count_answer=count_answer,
+    )
 
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:
