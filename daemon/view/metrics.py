@@ -30,146 +30,150 @@ _EXECUTOR = ("application", "node", "executor")
 _QUERY = ("application", "query", "name")
 _JOB = ("loop",)
 
-BUILD = MetricDefinition("rechannel_build_info", "1; the labels say what runs", ("version", "python"))
+BUILD = MetricDefinition("rechannel_build_info", "1; the labels name the versions that run", ("version", "python"))
 LEADS = MetricDefinition("rechannel_controller_leads", "1 while this controller holds the lease and leads")
 STANDS_BY = MetricDefinition("rechannel_controller_stands_by", "1 while another controller leads")
-EPOCH = MetricDefinition("rechannel_controller_epoch", "Number of the lead; it rises with every change of leader")
+EPOCH = MetricDefinition("rechannel_controller_epoch", "Epoch of the lead; it rises with every change of leader")
 VIEW_AT = MetricDefinition(
     "rechannel_controller_view_timestamp_seconds",
-    "When the figures below were read from Redis; 0 before the first time",
+    "Time at which the figures below were read from Redis; 0 before the first time",
 )
 REDIS_UP = MetricDefinition("rechannel_controller_redis_up", "1 if the last view could be read from Redis")
 REDIS_TRIP = MetricDefinition(
-    "rechannel_controller_redis_round_trip_seconds", "One question to Redis; none while it is away"
+    "rechannel_controller_redis_round_trip_seconds", "Duration of one call to Redis; none while it cannot be reached"
 )
-REDIS_FAILED = MetricDefinition("rechannel_controller_redis_failures_total", "Runs of a job that Redis made fail", _JOB)
+REDIS_FAILED = MetricDefinition("rechannel_controller_redis_failures_total", "Runs of a job that failed by Redis", _JOB)
 REJECTED = MetricDefinition(
-    "rechannel_controller_rejected_messages_total", "Unreadable or impossible messages that were passed over"
+    "rechannel_controller_rejected_messages_total", "Messages that were unreadable or impossible"
 )
 REQUESTS = MetricDefinition(
     "rechannel_controller_requests_total",
-    "Requests of operators and viewers that were answered; `outcome` is the exit code's name",
+    "Answered requests of operators and viewers; `outcome` is the name of the exit code",
     ("verb", "outcome"),
 )
-JOB_RUNS = MetricDefinition("rechannel_controller_loop_runs_total", "Runs of a job that ended, well or not", _JOB)
+JOB_RUNS = MetricDefinition(
+    "rechannel_controller_loop_runs_total", "Runs of a job that ended, with success or failure", _JOB
+)
 JOB_FAILED = MetricDefinition(
     "rechannel_controller_loop_failures_total", "Runs of a job that failed by a defect, not by Redis", _JOB
 )
 JOB_BUSY = MetricDefinition(
-    "rechannel_controller_loop_busy_seconds_total", "Time a job has taken in all its runs", _JOB
+    "rechannel_controller_loop_busy_seconds_total", "Duration of all runs of a job together", _JOB
 )
-JOB_DURATION = MetricDefinition(
-    "rechannel_controller_loop_duration_seconds", "How long the last run of a job took", _JOB
-)
+JOB_DURATION = MetricDefinition("rechannel_controller_loop_duration_seconds", "Duration of the last run of a job", _JOB)
 JOB_LAG = MetricDefinition(
     "rechannel_controller_loop_lag_seconds",
-    "By how much the last run of a job began later than its interval asks",
+    "Delay of the last start of a job against its interval",
     _JOB,
 )
-JOB_INTERVAL = MetricDefinition("rechannel_controller_loop_interval_seconds", "How often a job is to run", _JOB)
+JOB_INTERVAL = MetricDefinition("rechannel_controller_loop_interval_seconds", "Interval of a job", _JOB)
 JOB_ENDED = MetricDefinition(
     "rechannel_controller_loop_last_end_timestamp_seconds",
-    "When a job ended last; before it first did, when the controller began with it",
+    "Time of the last end of a job; before the first, time at which the controller started it",
     _JOB,
 )
-LEFT_OUT = MetricDefinition("rechannel_controller_series_left_out", "Series that this answer has no room for")
+LEFT_OUT = MetricDefinition(
+    "rechannel_controller_series_left_out", "Series left out of this response, which is bounded"
+)
 
 PAUSED = MetricDefinition("rechannel_paused", "1 while everything is paused")
 APPLIES = MetricDefinition(
     "rechannel_applies", "1 if the leader acts on its decisions (mode apply), 0 if it only observes"
 )
-NEXT_DECISION = MetricDefinition("rechannel_next_decision_timestamp_seconds", "When the leader decides next by time")
+NEXT_DECISION = MetricDefinition(
+    "rechannel_next_decision_timestamp_seconds", "Time of the leader's next decision by timeout"
+)
 DECISIONS = MetricDefinition(
     "rechannel_decisions_total",
     "Decisions of this controller; `outcome` is applied, planned, refused or not-ready",
     ("outcome", "reason", "trigger"),
 )
 DECIDED_AT = MetricDefinition(
-    "rechannel_decision_timestamp_seconds", "When an application was decided on last", _APPLICATION
+    "rechannel_decision_timestamp_seconds", "Time of the last decision on an application", _APPLICATION
 )
 GAIN = MetricDefinition(
     "rechannel_decision_gain_seconds", "Predicted gain of the last decision over `gate.horizon`", _APPLICATION
 )
 COST = MetricDefinition("rechannel_decision_cost_seconds", "Predicted cost of the last decision", _APPLICATION)
-RUNNING = MetricDefinition("rechannel_migrations_running", "Migrations under way; only the leader has any")
+RUNNING = MetricDefinition("rechannel_migrations_running", "Running migrations; only the leader has any")
 MIGRATIONS = MetricDefinition(
     "rechannel_migrations_total",
-    "Migrations whose outcome is known; `verdict` is kept, regressed or not-judged",
+    "Migrations with a known outcome; `verdict` is kept, regressed or not-judged",
     ("verdict",),
 )
 MIGRATION_BATCH = MetricDefinition(
     "rechannel_migration_batch_seconds",
-    "A query's batch by the last migration whose outcome is known: at its `peak` while partitions moved or `settled` "
-    "afterwards, `predicted` or `measured`",
+    "Batch duration of a query by the last migration with a known outcome: at its `peak` during the migration or "
+    "`settled` afterwards, `predicted` or `measured`",
     (*_QUERY, "moment", "source"),
 )
-IN_FLIGHT = MetricDefinition("rechannel_moves_in_flight", "Moves that are not settled, by how far they are", ("state",))
+IN_FLIGHT = MetricDefinition("rechannel_moves_in_flight", "Moves that are not settled, by state", ("state",))
 MOVES = MetricDefinition(
     "rechannel_moves_total",
-    "Moves that came to a state in which they need no further batch while this controller led; a move that is drained "
-    "is killed later, and counts in both",
+    "Moves that reached a state without need of a further batch while this controller led; a move drained is killed "
+    "later and counts in both",
     ("state", "reason"),
 )
-DRAINS = MetricDefinition("rechannel_drains", "Nodes that are to hold no state, by how far that is", ("state",))
-OVERDUE = MetricDefinition("rechannel_drains_overdue", "Nodes whose drain has passed its deadline and still hold state")
+DRAINS = MetricDefinition("rechannel_drains", "Node drains, by progress", ("state",))
+OVERDUE = MetricDefinition("rechannel_drains_overdue", "Node drains with state left after their deadline")
 
 WINDOW_AGE = MetricDefinition(
     "rechannel_node_window_age_seconds",
-    "Time since the newest window of a node's agent ended; none without any",
+    "Time since the end of the newest window of a node's agent; none without a window",
     ("node",),
 )
 NODE_FRESH = MetricDefinition(
-    "rechannel_node_fresh", "1 if all executors of a node have fresh figures of its agent", ("node",)
+    "rechannel_node_fresh", "1 if all executors of a node have fresh agent figures", ("node",)
 )
 
 APPLICATION = MetricDefinition(
     "rechannel_application_info", "1; an application whose link reports", ("application", "name", "spark_version")
 )
-READY = MetricDefinition("rechannel_application_ready", "1 if a decision could be made now", _APPLICATION)
+READY = MetricDefinition("rechannel_application_ready", "1 if a decision is possible now", _APPLICATION)
 COVERAGE = MetricDefinition(
-    "rechannel_application_coverage_ratio", "Share of its executors with fresh figures of their agents", _APPLICATION
+    "rechannel_application_coverage_ratio", "Share of the executors with fresh agent figures", _APPLICATION
 )
 SHUFFLES = MetricDefinition(
     "rechannel_application_shuffles_seen_ratio",
-    "Share of the shuffle outputs of the last batches whose stream sizes agents reported",
+    "Share of the shuffle outputs of the last batches with stream sizes from agents",
     _APPLICATION,
 )
-PROBLEMS = MetricDefinition("rechannel_application_problems", "Problems that its link complains of", _APPLICATION)
+PROBLEMS = MetricDefinition("rechannel_application_problems", "Problems that the link reports", _APPLICATION)
 FAILED_TASKS = MetricDefinition(
-    "rechannel_link_failed_tasks_total", "Failed task attempts, since the link was attached", _APPLICATION
+    "rechannel_link_failed_tasks_total", "Failed task attempts since the link was attached", _APPLICATION
 )
-LANDED = MetricDefinition(
-    "rechannel_link_landed_moves_total", "Moves that landed, by the link's own count", _APPLICATION
-)
+LANDED = MetricDefinition("rechannel_link_landed_moves_total", "Moves that landed, counted by the link", _APPLICATION)
 MISSED = MetricDefinition(
-    "rechannel_link_missed_batches_total", "Batches that missed a partition they were to move", _APPLICATION
+    "rechannel_link_missed_batches_total", "Batches that ran a partition elsewhere than its move asked", _APPLICATION
 )
 ABANDONED = MetricDefinition(
-    "rechannel_link_abandoned_moves_total", "Moves given up, by the link's own count", _APPLICATION
+    "rechannel_link_abandoned_moves_total", "Moves abandoned, counted by the link", _APPLICATION
 )
 DRIFTED = MetricDefinition(
-    "rechannel_link_drifted_partitions_total", "Times Spark ran a partition elsewhere though nobody asked", _APPLICATION
+    "rechannel_link_drifted_partitions_total", "Partitions that Spark ran elsewhere without a move", _APPLICATION
 )
 LINK_REJECTED = MetricDefinition(
-    "rechannel_link_rejected_messages_total", "Messages the link refused to obey or could not read", _APPLICATION
+    "rechannel_link_rejected_messages_total", "Messages that the link rejected or could not read", _APPLICATION
 )
 
 UTILIZATION = MetricDefinition(
     "rechannel_executor_utilization_ratio", "Utilization of an executor, as a share of its cores", _EXECUTOR
 )
-PARTITIONS = MetricDefinition("rechannel_executor_partitions", "Stateful partitions that an executor holds", _EXECUTOR)
+PARTITIONS = MetricDefinition("rechannel_executor_partitions", "Stateful partitions on an executor", _EXECUTOR)
 CORES = MetricDefinition("rechannel_executor_cores", "Cores of an executor", _EXECUTOR)
-ARRIVAL = MetricDefinition("rechannel_executor_arrival_rows_per_second", "Rows that come to an executor", _EXECUTOR)
-SERVICE = MetricDefinition("rechannel_executor_service_rows_per_second", "Rows that an executor could take", _EXECUTOR)
-SPEED = MetricDefinition("rechannel_executor_speed_ratio", "Speed of an executor; 1 is usual", _EXECUTOR)
+ARRIVAL = MetricDefinition("rechannel_executor_arrival_rows_per_second", "Arrival rate of an executor", _EXECUTOR)
+SERVICE = MetricDefinition("rechannel_executor_service_rows_per_second", "Service rate of an executor", _EXECUTOR)
+SPEED = MetricDefinition("rechannel_executor_speed_ratio", "Relative speed of an executor; 1 is usual", _EXECUTOR)
 
-BATCH = MetricDefinition("rechannel_query_batch_seconds", "Mean duration of a query's last batches", _QUERY)
-BATCH_RATE = MetricDefinition("rechannel_query_batches_per_second", "How often a query's batches start", _QUERY)
-ACTIVE = MetricDefinition("rechannel_query_active", "1 while the query runs", _QUERY)
-MOVABLE = MetricDefinition("rechannel_query_movable", "1 if its partitions can be moved, 0 if it has a problem", _QUERY)
+BATCH = MetricDefinition("rechannel_query_batch_seconds", "Mean duration of the last batches of a query", _QUERY)
+BATCH_RATE = MetricDefinition("rechannel_query_batches_per_second", "Batch starts per second of a query", _QUERY)
+ACTIVE = MetricDefinition("rechannel_query_active", "1 while a query runs", _QUERY)
+MOVABLE = MetricDefinition(
+    "rechannel_query_movable", "1 if the partitions of a query can be moved, 0 if it has a problem", _QUERY
+)
 SNAPSHOT_LAG = MetricDefinition(
     "rechannel_query_snapshot_lag_batches",
-    "Batches that the newest snapshot of its worst partition lies behind; none where Spark does not tell",
+    "Batches since the newest snapshot of the worst partition; none where Spark does not report it",
     _QUERY,
 )
 

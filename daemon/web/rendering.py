@@ -84,7 +84,7 @@ def _cell_class(cell: Row) -> str:
 def _cell_note(cell: Row) -> str:
     """Return the tooltip of a partition: its load and the target of its move."""
     load = "not measured" if cell["load"] is None else f"{cell['load']:.2f} cores"
-    return f"{load}, on its way to {cell['to']}" if "to" in cell else load
+    return f"{load}, moving to {cell['to']}" if "to" in cell else load
 
 
 # Colors of outcomes, move states and drain states; other words have none.
