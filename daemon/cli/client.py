@@ -53,7 +53,7 @@ def decide(
     else:
         from rechannel.daemon.cli import tables
 
-        tables.decision(application, decision, verbose=verbose)
+        tables.print_decision(application, decision, verbose=verbose)
     if save is not None:
         _save(settings, application, decision, Path(save), quiet=as_json)
     if reply.code and (as_json or not sys.stdout.isatty()):  # on a terminal it was read just now
@@ -201,7 +201,7 @@ def _who_leads(store: Store, settings: Settings, now: float) -> str:
         return ""
     if last is None:
         return ": none leads; start one with `rechannel controller`"
-    leader, age = last.state.leader, now - last.heard
+    leader, age = last.state.leader, now - last.sent
     if last.expires <= now:
         return (
             f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took over: "

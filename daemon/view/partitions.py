@@ -1,4 +1,4 @@
-"""The partitions of an application and its largest streams, from messages and snapshot. Pure.
+"""Partitions and largest streams of an application, from messages and snapshot. Pure.
 
 Busy seconds and rows are means over the last batches. CPU is measured by the node's agent and shared out between the
 tasks of its executors (`rechannel.daemon.model.cpu_attribution`).

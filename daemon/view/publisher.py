@@ -1,4 +1,4 @@
-"""The controller's job ``view``: makes a `ControllerView` every few seconds and counts new events.
+"""The controller's job ``view``: makes a new `ControllerView` and counts new events.
 
 The controller's lock is held only while its snapshot is copied; figures are computed afterwards.
 """
@@ -227,7 +227,10 @@ class Publisher:
 
 
 class CurrentView:
-    """The newest view with the role of this moment: a lease may end while the next view is being made."""
+    """The newest view with the current role.
+
+    A lease may end while the next view is being made.
+    """
 
     def __init__(self, latest: Callable[[], ControllerView], lead: LeaderElection) -> None:
         self._latest = latest
@@ -235,7 +238,10 @@ class CurrentView:
         self._deposed: tuple[ControllerView, ControllerView] | None = None  # a view, and its replacement
 
     def get(self) -> ControllerView:
-        """Return the view without waiting; the same object until something changes, so that callers may cache."""
+        """Return the view without waiting.
+
+        It is the same object until something changes, so that callers may cache.
+        """
         view, role = self._latest(), self._lead.role
         if view.role is not Role.LEADING or role is Role.LEADING:
             return view

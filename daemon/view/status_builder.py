@@ -90,7 +90,10 @@ def read_messages(store: Store, applications: Iterable[ApplicationMessages], now
 def read_status(
     store: Store, settings: Settings, now: float, *, partitions: bool = False, collector: Collector | None = None
 ) -> ClusterStatus:
-    """Read all messages and build the status. A ``collector`` kept between two calls reads only new messages."""
+    """Read all messages and build the status.
+
+    A ``collector`` kept between two calls reads only new messages.
+    """
     collector = collector or Collector(store, settings, lambda: now)
     gathered = [collector.gather(name) for name in collector.refresh()]
     messages = read_messages(store, (item for item in gathered if item is not None), now)
@@ -205,7 +208,7 @@ def _leader(leader: Leadership | None, now: float) -> LeaderStatus | None:
     if leader is None:
         return None
     status = msgspec.convert(leader.state, LeaderStatus, from_attributes=True)
-    return replace(status, last_heard=max(0.0, now - leader.heard))
+    return replace(status, last_heard=max(0.0, now - leader.sent))
 
 
 def _readiness(ready: NotReady | Snapshot, controller: str) -> ReadinessStatus:
@@ -301,7 +304,10 @@ def _with_load(statuses: Iterable[ExecutorStatus], model: Snapshot) -> list[Exec
 
 
 def _remark(status: ExecutorStatus, *, silent: bool) -> str:
-    """All facts without a column of their own. The agents of an ended driver have no figures to report."""
+    """All facts without a column of their own.
+
+    The agents of an ended driver have no figures to report, so their silence is no fact.
+    """
     remarks = {
         "no fresh agent figures": not status.fresh and not silent,
         f"slow: {status.slow}": status.slow,

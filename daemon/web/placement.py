@@ -1,4 +1,4 @@
-"""Placement as rows of the document: executors by node, and the load of each partition. Pure."""
+"""Placement as rows of the document: executors by node, load by partition. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Unit = tuple[str, int, int]  # query, stage, partition
 
 @dataclass(frozen=True)
 class _Layout:
-    """An application with the executors that are shown, and its partitions by executor and stage."""
+    """An application with its shown executors and its partitions by executor and stage."""
 
     status: ApplicationStatus
     executors: list[ExecutorStatus]

@@ -464,7 +464,7 @@ def test_status_top_and_history_show_what_there_is(writes: Any) -> None:
     console = Console(record=True, width=120, file=io.StringIO())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "new_console", lambda: console)
-        tables.status(status, clock())
+        tables.print_status(status, clock())
     for row in status.applications:
         for part in top.application(row):
             console.print(part)

@@ -218,11 +218,11 @@ def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.Captu
     for load in made.executors:  # by what --json has of an executor, utilization is arrival over service at any time
         assert load.utilization_before == pytest.approx(load.arrival_before / load.service)
         assert load.utilization_after == pytest.approx(load.arrival_after / load.service_after)
-    tables.decision(APP, made)
+    tables.print_decision(APP, made)
     shown = capsys.readouterr().out
     assert not any(words in shown for words in ("λ", "μ", "kB/s", "streams:"))
     assert "partitions  utilization" in shown
-    tables.decision(APP, made, verbose=True)
+    tables.print_decision(APP, made, verbose=True)
     shown = capsys.readouterr().out
     assert "streams: 3 high" in shown
     assert "0.3 kB/s" in shown

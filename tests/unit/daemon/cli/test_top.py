@@ -113,10 +113,10 @@ def test_status_says_how_many_streams_are_of_each_class(world: World, capsys: py
     status = _read(world)
     (row,) = status.applications
     assert row.streams == {}, "nobody told of streams"
-    tables.status(status, NOW)
+    tables.print_status(status, NOW)
     assert "streams:" not in capsys.readouterr().out
     row = dataclasses.replace(row, streams={"high": 12, "mid": 40, "low": 8})
-    tables.status(dataclasses.replace(status, applications=(row,)), NOW)
+    tables.print_status(dataclasses.replace(status, applications=(row,)), NOW)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert "streams: 12 high, 40 mid, 8 low" in lines
     (first,) = [line for line in lines if line.startswith("127.0.0.2 ")]

@@ -58,18 +58,18 @@ class Served:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    made = Served()
-    yield made
-    made.server.close()
+    served = Served()
+    yield served
+    served.server.close()
 
 
 def test_metrics_in_both_formats(served: Served) -> None:
     plain = served.get("/metrics")
     assert plain.headers["content-type"].startswith("text/plain; version=")
     assert '\nrechannel_controller_leads{cluster="c"} 1.0\n' in plain.text
-    asked = served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-    assert asked.headers["content-type"].startswith("application/openmetrics-text")
-    assert asked.text.endswith("# EOF\n")
+    openmetrics = served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
+    assert openmetrics.text.endswith("# EOF\n")
 
 
 def test_every_answer_has_the_headers(served: Served) -> None:
@@ -174,9 +174,9 @@ def test_connections_that_ask_nothing_do_not_keep_others_out(served: Served) -> 
         client.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nhost: localh"])
+@pytest.mark.parametrize("data", [b"", b"GET /healthz HTTP/1.1\r\nhost: localh"])
 def test_a_connection_without_a_complete_request_is_cut_soon(
-    served: Served, monkeypatch: pytest.MonkeyPatch, said: bytes
+    served: Served, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     question = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     (asks,) = _connected(served, 1)
@@ -184,24 +184,24 @@ def test_a_connection_without_a_complete_request_is_cut_soon(
         asks.sendall(question)
         assert _answered(asks) == 200
         monkeypatch.setattr(http, "_IDLE", 0.05)
-        asks.sendall(question + said)
+        asks.sendall(question + data)
         assert _answered(asks) == 200
         assert _ended(asks)
     (silent,) = _connected(served, 1)
     with silent:
-        silent.sendall(said)
+        silent.sendall(data)
         assert _ended(silent)
 
 
 def test_metrics_are_made_once_a_second_in_each_encoding(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+    encodings: list[str] = []
     choose = http.choose_encoder
 
     def counted(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
         encode, kind = choose(accept)
 
         def encoded(registry: CollectorRegistry) -> bytes:
-            made.append(kind)
+            encodings.append(kind)
             return encode(registry)
 
         return encoded, kind
@@ -210,10 +210,10 @@ def test_metrics_are_made_once_a_second_in_each_encoding(served: Served, monkeyp
     for _ in range(3):
         served.get("/metrics")
         served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-    assert len(made) == len(set(made)) == 2
+    assert len(encodings) == len(set(encodings)) == 2
     served.clock.sleep(1)
     served.get("/metrics")
-    assert len(made) == 3
+    assert len(encodings) == 3
 
 
 def test_a_port_in_use_names_the_field(served: Served) -> None:
