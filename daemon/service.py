@@ -24,7 +24,8 @@ from rechannel.daemon.jobs.planning import Aside, PlanningClock
 from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.controller_snapshot import role_of
 from rechannel.daemon.view.model import VIEW_EVERY, Role
-from rechannel.wire.redis.store import Store, StoreError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.systemd import Notifier
 

@@ -1,94 +1,39 @@
-"""Every message that crosses between agents, links, controllers and the CLI.
+"""Bodies of the messages between agents, links, controllers and the command line.
 
-A message is an `Envelope` around one typed body. Bodies only grow fields with defaults; what breaks old readers
-raises `SCHEMA`. Times are seconds since the epoch (UTC), durations seconds, sizes bytes, unless a field says otherwise.
+`rechannel.wire.envelope` wraps them and tells how they may change; `rechannel.wire.measurements` has those of nodes
+and batches. Times are seconds since the epoch (UTC), durations seconds, sizes bytes, unless a field says otherwise.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from rechannel.wire.keys import MAX_MESSAGE_BYTES
 from rechannel.wire.measurements import (
     AgentEvidence,
     AgentWindow,
     BatchReport,
     Body,
     BoundedFloat,
-    ClosedStore,
-    ExecutorUsage,
     Int53,
-    StageRun,
-    StreamRow,
-    TaskRow,
     Timestamp,
 )
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "SCHEMA",
-    "AgentEvidence",
-    "AgentWindow",
-    "AnyBody",
-    "BatchReport",
-    "Body",
-    "BodyT",
-    "BoundedFloat",
-    "ClosedStore",
-    "ControllerState",
-    "Decision",
-    "DesiredMove",
-    "DesiredPlacement",
-    "Drain",
-    "Envelope",
-    "ExecutorInfo",
-    "ExecutorLoad",
-    "ExecutorUsage",
-    "Int53",
-    "LastPlacement",
-    "LinkReport",
-    "MessageError",
-    "MigrationOutcome",
-    "MigrationPrice",
-    "MoveTransition",
-    "MoveView",
-    "Operator",
-    "QueryState",
-    "Refusal",
-    "Reply",
-    "Request",
-    "StageRun",
-    "StandingOrders",
-    "StatefulStage",
-    "StreamRow",
-    "TaskRow",
-    "Timestamp",
-    "body_of",
-    "decode",
-    "encode",
-    "signed_bytes",
-]
-
-SCHEMA = 1
-
-
-Environment: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]
-
-
-class MessageError(ValueError):
-    """A message that must not be used: malformed, of another schema, too large, expired or not for this reader."""
+# Up to 64 names, each with a short text.
+Labels: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]
 
 
 class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor as the driver knows it."""
+    """An executor as the driver knows it. ``node`` ("" if unknown) and ``labels`` describe the machine it runs on."""
 
     executor: str
     host: str
     cores: Int53
     added: Timestamp
     memory: Int53 = 0
+    node: str = ""
+    labels: Labels = {}
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +144,7 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     starts: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
     orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
     releasing: list[str] = []  # executors that get no task any more: about to be released, or retired by the cluster
-    environment: Environment = {}  # release of the link, its Python, and the Spark settings that matter to us
+    environment: Labels = {}  # release of the link, its Python, and the Spark settings that matter to us
 
 
 class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -431,77 +376,3 @@ AnyBody: TypeAlias = (
     | MigrationOutcome
     | PendingPlans
 )
-BodyT = TypeVar("BodyT", bound=Body)
-
-
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """Around every body: who says it, about what, when, until when, under which epoch, and the signature if any.
-
-    ``application`` and ``run`` are empty where there is none. ``signature`` is base64 of Ed25519 over `signed_bytes`.
-    ``said`` is no part of it but what a signed message was read from, up to the signature: another release may have
-    put more into it than this one knows. Whoever changes a message that was read has it signed anew.
-    """
-
-    schema: Int53
-    cluster: str
-    application: str
-    run: str
-    sender: str
-    sequence: Int53
-    epoch: Int53
-    time: Timestamp
-    expires: Timestamp
-    body: AnyBody
-    signature: str = ""
-    said: bytes | msgspec.UnsetType = msgspec.UNSET
-
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Envelope)
-
-
-def encode(envelope: Envelope) -> bytes:
-    """Serialize a message (JSON, so that people can read Redis); one that was read, as it was read."""
-    if isinstance(envelope.said, bytes):
-        return _with(envelope.said, envelope.signature)
-    return _ENCODER.encode(envelope)
-
-
-def decode(data: bytes, *, cluster: str | None = None) -> Envelope:
-    """Read a message whole and checked, or raise MessageError. Expiry is the reader's to check: it has the clock."""
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise MessageError(f"message of {len(data)} bytes exceeds {MAX_MESSAGE_BYTES}")
-    try:
-        envelope = _DECODER.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageError(f"malformed message: {error}") from error
-    if envelope.schema != SCHEMA:
-        raise MessageError(f"message of schema {envelope.schema}; this release reads {SCHEMA}: upgrade the older side")
-    if cluster is not None and envelope.cluster != cluster:
-        raise MessageError(f"message for cluster {envelope.cluster!r}, not {cluster!r}")
-    tail = _tail(envelope.signature)
-    # The signature comes last in what `encode` writes. What is written otherwise is nobody's who signs.
-    kept = bool(envelope.signature) and data.endswith(tail)
-    return msgspec.structs.replace(envelope, said=data[: -len(tail)] if kept else msgspec.UNSET)
-
-
-def body_of(envelope: Envelope, kind: type[BodyT]) -> BodyT:
-    """Return the body if it is of this kind, else raise MessageError."""
-    if not isinstance(envelope.body, kind):
-        raise MessageError(f"expected {kind.__name__}, got {type(envelope.body).__name__}")
-    return envelope.body
-
-
-def signed_bytes(envelope: Envelope) -> bytes:
-    """Return the bytes a signature covers: the whole message as it was written, without the signature."""
-    if isinstance(envelope.said, bytes):
-        return _with(envelope.said, "")
-    return _ENCODER.encode(msgspec.structs.replace(envelope, signature=""))
-
-
-def _with(said: bytes, signature: str) -> bytes:
-    return said + _tail(signature)
-
-
-def _tail(signature: str) -> bytes:
-    return b',"signature":' + _ENCODER.encode(signature) + b"}"

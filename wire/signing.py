@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from rechannel.wire.messages import Envelope, MessageError, signed_bytes
+from rechannel.wire.envelope import Envelope, MessageError, signed_bytes
 from rechannel.wire.redis.tls import ChannelError, check_private
 
 _PRIVATE, _PUBLIC = "signing.private_key_file", "signing.public_key_file"
@@ -68,7 +68,7 @@ class Signer:
 
     def sign(self, envelope: Envelope) -> Envelope:
         """Return the message with its signature."""
-        envelope = msgspec.structs.replace(envelope, said=msgspec.UNSET)  # whatever it was read from, this is new
+        envelope = msgspec.structs.replace(envelope, raw_bytes=msgspec.UNSET)  # whatever it was read from, this is new
         signature = base64.b64encode(self._key.sign(signed_bytes(envelope))).decode()
         return msgspec.structs.replace(envelope, signature=signature)
 

@@ -16,7 +16,7 @@ from benchmarks.migration.placements import Placement, balanced, differences, sh
 from benchmarks.migration.ways import LIVE, RESTART, Way, ways_for
 from benchmarks.migration.workload import Input
 from rechannel.wire import keys
-from rechannel.wire.messages import BatchReport
+from rechannel.wire.measurements import BatchReport
 
 __all__ = ["LATENCY", "MAINTENANCE", "QUIET", "RATE", "ROWS", "measure", "settings"]
 

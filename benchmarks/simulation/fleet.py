@@ -25,22 +25,10 @@ import redis
 from benchmarks.monitors import fleet as agents
 from rechannel.conf.settings import Settings, load
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    AgentWindow,
-    AnyBody,
-    BatchReport,
-    Decision,
-    ExecutorInfo,
-    LinkReport,
-    Operator,
-    QueryState,
-    StageRun,
-    StatefulStage,
-    TaskRow,
-    encode,
-)
+from rechannel.wire.envelope import EnvelopeFactory, encode
+from rechannel.wire.keys import MAX_MESSAGE_BYTES
+from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
+from rechannel.wire.messages import AnyBody, Decision, ExecutorInfo, LinkReport, Operator, QueryState, StatefulStage
 from rechannel.wire.redis.capacity import batch_room
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys

@@ -32,11 +32,14 @@ from rechannel.daemon.doctor.node import Finding, HostFacts, RedisFacts, RedisPe
 from rechannel.daemon.model.snapshot import stale_after
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule, Role
-from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport
+from rechannel.wire.measurements import AgentWindow, BatchReport
+from rechannel.wire.messages import LinkReport
 from rechannel.wire.printable import plain
-from rechannel.wire.redis.store import Store, StoreError, StoreForbiddenError
+from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
+from rechannel.wire.redis.store import Store
 
 _BATCHES = 20  # of an application that are looked at
 _WINDOWS, _LOOKED_INTO = 8, 200  # of a node, for so many nodes: one may be a megabyte

@@ -16,7 +16,7 @@ from rechannel.daemon.cli.options import (
     settings_of,
     shown_time,
 )
-from rechannel.wire.display_names import count, partition_name, query_name
+from rechannel.wire.printable import count, partition_name, query_name
 
 if TYPE_CHECKING:
     from rechannel.conf.settings import Settings

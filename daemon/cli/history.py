@@ -17,9 +17,10 @@ from rechannel.conf.parser import known_are
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.collector import read_on
 from rechannel.wire import keys
-from rechannel.wire.display_names import query_name
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import CommandError, ExitCode
-from rechannel.wire.messages import Decision, Envelope, LinkReport, MigrationOutcome, MoveTransition, QueryState
+from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition, QueryState
+from rechannel.wire.printable import query_name
 from rechannel.wire.redis.store import Store
 
 _POLL = 0.5

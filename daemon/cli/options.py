@@ -128,7 +128,7 @@ def _explained(error: Exception, config: str | None) -> tuple[ExitCode, list[str
     from rechannel.conf.loader import read
     from rechannel.conf.settings import SettingsError
     from rechannel.wire.keys import KeyNameError
-    from rechannel.wire.redis.store import StoreError
+    from rechannel.wire.redis.errors import StoreError
     from rechannel.wire.signing import KeyFileError
 
     if isinstance(error, SettingsError):

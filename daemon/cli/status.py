@@ -33,10 +33,9 @@ from rechannel.daemon.view.last_leader import leading
 from rechannel.migration.moves import UNSETTLED
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire import keys
-from rechannel.wire.display_names import count, query_name
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Drain, LinkReport, PendingPlans, QueryState, StandingOrders
-from rechannel.wire.printable import plain
+from rechannel.wire.printable import count, plain, query_name
 from rechannel.wire.redis.store import Store
 
 Row = dict[str, Any]

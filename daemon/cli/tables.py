@@ -15,10 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from rechannel.daemon.cli.options import shown_time
-from rechannel.wire.display_names import count, partition_name, query_name, stage_name
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, MigrationPrice
-from rechannel.wire.printable import plain
+from rechannel.wire.printable import count, partition_name, plain, query_name, stage_name
 
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20

@@ -45,9 +45,10 @@ from rechannel.daemon.model.snapshot import NotReady
 from rechannel.daemon.view.controller_snapshot import ControllerSnapshot, look
 from rechannel.daemon.view.counters import Counters
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application

@@ -22,10 +22,11 @@ from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.migration_progress import RunningMigration, in_flight
 from rechannel.daemon.decide.policy_settings import DRAIN, SAVED_PLAN
 from rechannel.wire import keys
-from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, MessageError, body_of
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.envelope import EnvelopeFactory, MessageError, body_of
+from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import SignatureError, Signer
 
 _AFTER_ROLLBACK = 4  # times the usual rest, for each in a row: the same figures would lead to the same mistake

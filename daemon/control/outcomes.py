@@ -21,7 +21,7 @@ from rechannel.daemon.decide.policy_settings import DRAIN
 from rechannel.daemon.model.collector import ApplicationMessages
 from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, learned
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.redis.store import Store
 

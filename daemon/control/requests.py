@@ -30,12 +30,13 @@ from rechannel.daemon.model.collector import entry_number
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
-from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import NOBODY_REPORTS, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
-from rechannel.wire.messages import Decision, Envelope, PendingPlan, Refusal, Reply, Request
-from rechannel.wire.redis.store import Lease, Store, StoreError
+from rechannel.wire.messages import Decision, PendingPlan, Refusal, Reply, Request
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Lease, Store
 
 _PLANS = frozenset({"plan", "rebalance", "apply", "rollback"})  # verbs that may need a plan
 _REMEMBERED = 1000

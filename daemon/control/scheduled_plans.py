@@ -16,10 +16,11 @@ import structlog
 from rechannel.conf.settings import RescheduleSettings
 from rechannel.daemon.control.time_windows import Calendar, TimeWindow, clock_time
 from rechannel.wire import keys
-from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, PendingPlan, PendingPlans, Refusal
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 PENDING = "pending"  # the trigger of decisions on plans that waited

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import structlog
 
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode
 from rechannel.wire.keys import KeyNameError
-from rechannel.wire.messages import Drain, Envelope, LinkReport, MessageError, StandingOrders, decode
+from rechannel.wire.messages import Drain, LinkReport, StandingOrders
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 

@@ -34,9 +34,10 @@ from rechannel.daemon.decide.policy_settings import DRAIN
 from rechannel.daemon.decide.requested_placement import SavedPlan, from_plan, read_plan
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.display_names import count, query_name
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import BatchReport, Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.printable import count, query_name
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 

@@ -19,8 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.query_model import busy_seconds
 from rechannel.wire.codes import MoveReason, MoveState
-from rechannel.wire.display_names import count, query_name
-from rechannel.wire.messages import BatchReport, Decision, MigrationOutcome, MoveTransition, TaskRow
+from rechannel.wire.measurements import BatchReport, TaskRow
+from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
+from rechannel.wire.printable import count, query_name
 
 KEPT, REGRESSED, NOT_JUDGED = "kept", "regressed", "not-judged"
 

@@ -26,9 +26,9 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
-from rechannel.wire.display_names import query_name
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
+from rechannel.wire.printable import query_name
 
 #: what is to be known of a controller that only looks on
 OBSERVES = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."

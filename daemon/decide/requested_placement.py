@@ -14,8 +14,8 @@ import msgspec
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.wire.display_names import query_name
 from rechannel.wire.messages import Decision, DesiredMove, MigrationPrice, Refusal
+from rechannel.wire.printable import query_name
 
 FORMAT = 1
 

@@ -11,7 +11,9 @@ from typing import Any
 from rechannel import __version__
 from rechannel.daemon.doctor.node import Finding, failed, ok, warning
 from rechannel.migration.spark import compatibility, versions
-from rechannel.wire.messages import AgentWindow, ControllerState, Envelope, LinkReport
+from rechannel.wire.envelope import Envelope
+from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.messages import ControllerState, LinkReport
 from rechannel.wire.redis import capacity
 
 _OVERLAPS, _SHARED = 3, 0.4  # windows of the last ones, that have such a share of their time in common

@@ -22,7 +22,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.jobs.backoff import RetryBackoff
 from rechannel.daemon.jobs.planning import PlanningClock
 from rechannel.wire.messages import Decision
-from rechannel.wire.redis.store import StoreError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
 from rechannel.wire.systemd import Notifier
 
 _STARTS = 90.0  # seconds; as long as a service manager gives any service

@@ -13,7 +13,7 @@ from rechannel.daemon.model.collector import ApplicationMessages
 from rechannel.daemon.model.cpu_attribution import Attribution, attribute, known_span
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.classification import hot_streams
-from rechannel.wire.messages import TaskRow
+from rechannel.wire.measurements import TaskRow
 
 _HOT_SHOWN = 10
 

@@ -38,9 +38,11 @@ from rechannel.daemon.view.model import (
 )
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import Decision, Envelope, MigrationOutcome, MoveTransition
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 
 _SHARE = 0.1  # of a core that making views may take: with many partitions they are made less often
 _LONGEST_REST = 20.0  # seconds from one view to the next; what is read off them must not stand still for longer

@@ -11,8 +11,8 @@ from rechannel.daemon.view.model import ApplicationView, ControllerView, Decisio
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import cut, name, sentence
 from rechannel.daemon.web.placement import BUSY, unit_name
-from rechannel.wire.display_names import count, query_name
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
+from rechannel.wire.printable import count, query_name
 
 Row = dict[str, Any]
 

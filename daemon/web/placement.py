@@ -11,7 +11,7 @@ from typing import Any
 from rechannel.daemon.view.model import ApplicationView, ExecutorView, PartitionView, QueryView
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import left_out, name, natural, sentence
-from rechannel.wire.display_names import partition_name, query_name
+from rechannel.wire.printable import partition_name, query_name
 
 BUSY = 0.95  # utilization above which `rechannel status` warns too
 SHADES = 5

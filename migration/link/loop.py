@@ -40,17 +40,8 @@ from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.hooks import StartHook
 from rechannel.monitors.spark import events, task_table
 from rechannel.wire.codes import MoveState
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    Drain,
-    Envelope,
-    ExecutorInfo,
-    LinkReport,
-    MessageError,
-    MoveTransition,
-    StandingOrders,
-    encode,
-)
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, encode
+from rechannel.wire.messages import Drain, ExecutorInfo, LinkReport, MoveTransition, StandingOrders
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")

@@ -20,22 +20,12 @@ import structlog
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    AgentEvidence,
-    BatchReport,
-    ClosedStore,
-    DesiredPlacement,
-    Envelope,
-    LastPlacement,
-    LinkReport,
-    MessageError,
-    MoveTransition,
-    StageRun,
-    StandingOrders,
-)
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
+from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
+from rechannel.wire.messages import DesiredPlacement, LastPlacement, LinkReport, MoveTransition, StandingOrders
 from rechannel.wire.redis.capacity import batch_room
-from rechannel.wire.redis.store import Store, StoreError, StoreTooLargeError
+from rechannel.wire.redis.errors import StoreError, StoreTooLargeError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")

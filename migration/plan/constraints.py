@@ -41,8 +41,8 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.wire.display_names import count, partition_name, query_name
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
+from rechannel.wire.printable import count, partition_name, query_name
 
 _ROUNDING = 1e-9
 _EXPLAINED = 100  # moves of a decision whose reason is kept

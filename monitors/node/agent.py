@@ -34,10 +34,11 @@ from rechannel.monitors.node.processes import (
 )
 from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, SystemClock, WindowAggregator
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule, Keys
-from rechannel.wire.messages import AgentEvidence, AgentWindow, ClosedStore, Envelope, ExecutorUsage, StreamRow
-from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, ExecutorUsage, StreamRow
+from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.systemd import Notifier
 
 WINDOW_SIZES = MOST_PARTITIONS  # numbers in the stream rows of one window; as JSON well below the largest message

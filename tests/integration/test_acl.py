@@ -23,8 +23,9 @@ from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.redis.errors import StoreError, StoreRefusedError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer

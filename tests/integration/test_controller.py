@@ -29,9 +29,10 @@ from rechannel.daemon.cli import history
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
-from rechannel.wire.redis.store import Store, StoreDeposedError, StoreRefusedError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreRefusedError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
 from testbed.redis_server import RedisServer
 

@@ -17,7 +17,7 @@ from rechannel.conf.settings import load
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.keys import Role
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys

@@ -28,12 +28,14 @@ from rechannel.daemon.decide import pipeline
 from rechannel.daemon.service import signer_of
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import AgentWindow, ControllerState, Decision, Envelope, MessageError, Request, decode
+from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.messages import ControllerState, Decision, Request
+from rechannel.wire.redis.errors import StoreDeposedError, StoreError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Store, StoreDeposedError, StoreError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier, make_keys
 from testbed.processes import ManagedProcess, ProcessDiedError, ProcessGroup
 from testbed.redis_server import RedisServer

@@ -13,10 +13,12 @@ from unit.daemon import fakes
 from rechannel.conf.settings import RedisSettings
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import AgentEvidence, ClosedStore, Envelope, Reply, encode
-from rechannel.wire.redis.store import Store, StoreTooLargeError
+from rechannel.wire.measurements import AgentEvidence, ClosedStore
+from rechannel.wire.messages import Reply
+from rechannel.wire.redis.errors import StoreTooLargeError
+from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 

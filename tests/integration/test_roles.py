@@ -27,10 +27,11 @@ from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.monitors.node.agent import Sender, open_store
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.keys import KeyRule, Keys, Role
 from rechannel.wire.messages import DesiredPlacement, Request, StandingOrders
-from rechannel.wire.redis.store import Store, StoreForbiddenError, StoreRefusedError
+from rechannel.wire.redis.errors import StoreForbiddenError, StoreRefusedError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, Verifier, make_keys
 from testbed.redis_server import RedisServer
 

@@ -23,8 +23,9 @@ from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.monitors.node.agent import Sender, open_store
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer, Verifier
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer

@@ -12,9 +12,10 @@ import redis
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import Reply, Request, encode
-from rechannel.wire.redis.store import Store, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.envelope import EnvelopeFactory, encode
+from rechannel.wire.messages import Reply, Request
+from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 

@@ -21,7 +21,7 @@ from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer

@@ -18,8 +18,9 @@ import pytest
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon.cli import status as cli_status
 from rechannel.wire import keys
-from rechannel.wire.messages import BatchReport, StreamRow
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.measurements import BatchReport, StreamRow
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer

@@ -16,19 +16,21 @@ import redis.exceptions
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys as key_rules
+from rechannel.wire.envelope import Envelope, MessageError, decode, encode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
-from rechannel.wire.messages import Envelope, MessageError, decode, encode
-from rechannel.wire.redis import acl, error_messages, lua_scripts, tls
+from rechannel.wire.redis import acl, lua_scripts, tls
 from rechannel.wire.redis.acl import AclResult
+from rechannel.wire.redis.capacity import StreamTrimmer
 from rechannel.wire.redis.connection import Connection
-from rechannel.wire.redis.error_messages import Kind
-from rechannel.wire.redis.errors import StoreDeposedError as StoreDeposedError
-from rechannel.wire.redis.errors import StoreError as StoreError
-from rechannel.wire.redis.errors import StoreForbiddenError as StoreForbiddenError
-from rechannel.wire.redis.errors import StoreRefusedError as StoreRefusedError
-from rechannel.wire.redis.errors import StoreTooLargeError as StoreTooLargeError
-from rechannel.wire.redis.errors import StoreUnavailableError as StoreUnavailableError
-from rechannel.wire.redis.trimming import Trimming
+from rechannel.wire.redis.errors import (
+    Kind,
+    StoreDeposedError,
+    StoreForbiddenError,
+    StoreRefusedError,
+    StoreTooLargeError,
+    StoreUnavailableError,
+    explain,
+)
 
 OLDEST_REDIS = (7, 0)
 HIGHEST_EPOCH = 2**53  # what a float holds, and with it Redis' scripts
@@ -92,7 +94,7 @@ class Store:
         self._fenced = self._redis.register_script(lua_scripts.FENCED)
         self._claim = self._redis.register_script(lua_scripts.CLAIM)
         self._held: Callable[[], Lease] | None = None  # the lease that writing needs, in a leader's view
-        self._trimming: dict[str, Trimming] = {}  # of the streams that are written from here
+        self._trimming: dict[str, StreamTrimmer] = {}  # of the streams that are written from here
 
     def fenced(self, held: Callable[[], Lease]) -> Store:
         """Return a view for a leader: what it writes is written only while the lease in Redis is the one it holds.
@@ -176,7 +178,7 @@ class Store:
         if not envelopes:
             return
         key, lines = self.keys(rule, name), [encode(envelope) for envelope in envelopes]
-        trimming = self._trimming.pop(key, None) or Trimming(rule.bound)
+        trimming = self._trimming.pop(key, None) or StreamTrimmer(rule.bound)
         counts = [trimming.add(len(line), rule.size if size is None else min(size, rule.size)) for line in lines]
         commands = [("XADD", "MAXLEN", "~", count, "*", "m", line) for count, line in zip(counts, lines, strict=True)]
         self._write(key, *commands, ("EXPIRE", rule.ttl))
@@ -482,5 +484,5 @@ def _translated(where: str, *, first: bool = False) -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, ValueError, OSError) as error:
-        kind, sentence = error_messages.explain(error, where, first=first)
+        kind, sentence = explain(error, where, first=first)
         raise _ERRORS[kind](sentence) from error

@@ -12,35 +12,27 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule, Keys
+from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage, StageRun, StreamRow, TaskRow
 from rechannel.wire.messages import (
-    AgentWindow,
     AnyBody,
-    BatchReport,
     ControllerState,
     Decision,
     DesiredPlacement,
-    Envelope,
     ExecutorInfo,
-    ExecutorUsage,
     LinkReport,
-    MessageError,
     MoveView,
     Operator,
     QueryState,
     Reply,
     Request,
-    StageRun,
     StatefulStage,
-    StreamRow,
-    TaskRow,
-    decode,
-    encode,
 )
+from rechannel.wire.redis.capacity import StreamTrimmer
+from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Lease, Page, QueuedRequest, StoreDeposedError, StoreUnavailableError
-from rechannel.wire.redis.trimming import Trimming
+from rechannel.wire.redis.store import Lease, Page, QueuedRequest
 from rechannel.wire.signing import Signer, Verifier
 
 NOW = 1_700_000_000.0
@@ -127,7 +119,7 @@ class FakeStore:
         """What an emptied Redis looks like; stream ids go on with time."""
         self.strings: dict[str, tuple[bytes, float]] = {}
         self.streams: dict[str, list[tuple[tuple[int, int], bytes]]] = defaultdict(list)
-        self.trimming: dict[str, Trimming] = {}
+        self.trimming: dict[str, StreamTrimmer] = {}
         self.claims: dict[str, tuple[Lease, float]] = {}
         self.apps: dict[str, float] = {}
         self._epoch = 0
@@ -180,7 +172,7 @@ class FakeStore:
         if rule is self.unsendable:
             raise StoreUnavailableError("gone")
         self._there()
-        trimming = self.trimming.setdefault(self.keys(rule, name), Trimming(rule.bound))
+        trimming = self.trimming.setdefault(self.keys(rule, name), StreamTrimmer(rule.bound))
         for envelope in envelopes:
             data = encode(envelope)
             count = trimming.add(len(data), rule.size if size is None else min(size, rule.size))

@@ -37,22 +37,18 @@ from rechannel.migration.link.mailbox import Mailbox
 from rechannel.migration.link.reconciler import DriverState, Reconciler, ReconcilerLimits
 from rechannel.migration.spark.checkpoint import KnownOperator
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule
+from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StreamRow
 from rechannel.wire.messages import (
-    AgentEvidence,
     AnyBody,
-    BatchReport,
-    ClosedStore,
     ControllerState,
     Decision,
     DesiredMove,
     DesiredPlacement,
     Drain,
-    Envelope,
     ExecutorLoad,
     LastPlacement,
-    MessageError,
     MigrationOutcome,
     MigrationPrice,
     MoveTransition,
@@ -62,9 +58,6 @@ from rechannel.wire.messages import (
     Reply,
     Request,
     StandingOrders,
-    StreamRow,
-    decode,
-    encode,
 )
 from rechannel.wire.signing import Signer
 from unit.daemon import fakes
@@ -318,13 +311,13 @@ def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, An
     except MessageError:
         return
     again = decode(encode(envelope), cluster="default")
-    assert msgspec.structs.replace(again, said=envelope.said) == envelope, "whatever spaces it was written with"
+    assert msgspec.structs.replace(again, raw_bytes=envelope.raw_bytes) == envelope, "whatever its spaces"
 
 
 @given(st.binary(max_size=200))
 @example(b"[" * 100_000)
 @example(b'{"a":' * 50_000)
-@example(b'{"schema":1,"cluster":"' + b"\xed\xa0\x80" + b'"}')
+@example(b'{"schema":2,"cluster":"' + b"\xed\xa0\x80" + b'"}')
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(MessageError):
         decode(data)

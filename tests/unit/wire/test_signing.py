@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import DesiredPlacement, Envelope
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.messages import DesiredPlacement
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys, public_keys
 
 

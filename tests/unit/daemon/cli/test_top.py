@@ -11,7 +11,8 @@ from rich.console import Console, Group
 from rechannel.daemon.cli import status as cli_status
 from rechannel.daemon.cli import tables, top
 from rechannel.wire import keys
-from rechannel.wire.messages import MoveView, StreamRow
+from rechannel.wire.measurements import StreamRow
+from rechannel.wire.messages import MoveView
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, World, query, settings, window
 
 

@@ -13,10 +13,10 @@ from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.standing_orders import left_on
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.messages import Drain, Envelope, MoveView, StandingOrders, encode
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.messages import Drain, MoveView, StandingOrders
+from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import Signer
 from unit.daemon.control.test_outcomes import land
 from unit.daemon.fakes import (

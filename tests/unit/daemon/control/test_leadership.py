@@ -15,9 +15,10 @@ from rechannel.conf import lease_timing
 from rechannel.conf.settings import ControllerSettings, RedisSettings, Settings
 from rechannel.daemon.control.leadership import LeaderElection, LeaseResult
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState
-from rechannel.wire.redis.store import Lease, StoreDeposedError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
+from rechannel.wire.redis.store import Lease
 from unit.daemon.fakes import FakeClock, FakeFenced, FakeStore
 from unit.daemon.virtual_time import VirtualTime
 

@@ -15,7 +15,8 @@ from rechannel.daemon.decide.requested_placement import RequestedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
 from rechannel.wire import keys
-from rechannel.wire.messages import BatchReport, Decision, DesiredMove, MigrationOutcome, MoveTransition
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome, MoveTransition
 from unit.daemon.fakes import (
     APP,
     CONFIG,

@@ -13,11 +13,11 @@ from rechannel.daemon.decide.requested_placement import to_save
 from rechannel.daemon.model import forecast
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, PendingPlans
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
     CONFIG,

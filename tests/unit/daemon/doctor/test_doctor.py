@@ -26,10 +26,10 @@ from rechannel.daemon.doctor.node import CATALOG, NEEDED, Finding, HostFacts, Re
 from rechannel.daemon.view.last_leader import leading
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import Role
-from rechannel.wire.messages import ControllerState, Envelope, LinkReport
+from rechannel.wire.messages import ControllerState, LinkReport
 from rechannel.wire.redis import capacity
 from rechannel.wire.signing import make_keys
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window

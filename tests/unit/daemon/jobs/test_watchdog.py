@@ -17,9 +17,9 @@ from rechannel.daemon.jobs.planning import LONGEST, PlanningClock
 from rechannel.daemon.jobs.watchdog import Watchdog, patience
 from rechannel.monitors.node import agent
 from rechannel.monitors.node.agent import run_agent
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import Envelope
-from rechannel.wire.redis.store import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from rechannel.wire.systemd import Notifier
 from unit.monitors.fakes import FakeClock as SampleClock
 from unit.monitors.fakes import FakeProcess, FakeTable, backend

@@ -11,7 +11,8 @@ import pytest
 from rechannel.daemon.model import query_model
 from rechannel.daemon.model.snapshot import NotReady, Snapshot, build_snapshot, coverage_of, take_snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.messages import BatchReport, LinkReport, StageRun, StreamRow
+from rechannel.wire.measurements import BatchReport, StageRun, StreamRow
+from rechannel.wire.messages import LinkReport
 from unit.daemon.fakes import APP, NOW, QUERY, batch, query, report, settings, task, window
 
 WHERE = ["0", "0", "1", "2"]

@@ -16,7 +16,7 @@ from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import http
 from rechannel.daemon.view.counters import Counters
 from rechannel.daemon.view.model import ControllerView, Role, ViewSlot
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fakes import FakeClock
 
 VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, redis_up=True)

@@ -14,9 +14,9 @@ from rechannel.daemon.view.counters import CounterKind
 from rechannel.daemon.view.model import VIEW_EVERY, ControllerView, Role, ViewSlot
 from rechannel.daemon.view.publisher import Publisher
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, go_on, query, reply, request
 
 

@@ -17,17 +17,10 @@ from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.link import mailbox
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    AgentEvidence,
-    BatchReport,
-    ClosedStore,
-    Envelope,
-    LastPlacement,
-    MoveTransition,
-    StageRun,
-)
-from rechannel.wire.redis.store import StoreTooLargeError, StoreUnavailableError
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
+from rechannel.wire.messages import LastPlacement, MoveTransition
+from rechannel.wire.redis.errors import StoreTooLargeError, StoreUnavailableError
 from unit.daemon import fakes
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, settings
 
