@@ -69,7 +69,7 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     active: bool
     stages: list[StatefulStage]
     problem: str = ""  # why this query cannot be moved, in plain words
-    began: Timestamp = 0.0  # when the batch began that is not committed yet, 0 when there is none
+    batch_started: Timestamp = 0.0  # when the batch began that is not committed yet, 0 when there is none
     interval: BoundedFloat = 0.0  # seconds from one trigger to the next; 0: at once, or not told
 
 
@@ -85,7 +85,7 @@ class MoveView(msgspec.Struct, frozen=True, kw_only=True):
     step: Int53
     state: str
     reason: str = ""
-    misses: Int53 = 0
+    missed_batches: Int53 = 0
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,10 +140,10 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     abandoned: Int53 = 0
     rejected_messages: Int53 = 0
     problems: list[str] = []
-    drifted: Int53 = 0  # partitions that Spark ran elsewhere than before though nobody asked
-    starts: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
-    orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
-    releasing: list[str] = []  # executors that get no task any more: about to be released, or retired by the cluster
+    drifted_partitions: Int53 = 0  # partitions that Spark ran elsewhere than before though nobody asked
+    initial_placements: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
+    standing_orders: str = ""  # the signed message that the link obeys; a copy in case Redis loses its data
+    releasing_executors: list[str] = []  # executors that get no more tasks: to be released, or retired by the cluster
     environment: Labels = {}  # release of the link, its Python, and the Spark settings that matter to us
 
 
@@ -201,7 +201,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     law: str
-    reach: str
+    scope: str
     detail: str
     measured: BoundedFloat | None = None
     limit: BoundedFloat | None = None
@@ -218,7 +218,7 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
     partitions_after: Int53
     arrival_before: BoundedFloat
     arrival_after: BoundedFloat
-    service: BoundedFloat
+    service_before: BoundedFloat
     utilization_before: BoundedFloat
     utilization_after: BoundedFloat
     service_after: BoundedFloat = 0.0
@@ -244,7 +244,7 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     overhead: BoundedFloat
     load_rate: BoundedFloat
     moves: Int53 = 0
-    usual: dict[
+    recent_batches: dict[
         str, tuple[BoundedFloat, BoundedFloat]
     ] = {}  # query -> median seconds and rows of its last batches before
 
@@ -295,12 +295,12 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     names: dict[str, str] = {}  # query -> its name, where it has one
     price: MigrationPrice | None = None  # of the moves, or of those that the gate refused
     forced: bool = False
-    undoes: str = ""  # the decision whose moves go back
+    rollback_of: str = ""  # the decision whose moves go back
     runs: dict[str, str] = {}  # query -> its run, of those that are moved
-    why: dict[str, str] = {}  # move -> why this partition goes there, in words with numbers; of many moves the first
-    asked: str = ""  # why the operator asked
-    pending: str = ""  # the plan that waited, where this says what became of it
-    batches: dict[str, Int53] = {}  # query -> its last batch, of those that are moved
+    move_reasons: dict[str, str] = {}  # move -> why the partition goes there, with numbers; for the first moves
+    operator_reason: str = ""  # why the operator asked
+    pending_plan: str = ""  # the plan that waited, where this says what became of it
+    last_batches: dict[str, Int53] = {}  # query -> its last batch, of those that are moved
 
 
 class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -132,7 +132,7 @@ def _run(
             phase |= _act(bench, way, wanted, state, f"{way.name} {repeat}")
             bench.group.check()
     report = _report(bench)
-    keep["link"] = {"failed": report.failed_tasks, "missed": report.missed, "drifted": report.drifted}
+    keep["link"] = {"failed": report.failed_tasks, "missed": report.missed, "drifted": report.drifted_partitions}
     bench.group.processes["application"].require_alive()
     say(f"{row.name}: audit")
     keep["end"] = bench.order("finish")

@@ -198,7 +198,7 @@ def _application(
             "controller": words,
         },
         "executors": _executors(facts, model, settings, at, drains, silent=silent is not None),
-        "queries": [_query(query, model, report.starts) for query in report.queries],
+        "queries": [_query(query, model, report.initial_placements) for query in report.queries],
         "shuffles_seen": model.shuffles_seen if model is not None else None,
         "streams": stream_classes(model) if model is not None else {},
         "hot_streams": partitions.hot(model) if model is not None else [],
@@ -214,7 +214,7 @@ def _application(
             "landed": report.landed,
             "missed": report.missed,
             "abandoned": report.abandoned,
-            "drifted": report.drifted,
+            "drifted": report.drifted_partitions,
             "failed_tasks": report.failed_tasks,
             "rejected_messages": report.rejected_messages,
         },
@@ -273,7 +273,7 @@ def _executors(
                 "rss_bytes": used.jvm_rss + used.python_rss if used else None,
                 "fresh": used is not None,
                 "drained": info.host in drains,
-                "releasing": info.executor in facts.report.releasing,
+                "releasing": info.executor in facts.report.releasing_executors,
             }
         )
     if model is not None:

@@ -211,7 +211,7 @@ def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
     """Show moves and how far they are."""
     table = new_table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
     for move in moves[:_MOVES_SHOWN]:
-        missed = f", missed {move['misses']}" if move["misses"] else ""
+        missed = f", missed {move['missed_batches']}" if move["missed_batches"] else ""
         table.add_row(
             escape(move["move"]),
             escape(partition_name(move["query"], move["stage"], move["partition"], move["name"])),
@@ -267,7 +267,7 @@ def decision(application: str, made: Decision, *, verbose: bool = False) -> None
         for stream in made.hot_streams:
             console.print(f"  {escape(stream)}")
     for refusal in made.refusals:
-        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.reach}): {refusal.detail}"))
+        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.scope}): {refusal.detail}"))
     for note in made.notes:
         console.print(f"note: {escape(note)}")
 
@@ -302,7 +302,7 @@ def history_line(entry: dict[str, Any]) -> str:
     at = shown_time(entry["at"])
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
-        who += f": {entry['asked']}" if entry.get("asked") else ""
+        who += f": {entry['operator_reason']}" if entry.get("operator_reason") else ""
         return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}, {entry['policy']}): {entry['sentence']}"
     if entry["type"] == "outcome":
         return f"{at}  outcome of {entry['decision']}  {entry['verdict']}: {entry['sentence']}"

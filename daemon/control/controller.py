@@ -457,7 +457,7 @@ class Controller:
         self.occasions.guard.take(application, decision)
         if decision.outcome == "applied":
             self._readiness.again(application)
-            if not decision.undoes:
+            if not decision.rollback_of:
                 self.undoing.waiting.pop(application, None)  # what is ordered since then stands
             self.migrations.begin(application, decision)
             self._aftermath.begun(application, decision)

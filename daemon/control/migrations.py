@@ -142,7 +142,7 @@ class MigrationTracker:
             return
         cooldown = self._settings.gate.cooldown
         self._rests[application] = cooldown, ""
-        if not decision.undoes or decision.user:
+        if not decision.rollback_of or decision.user:
             return  # an operator's rollback is no word on what the controller does by itself
         self._mistakes[application] = self._mistakes.get(application, 0) + 1
         factor = _AFTER_ROLLBACK ** self._mistakes[application]
@@ -155,7 +155,7 @@ class MigrationTracker:
         total = sum(load.partitions_before for load in decision.executors)
         left = (self._left[application] if application in self._continues else total) - count
         self.spoiled(application)
-        by_policy = decision.trigger != DRAIN and not decision.undoes and decision.policy != SAVED_PLAN
+        by_policy = decision.trigger != DRAIN and not decision.rollback_of and decision.policy != SAVED_PLAN
         if by_policy and count >= most and left > 0:
             self._left[application] = left
 

@@ -388,7 +388,7 @@ class RequestHandler:
             return Reply(request=request.request, code=int(ExitCode.NOTHING), sentence=str(error))
         if made is None:
             return Reply(request=request.request, code=int(ExitCode.DONE), sentence=sentence)
-        undoes = f" (undoes {made.undoes})" if made.undoes else ""
+        undoes = f" (undoes {made.rollback_of})" if made.rollback_of else ""
         sentence = f"decision {made.decision}{undoes}: {made.sentence}"
         data = {"application": application, "decision": msgspec.to_builtins(made)}
         return Reply(request=request.request, code=int(pipeline.exit_of(made)), sentence=sentence, data=data)

@@ -58,13 +58,13 @@ def window(at: str, when: str, rules: RescheduleSettings, now: float) -> TimeWin
 def passed(plan: PendingPlan, why: str) -> Refusal:
     """Return the refusal of a plan whose window is over. ``why``: what was in the way last, if that is known."""
     detail = f"plan {plan.pending} is expired: its window {plan.window} has passed{f'; last: {why}' if why else ''}"
-    return Refusal(law=PASSED, reach="plan", detail=detail, until=plan.end)
+    return Refusal(law=PASSED, scope="plan", detail=detail, until=plan.end)
 
 
 def canceled(plan: PendingPlan, user: str, reason: str) -> Refusal:
     """Return the refusal of a plan that somebody canceled."""
     detail = f"plan {plan.pending} is canceled by {user or '?'}{f': {reason}' if reason else ''}"
-    return Refusal(law=CANCELED, reach="plan", detail=detail)
+    return Refusal(law=CANCELED, scope="plan", detail=detail)
 
 
 def sentence(plan: PendingPlan, now: float, zone: str) -> str:
@@ -107,8 +107,8 @@ class ScheduledPlans:
         What was decided on for good is not taken up again: whoever did so may not have got to taking it off the list.
         """
         for decision in decisions:
-            if decision.pending and final(decision):
-                self.settled[decision.pending] = decision.reason
+            if decision.pending_plan and final(decision):
+                self.settled[decision.pending_plan] = decision.reason
         self._take_over()
         self.settled = {name: reason for name, reason in self.settled.items() if name in self.plans}
 

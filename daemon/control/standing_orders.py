@@ -82,7 +82,7 @@ class StandingOrderStore:
 
     def _found(self, kept: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
         candidates = [kept]
-        for text in {report.orders for report in reports if report.orders}:
+        for text in {report.standing_orders for report in reports if report.standing_orders}:
             try:
                 candidates.append(decode(text.encode(), cluster=self._author.cluster))
             except MessageError as error:

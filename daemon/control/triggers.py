@@ -167,7 +167,7 @@ class TriggerEngine:
     def usable(self, report: LinkReport) -> frozenset[str]:
         """Return the executors that may hold partitions."""
         usable = (info for info in report.executors if info.host not in self._leader.orders.nodes)
-        return frozenset(info.executor for info in usable) - frozenset(report.releasing)
+        return frozenset(info.executor for info in usable) - frozenset(report.releasing_executors)
 
     def wait(self, text: str, *, at: str, when: str, user: str, reason: str, force: bool) -> tuple[str, PendingPlan]:
         """Let a saved plan wait for its time; ValueError where it cannot. Returns a sentence and what waits."""

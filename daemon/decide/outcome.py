@@ -106,7 +106,7 @@ class _Query:
         self._moving = [batch for batch in own if batch.batch in landed_in]
         self.settled = [batch for batch in own if batch.batch > self._last][:need] if self._same_run else []
         price = decision.price
-        self.usual, self._rows = price.usual.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
+        self.usual, self._rows = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
 
     @property
     def short(self) -> bool:

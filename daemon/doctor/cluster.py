@@ -254,10 +254,10 @@ def _locality(report: LinkReport, application: Application) -> Finding:
     if wait is None or not application.stages:
         return ok("spark-locality", f"spark.locality.wait is {value}; no stage was measured yet", name)
     query, longest = max(application.stages.items(), key=lambda item: item[1])
-    if longest > wait and report.drifted:
+    if longest > wait and report.drifted_partitions:
         sentence = (
-            f"stages of {query} last {longest:.1f} s, longer than spark.locality.wait={value}, and {report.drifted} "
-            "partitions drifted: a task that waits behind others goes to any idle executor"
+            f"stages of {query} last {longest:.1f} s, longer than spark.locality.wait={value}, and "
+            f"{report.drifted_partitions} partitions drifted: a task that waits behind others goes to any idle executor"
         )
         if longest > compatibility.LONG_WAIT:
             cure = "a wait that long would hold whole batches up, so some drift stays; shorten the stages if it matters"

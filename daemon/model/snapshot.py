@@ -148,7 +148,9 @@ def build_snapshot(
         cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
         memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
         speed=np.where(cold, 1.0, rates.speed),
-        available=np.array([info.host not in drained and info.executor not in report.releasing for info in infos]),
+        available=np.array(
+            [info.host not in drained and info.executor not in report.releasing_executors for info in infos]
+        ),
     )
     coverage = coverage_of(application, report, windows, settings, now)
     fresh = fresh_usage(application, windows, settings, now)

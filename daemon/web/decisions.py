@@ -90,7 +90,7 @@ def _migration(
                 "step": move.step,
                 "state": name(move.state),
                 "reason": name(move.reason),
-                "misses": move.misses,
+                "missed_batches": move.missed_batches,
             }
             for move in kept
         ],
@@ -117,7 +117,7 @@ def _decision(view: DecisionView) -> Row:
         "reason": name(made.reason),
         "sentence": sentence(made.sentence),
         "forced": made.forced,
-        "undoes": name(made.undoes),
+        "undoes": name(made.rollback_of),
         "gain": made.gain,
         "cost": made.cost,
         "batches": _batches(made),
@@ -126,7 +126,7 @@ def _decision(view: DecisionView) -> Row:
         "executors": [_load(load) for load in loads],
         "executors_left_out": loads_rest,
         "refusals": [
-            {"law": name(item.law), "reach": name(item.reach), "detail": sentence(item.detail)} for item in refusals
+            {"law": name(item.law), "scope": name(item.scope), "detail": sentence(item.detail)} for item in refusals
         ],
         "refusals_left_out": refusals_rest,
         "notes": [sentence(note) for note in made.notes[: limits.NOTES]],

@@ -431,11 +431,13 @@ class Link:
             missed=reconciler.missed,
             landed=reconciler.landed,
             abandoned=reconciler.abandoned,
-            drifted=self._drifted,
-            starts=self._starts.words(self._check.queries),
-            orders=encode(self._orders).decode() if self._orders is not None else "",
+            drifted_partitions=self._drifted,
+            initial_placements=self._starts.words(self._check.queries),
+            standing_orders=encode(self._orders).decode() if self._orders is not None else "",
             environment=self._environment,
-            releasing=sorted((self._check.retiring & self._table.executors.keys()).union(self._releases.cordoned)),
+            releasing_executors=sorted(
+                (self._check.retiring & self._table.executors.keys()).union(self._releases.cordoned)
+            ),
             rejected_messages=self._rejected + self._courier.refused,
             problems=problems(
                 self._problems,

@@ -173,7 +173,7 @@ def test_a_plan_is_saved_and_applied_later_and_undone(
     until(lambda: "is over" in state(store).last_sentence)  # type: ignore[union-attr]
     assert "moving" in run_json("rollback", "--reason", "no")["sentence"]
     last = run_json("history")["entries"][-1]
-    assert (last["trigger"], last["undoes"]) == ("rollback", done["decision"]["decision"])
+    assert (last["trigger"], last["rollback_of"]) == ("rollback", done["decision"]["decision"])
     assert [(move["partition"], move["target"]) for move in last["moves"]] == [(part, back) for part, back, _ in moves]
 
 
@@ -238,7 +238,7 @@ def test_a_plan_that_waits_outlives_its_controller(
         done = until(
             lambda: [it for it in run_json("history", "--trigger", "pending")["entries"] if it["type"] == "decision"]
         )
-        assert (done[-1]["outcome"], done[-1]["asked"]) == ("applied", "now")
+        assert (done[-1]["outcome"], done[-1]["operator_reason"]) == ("applied", "now")
         assert soon["pending"] not in run("status").stdout
         assert f"waiting {later['pending']}: " in run("status").stdout
         explained = run("explain", done[-1]["decision"]).stdout

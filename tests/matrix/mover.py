@@ -183,7 +183,7 @@ class Mover:
             cell = self.cells[store][names[view.query]]
             cell.moves[phase] += view.state in ("drained", "killed")
             cell.moves["abandoned"] += view.state == "abandoned"
-            cell.moves["missed"] += view.misses
+            cell.moves["missed"] += view.missed_batches
 
     def _audit(self, result: dict[str, Any], workloads: list[Workload], store: str) -> None:
         rows = [row for part in [*files(), *sentinels()] for row in part]

@@ -281,7 +281,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _counters(report: LinkReport) -> Iterator[tuple[str, int]]:
-    for name in ("landed", "abandoned", "failed_tasks", "drifted", "rejected_messages"):
+    for name in ("landed", "abandoned", "failed_tasks", "drifted_partitions", "rejected_messages"):
         value = getattr(report, name, None)
         if isinstance(value, int):
             yield name, value

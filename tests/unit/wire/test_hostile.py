@@ -120,14 +120,14 @@ DECISION = Decision(
             partitions_after=3,
             arrival_before=1.0,
             arrival_after=1.0,
-            service=2.0,
+            service_before=2.0,
             utilization_before=0.5,
             utilization_after=0.5,
         )
         for e in range(4)
     ],
     moves=[MOVE],
-    refusals=[Refusal(law="gate", reach="plan", detail="no")],
+    refusals=[Refusal(law="gate", scope="plan", detail="no")],
     batch_time_before={QUERY: 5.0},
     names={QUERY: "name"},
     price=PRICE,

@@ -51,7 +51,7 @@ def test_partitions_have_their_cpu_state_and_snapshot_lag(world: World) -> None:
 
 
 def test_a_batch_under_way_leaves_its_windows_out(world: World) -> None:
-    world.queries = [msgspec.structs.replace(query(world.placement), began=NOW - 6)]
+    world.queries = [msgspec.structs.replace(query(world.placement), batch_started=NOW - 6)]
     world.ready()
     (row,) = _collected(world)["applications"]
     assert all(item["cpu"] is None for item in row["partitions"])

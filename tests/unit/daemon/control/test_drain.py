@@ -138,7 +138,7 @@ def test_drains_are_remembered(leader, store, clock, world, lost):
     if lost == "both":
         # Only the link remembers: it reports the orders it obeys, with their signature.
         known = report([query(world.placement)])
-        world._send(keys.REPORT, APP, msgspec.structs.replace(known, orders=encode(signed).decode()))
+        world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
     follower.observe()
     (found,) = orders(store).drains
     assert (found.node, found.remove, found.deadline) == (NODE, True, signed.body.drains[0].deadline)
@@ -433,7 +433,7 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
     store.empty()
     clock.sleep(30)
     known = report([query(world.placement)])
-    world._send(keys.REPORT, APP, msgspec.structs.replace(known, orders=encode(signed).decode()))
+    world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
     store.seen_application(APP, clock())
     follower = controller(store, clock, name="b")
     follower.observe()

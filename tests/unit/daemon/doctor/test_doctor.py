@@ -483,7 +483,7 @@ def test_settings_of_spark(check: str, given: dict[str, str], verdict: Severity)
 )
 def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Severity) -> None:
     told = {**STOCK, "spark.locality.wait": wait}
-    found = cluster.spark([app(stage, environment=told, drifted=drifted)])
+    found = cluster.spark([app(stage, environment=told, drifted_partitions=drifted)])
     assert verdicts(found, "spark-locality") == [verdict]
 
 
@@ -506,7 +506,7 @@ def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
 
 def told_of_locality(wait: str, stage: float) -> list[Finding]:
     told = {**STOCK, "spark.locality.wait": wait}
-    found = cluster.spark([app({"q": stage}, environment=told, drifted=3)])
+    found = cluster.spark([app({"q": stage}, environment=told, drifted_partitions=3)])
     return [item for item in found if item.check == "spark-locality"]
 
 
