@@ -91,7 +91,7 @@ def run_controller(
     planning = PlanningClock()
     heart = Watchdog(Notifier.from_environment(), settings, planning=planning)
     heart.begin()
-    reread = reread and replace(reread, again=heart.notifier.reloads(reread.again))
+    reread = reread and replace(reread, again=heart.notifier.announce_reload(reread.again))
     notes = security.key_notes(settings)
     notes += security.listen_notes({"controller.listen": settings.controller.listen})
     try:

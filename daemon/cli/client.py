@@ -162,7 +162,7 @@ def ask(
         arguments={name: value for name, value in arguments.items() if value},
     )
     author = EnvelopeFactory(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
-    question = verb in keys.QUESTIONS_ARE
+    question = verb in keys.READ_ONLY_VERBS
     store.check()  # a Redis that is away from the beginning is said at once
     stream, envelope = keys.QUESTIONS if question else keys.REQUESTS, author.envelope(request, ttl=patience)
     deadline = clock() + patience

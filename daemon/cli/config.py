@@ -24,7 +24,7 @@ from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.redis import tls
-from rechannel.wire.redis.tls import ChannelError
+from rechannel.wire.redis.tls import CredentialFileError
 from rechannel.wire.signing import (
     KeyFileError,
     Signer,
@@ -66,12 +66,12 @@ def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
     mistakes += missing
     if not missing:
         for read_files in (
-            lambda: tls.options(settings.redis),
-            lambda: tls.password_of(settings.redis.sentinel_password_file, "redis.sentinel_password_file"),
+            lambda: tls.connection_options(settings.redis),
+            lambda: tls.read_password(settings.redis.sentinel_password_file, "redis.sentinel_password_file"),
         ):
             try:
                 read_files()
-            except ChannelError as error:
+            except CredentialFileError as error:
                 mistakes.append(str(error))
     try:
         AuditFile(settings.controller.audit_file).check()

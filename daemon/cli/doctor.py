@@ -146,7 +146,7 @@ def spark_defaults(path: Path) -> dict[str, str]:
 def _of_redis(store: Store, settings: Settings) -> list[Finding]:
     """Check Redis, and all that is known through it. Raises StoreError where it cannot be asked."""
     began, clock = time.monotonic(), time.time()
-    info = store.facts()
+    info = store.server_info()
     seconds = time.monotonic() - began
     ahead = float(info.get("server_time_usec", clock * 1e6)) / 1e6 - (clock + seconds / 2)
     found = doctor.redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)
@@ -166,12 +166,12 @@ def _of_redis(store: Store, settings: Settings) -> list[Finding]:
 def rights_of(store: Store, settings: Settings) -> RedisPermissions:
     """Try what the user of these settings may do, without doing it; Redis notes what it refuses in its ACL log."""
     user = settings.redis.username or "default"
-    administrator = store.may(*_ADMINISTRATION)
+    administrator = store.can_run(*_ADMINISTRATION)
     may = set()
     for rule in keys.TABLE:
         key = store.keys(rule, settings.node if "{node}" in rule.pattern else _NAMED)
         for verb, commands in (("read", _READS), ("write", _WRITES)):
-            if administrator or store.may(*(word.format(key) for word in commands[rule.kind])):
+            if administrator or store.can_run(*(word.format(key) for word in commands[rule.kind])):
                 may.add((rule.pattern, verb))
     return RedisPermissions(user, doctor.named_role(settings), frozenset(may), administrator)
 
@@ -211,7 +211,7 @@ def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[
 def agents_of(store: Store) -> list[str] | None:
     """List the nodes that agents report for, whether executors are known there or not; None without that right."""
     try:
-        return store.names(keys.WINDOWS)
+        return store.list_names(keys.WINDOWS)
     except StoreForbiddenError:
         return None
 

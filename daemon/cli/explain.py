@@ -87,7 +87,7 @@ def run(settings: Settings, *, decision: str, application: str, as_json: bool) -
         if isinstance(envelope.body, MigrationOutcome) and envelope.body.decision == made.decision:
             outcome = envelope.body
     reached: dict[str, str] = {}
-    if made.outcome == "applied" and keys.possible(of):
+    if made.outcome == "applied" and keys.is_valid_name(of):
         for envelope in store.last(keys.JOURNAL, of, keys.JOURNAL.bound):
             if isinstance(envelope.body, MoveTransition) and envelope.body.decision == made.decision:
                 reached[envelope.body.move] = envelope.body.after

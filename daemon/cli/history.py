@@ -186,7 +186,7 @@ class HistoryReader:
     def _applications(self) -> list[str]:
         seen = set(self._store.applications(self._clock() - keys.APPLICATIONS.ttl))
         decided = {envelope.application for envelope in self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)}
-        return sorted(name for name in seen | decided if keys.possible(name))
+        return sorted(name for name in seen | decided if keys.is_valid_name(name))
 
     def _new(self, first: int) -> list[Entry]:
         entries: list[Entry] = []

@@ -208,7 +208,7 @@ class MigrationTracker:
         now, ttl = self._clock(), self._settings.controller.placement_ttl
         migration.desired = msgspec.structs.replace(migration.desired, hold=self._lead.paused)
         found = self._store.get(keys.DESIRED, application)
-        ours = found is not None and self._signer.made(found)
+        ours = found is not None and self._signer.is_own_signature(found)
         if found is not None and ours and found.epoch > self._lead.epoch:
             self._log.warning("epoch-behind", application=application, found=found.epoch)
             self._lead.learn(found.epoch)
@@ -235,7 +235,7 @@ class MigrationTracker:
             return
         try:
             desired = body_of(found, DesiredPlacement)
-            if found.application != application or not self._signer.made(found):
+            if found.application != application or not self._signer.is_own_signature(found):
                 raise SignatureError(f"desired placement of {application} was not signed by this cluster's key")
         except MessageError as error:
             self.rejected += 1

@@ -180,7 +180,7 @@ class RequestHandler:
 
     def _read(self, stream: KeyRule, count: int) -> int:
         after = self._after[stream]
-        newest, waiting = self._store.waiting(stream, "", after, count)
+        newest, waiting = self._store.read_requests(stream, "", after, count)
         answered = 0
         for found in waiting:
             left, body = _life(found.envelope) - found.age, found.envelope.body
@@ -228,7 +228,7 @@ class RequestHandler:
             if self._questions > _QUESTIONS_AT_ONCE:
                 sentence = "too many questions came at once; ask again"
                 return Reply(request=request.request, code=int(ExitCode.NOT_READY), sentence=sentence)
-        is_order = request.verb in self._verbs and request.verb not in keys.QUESTIONS_ARE
+        is_order = request.verb in self._verbs and request.verb not in keys.READ_ONLY_VERBS
         reply = self._ordered(request, envelope, stream) if is_order else self._reply(request)
         if stream is keys.REQUESTS or not is_order:
             self._log.info("request", verb=request.verb, user=request.user, code=reply.code, sentence=reply.sentence)

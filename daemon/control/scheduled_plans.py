@@ -117,7 +117,7 @@ class ScheduledPlans:
         self._published = None
         if found is None:
             return
-        if not self._signer.made(found) or not isinstance(found.body, PendingPlans):
+        if not self._signer.is_own_signature(found) or not isinstance(found.body, PendingPlans):
             self._log.warning("pending-rejected", sentence="pending plans were not signed by this cluster's key")
             return
         if (found.epoch, found.sequence) > self._known:
@@ -178,7 +178,7 @@ class ScheduledPlans:
             return
         found = self._store.get(keys.PENDING)
         body = self._body(self.plans)
-        if found is None or not self._signer.made(found) or found.body != body or found.epoch != epoch:
+        if found is None or not self._signer.is_own_signature(found) or found.body != body or found.epoch != epoch:
             self._put(body, epoch)
         self._published = now
 

@@ -63,16 +63,16 @@ def controller(state: ControllerState | None) -> Finding:
 def memory(info: Mapping[str, Any], applications: Sequence[Application], nodes: int) -> Finding:
     """Check that Redis (``info``: INFO) has room for all that this cluster's keys may come to hold."""
     reports = [item.report for item in applications if item.report is not None]
-    need = capacity.need(nodes, [_capacity(report) for report in reports])
+    need = capacity.required_memory(nodes, [_capacity(report) for report in reports])
     limit = info.get("maxmemory", 0)
     limit = float(limit) if isinstance(limit, int | float) else 0.0
-    holds = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.mebibytes(need)}"
+    holds = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.format_mib(need)}"
     if not limit:
         return ok("redis-memory", f"{holds}; maxmemory is not set")
     if limit < need:
-        sentence = f"maxmemory is {capacity.mebibytes(limit)}, but {holds}: when full, Redis refuses what is measured"
+        sentence = f"maxmemory is {capacity.format_mib(limit)}, but {holds}: when full, Redis refuses what is measured"
         return warning("redis-memory", sentence, f"in redis.conf: maxmemory {math.ceil(need / 2**20)}mb, or more")
-    return ok("redis-memory", f"{holds}, and maxmemory is {capacity.mebibytes(limit)}")
+    return ok("redis-memory", f"{holds}, and maxmemory is {capacity.format_mib(limit)}")
 
 
 def _capacity(report: LinkReport) -> capacity.Application:

@@ -156,7 +156,7 @@ class Publisher:
 
     def _round_trip(self) -> float:
         asked = self._steady()
-        self._store.paused()
+        self._store.is_paused()
         return self._steady() - asked
 
     def _without_redis(self, problem: str) -> ControllerView:

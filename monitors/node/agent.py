@@ -425,7 +425,7 @@ def _tell(notifier: Notifier, node: str, window: AgentWindow | None, pusher: Sen
         executors, rows = len(window.executors), len(window.streams)
         notifier.ready(f"{node}: {executors} executors, {rows} map outputs in the last window{away}")
     elif not notifier.is_ready:
-        notifier.extend(STARTS)
+        notifier.extend_timeout(STARTS)
     if pusher.alive:  # without it nothing would ever arrive, and nobody would know
         notifier.beat()
 
@@ -450,9 +450,9 @@ def run_agent(
     """
     clock = clock or SystemClock()
     notifier = notifier or Notifier.from_environment()
-    reread = reread and replace(reread, again=notifier.reloads(reread.again))
+    reread = reread and replace(reread, again=notifier.announce_reload(reread.again))
     reloader = reload.Reloader(settings, reread, reload.AGENT, _log)
-    notifier.need(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
+    notifier.request_watchdog(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
     Keys(settings.cluster.name)(WINDOWS, settings.agent.node or "node")
     given = settings
     pusher = Sender(given.agent.node, lambda: store_factory(given), given.agent.buffered_windows)

@@ -155,7 +155,7 @@ def configured(tmp_path: Path, url: str, more: str = "") -> Path:
 def works(settings: Settings) -> bool:
     store = Store(settings.redis, "default")
     try:
-        store.paused()
+        store.is_paused()
     except StoreError:
         return False
     finally:

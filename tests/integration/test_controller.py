@@ -263,12 +263,12 @@ def test_what_cannot_be_saved_or_read(led: None, world: World, tmp_path: Path) -
 
 def test_pause_and_resume(led: None, world: World, store: Store) -> None:
     assert run_json("pause") == {"code": 0, "sentence": "paused", "paused": True}
-    assert store.paused()
+    assert store.is_paused()
     refused = run_json("rebalance", "--apply", code=1)
     assert refused["decision"]["reason"] == "paused"
     assert "paused" in run("status").stdout
     assert run("resume").stdout == "resumed\n"
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 def test_status(world: World, led: None, store: Store) -> None:
@@ -431,7 +431,7 @@ def test_an_emptied_redis_is_filled_again_under_a_higher_epoch(led: None, world:
     world.report()
     found = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch >= 8 and at)
     assert (found.body.decision, found.body.hold) == (done["decision"]["decision"], True)
-    assert store.paused()
+    assert store.is_paused()
     world.ready()
     assert run_json("resume")["paused"] is False
 
@@ -606,5 +606,5 @@ def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store
         leader.put(keys.STATE, "", author.envelope(state, ttl=7))
     after_b = tried.acquire_lease("c", 100, 0)
     assert tried.fenced(lambda: after_b).claim("r", 100) == held, "an earlier leader's"
-    tried.seen_application("x", 100.0)
+    tried.register_application("x", 100.0)
     assert (tried.applications(100.0), tried.applications(101.0)) == (["x"], [])

@@ -226,7 +226,7 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
         assert content(store) == before, act
     assert refused >= 6
     assert leads.answer_requests() == 1
-    assert store.paused()
+    assert store.is_paused()
 
 
 def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answers(

@@ -301,7 +301,7 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
             raw(store).xadd(key_of(store, rule), {"m": secrets.token_bytes(MIB)}, maxlen=40)
         for index in range(20):
             name = f"fake-{number % 10}-{index}"
-            store.seen_application(name, time.time())
+            store.register_application(name, time.time())
             raw(store).set(store.keys(keys.REPORT, name), secrets.token_bytes(MIB // 4), px=5000)
         world.report()
         link._round()

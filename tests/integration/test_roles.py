@@ -278,8 +278,8 @@ class _Split:
     def append(self, rule: KeyRule, name: str, *envelopes: Any) -> None:
         self._of(rule, name).append(rule, name, *envelopes)
 
-    def seen_application(self, application: str, now: float) -> None:
-        self._open_as(Role.LINK).seen_application(application, now)
+    def register_application(self, application: str, now: float) -> None:
+        self._open_as(Role.LINK).register_application(application, now)
 
 
 def test_viewers_look_and_ask_and_order_nothing(

@@ -98,15 +98,15 @@ _ENDED = ("Connection closed by server", "Connection reset by peer", "Broken pip
 
 def explain(error: Exception, where: str, *, first: bool = False) -> tuple[Kind, str]:
     """Say what an error means, in one sentence with the cure; ``first``: nothing has ever come back from there."""
-    if isinstance(error, tls.ChannelError):
+    if isinstance(error, tls.CredentialFileError):
         return Kind.REFUSED, str(error)
     for kind_of_error, kind, words in _CLASSES:
         if isinstance(error, kind_of_error):
             return kind, f"Redis at {where} {words.format(error=error)}"
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
-        if cure := tls.explained(error):
+        if cure := tls.handshake_failure(error):
             return Kind.REFUSED, f"Redis at {where}: {cure}"
-        doubt = tls.doubt(error) or (_first_doubt(error, where) if first else "")
+        doubt = tls.handshake_hint(error) or (_first_doubt(error, where) if first else "")
         return Kind.AWAY, f"Redis at {where} cannot be reached ({error}){doubt}; check redis.url and the server"
     if isinstance(error, redis.ResponseError):
         for mark, kind, words in _TEXTS:

@@ -118,7 +118,7 @@ class Store:
         self._checked = True
         return version
 
-    def facts(self) -> dict[str, Any]:
+    def server_info(self) -> dict[str, Any]:
         """Return what the server says of itself (INFO), by name."""
         return self._info()
 
@@ -129,7 +129,7 @@ class Store:
             except (AttributeError, TypeError):  # redis-py takes it apart without looking
                 raise redis.exceptions.InvalidResponse from None
 
-    def may(self, *command: str) -> bool:
+    def can_run(self, *command: str) -> bool:
         """Whether our user may use a command. It is sent: give one that Redis refuses for its form."""
         with _translated(self._where):
             try:
@@ -218,12 +218,12 @@ class Store:
             found |= {name: self._page(entries or [], after[name]) for name, entries in pages}
         return found
 
-    def since(self, seconds: float) -> str:
+    def id_since(self, seconds: float) -> str:
         """Return an id that comes before all entries that were added in the last so many seconds, by Redis' clock."""
         self._connected()
         return f"{max(0, int((self._now() - seconds) * 1000))}-0"
 
-    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
+    def read_requests(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
         """Read like `read`, and tell of each message how long it has been there."""
         entries = self._after(rule, name, after, count)
         if not entries:
@@ -262,12 +262,12 @@ class Store:
         entries = self._answer(lambda: self._redis.xrevrange(self.keys(rule, name), count=1), [])
         return entries[0][0].decode() if entries else "0"
 
-    def names(self, rule: KeyRule) -> list[str]:
+    def list_names(self, rule: KeyRule) -> list[str]:
         """List what fills the placeholder of a rule's keys, as far as some rounds of SCAN find them.
 
         Raises StoreForbiddenError for the users that `rechannel acl` makes: who may scan sees everybody's keys.
         """
-        before, _, after = self.keys.every(rule).partition("*")
+        before, _, after = self.keys.acl_pattern(rule).partition("*")
         found, cursor = set[str](), 0
         self._connected()
         with _translated(self._where):
@@ -276,9 +276,9 @@ class Store:
                 found |= {key.decode(errors="replace")[len(before) : -len(after) or None] for key in page}
                 if not cursor:
                     break
-        return sorted(name for name in found if key_rules.possible(name))
+        return sorted(name for name in found if key_rules.is_valid_name(name))
 
-    def seen_application(self, application: str, now: float) -> None:
+    def register_application(self, application: str, now: float) -> None:
         """Put the application on the list of those with a link."""
         self._write(
             self.keys(key_rules.APPLICATIONS),
@@ -339,7 +339,7 @@ class Store:
         """Remember across restarts whether everything is paused."""
         self._write(self.keys(key_rules.PAUSED), ("SET", "1") if paused else ("DEL",))
 
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """Say whether everything is paused."""
         self._connected()
         with _translated(self._where):
@@ -349,8 +349,8 @@ class Store:
         """Make or replace a Redis user, on the server written to and then on its replicas; says what became of it."""
         self._connected()
         with _translated(self._where):
-            first = AclResult(self._where, acl.make(self._redis, user, rules))
-            return [first, *acl.make_on_replicas(self._connection, user, rules)]
+            first = AclResult(self._where, acl.create_user(self._redis, user, rules))
+            return [first, *acl.create_user_on_replicas(self._connection, user, rules)]
 
     def _ask_all(self, commands: Sequence[_Command]) -> list[Any]:
         """Ask Redis several things in one round trip; None where a key is of another type, which is counted."""
@@ -456,7 +456,7 @@ class Store:
 
 
 def _of_settings(error: Exception, where: str) -> str:
-    return str(error) if isinstance(error, tls.ChannelError) else f"redis.url: {where}: {error}"
+    return str(error) if isinstance(error, tls.CredentialFileError) else f"redis.url: {where}: {error}"
 
 
 def _deposed(lease: Lease) -> StoreDeposedError:

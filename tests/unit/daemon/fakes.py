@@ -203,7 +203,7 @@ class FakeStore:
             found[name] = Page(last, self._messages(entries), sum(len(data) for _, data in entries))
         return found
 
-    def since(self, seconds: float) -> str:
+    def id_since(self, seconds: float) -> str:
         self._there()
         return f"{int((self.clock() - seconds) * 1000)}-0"
 
@@ -212,7 +212,7 @@ class FakeStore:
         since = _number(after)
         return [entry for entry in self.streams[self.keys(rule, name)] if entry[0] > since or after == "0"][:count]
 
-    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
+    def read_requests(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
         found = self._after(rule, name, after, count)
         last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
         return last, [
@@ -230,7 +230,7 @@ class FakeStore:
         entries = self.streams[self.keys(rule, name)]
         return f"{entries[-1][0][0]}-{entries[-1][0][1]}" if entries else "0"
 
-    def seen_application(self, application: str, now: float) -> None:
+    def register_application(self, application: str, now: float) -> None:
         self._there()
         self.apps[application] = now
 
@@ -259,7 +259,7 @@ class FakeStore:
         self._there()
         self._paused = paused
 
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         self._there()
         return self._paused
 
@@ -432,7 +432,7 @@ class World:
         queries = [query(self.placement)] if self.queries is None else self.queries
         body = report(queries, moves=self.moves, decision=self.decision, accepted_epoch=self.accepted_epoch)
         self._send(keys.REPORT, self.application, body)
-        self.store.seen_application(self.application, self.clock())
+        self.store.register_application(self.application, self.clock())
 
     def measure(self, batches: int = 3) -> None:
         """Batches up to this moment, and a fresh window of every agent."""

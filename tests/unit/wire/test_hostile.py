@@ -472,7 +472,7 @@ def test_an_application_whose_name_is_no_key_does_not_hide_the_history_of_others
     store, clock, _ = world()
     store.append(keys.DECISIONS, "", sealed(DECISION, "a/b"))
     store.append(keys.JOURNAL, APP, sealed(LINE))
-    store.seen_application("../..", NOW)
+    store.register_application("../..", NOW)
     found = history.HistoryReader(store, clock).first(10)  # type: ignore[arg-type]
     assert [(entry["type"], entry["application"]) for entry in found] == [("decision", "a/b"), ("move", APP)]
 
@@ -728,7 +728,7 @@ def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.Monke
     for number in range(50):
         name = f"x-{number:02}"
         store.put(keys.REPORT, name, sealed(fakes.report([fakes.query(PLACEMENT)]), name))
-        store.seen_application(name, NOW)
+        store.register_application(name, NOW)
     found = Collector(store, CONFIG, clock).refresh()  # type: ignore[arg-type]
     assert APP in found and 10 < len(found) < 30
     assert store.rejected == 51 - len(found)

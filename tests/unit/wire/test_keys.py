@@ -41,10 +41,10 @@ def test_every_key_has_a_bound():
 def test_an_application_of_ten_thousand_tasks_a_batch_needs_some_tens_of_megabytes():
     one = capacity.Application(executors=50, queries=1, partitions=5_000)
     assert one.size < 64 * 2**20
-    assert capacity.batch_room(10_000) == capacity.BATCH_ROOM
-    assert capacity.batch_room(400_000) == keys.BATCHES.size >= 400_000 * capacity.TASK_BYTES
+    assert capacity.batch_budget(10_000) == capacity.LEAST_BATCH_BUDGET
+    assert capacity.batch_budget(400_000) == keys.BATCHES.size >= 400_000 * capacity.TASK_BYTES
     assert one.size < capacity.Application(executors=50, queries=1, partitions=200_000).size
-    assert capacity.need(10, [one]) > capacity.need(9, [one]) > capacity.need(9, [])
+    assert capacity.required_memory(10, [one]) > capacity.required_memory(9, [one]) > capacity.required_memory(9, [])
 
 
 # -- trimming --

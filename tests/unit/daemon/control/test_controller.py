@@ -502,7 +502,7 @@ def test_a_pause_outlives_an_emptied_redis(leader: Controller, store: FakeStore,
     leader.pause(True)
     store.empty()
     assert leader.observe() == "leading in epoch 2, paused"
-    assert store.paused()
+    assert store.is_paused()
 
 
 def test_a_stand_by_that_takes_over_an_emptied_redis_stays_paused(
@@ -513,7 +513,7 @@ def test_a_stand_by_that_takes_over_an_emptied_redis_stays_paused(
     other.observe()
     store.empty()
     assert other.observe() == "leading in epoch 2, paused"
-    assert store.paused()
+    assert store.is_paused()
 
 
 def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
@@ -524,7 +524,7 @@ def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStor
     other.pause(False)
     other.close()
     assert leader.observe() == "leading in epoch 3"
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 # -- what it says of itself --

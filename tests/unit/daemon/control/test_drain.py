@@ -384,7 +384,7 @@ def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock,
     def report_with(count: int) -> None:
         body = report([query(world.placement)], count=count)
         world._send(keys.REPORT, APP, body)
-        store.seen_application(APP, clock())
+        store.register_application(APP, clock())
         world.measure()
         leader.observe()
         leader.follow()
@@ -434,7 +434,7 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
     clock.sleep(30)
     known = report([query(world.placement)])
     world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
-    store.seen_application(APP, clock())
+    store.register_application(APP, clock())
     follower = controller(store, clock, name="b")
     follower.observe()
     assert follower.lead.paused

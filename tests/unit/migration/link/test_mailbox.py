@@ -190,7 +190,7 @@ def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
     queries = [fakes.query(["0"] * 5000, f"q{number}") for number in range(10)]
     report = author.envelope(fakes.report(queries), ttl=60, application=APP)
     store.put(keys.REPORT, APP, report)
-    store.seen_application(APP, NOW)
+    store.register_application(APP, NOW)
     for query in queries:
         part = msgspec.structs.replace(mailbox.parts_of(huge(5000))[0], query=query.query)
         store.append(keys.BATCHES, APP, author.envelope(part, ttl=60, application=APP, run="run-1"))
