@@ -91,7 +91,7 @@ def run_controller(
     planning = PlanningClock()
     heart = Watchdog(Notifier.from_environment(), settings, planning=planning)
     heart.begin()
-    reread = reread and replace(reread, again=heart.notifier.announce_reload(reread.again))
+    reread = reread and replace(reread, load=heart.notifier.announce_reload(reread.load))
     notes = security.key_notes(settings)
     notes += security.listen_notes({"controller.listen": settings.controller.listen})
     try:
@@ -137,7 +137,7 @@ def run_controller(
     try:
         while not stop.wait(often):
             heart.beat()
-            if (taken := reloader.turn()) is not None:
+            if (taken := reloader.poll()) is not None:
                 controller.take(taken)
                 if front is not None:
                     front.take(taken)

@@ -23,7 +23,8 @@ import psutil
 import redis
 
 from benchmarks.monitors import fleet as agents
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES

@@ -20,7 +20,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from rechannel.conf.loader import read
+from rechannel.conf.loader import read_settings
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import config as cli_config
 from rechannel.daemon.cli import tables
@@ -72,10 +72,10 @@ def run(config: str | None, *, spark_conf: str, as_json: bool) -> ExitCode:
 
 def examine(config: str | None) -> list[Finding]:
     """Gather the facts and check them. Without a usable configuration only this machine is looked at."""
-    loaded = read(config)
+    loaded = read_settings(config)
     mistakes, notes = cli_config.examine(loaded)
     found = [*doctor.machine(this_machine()), *doctor.configuration(loaded, mistakes, notes)]
-    if loaded.mistakes:
+    if loaded.errors:
         return found
     settings = loaded.settings
     found += doctor.times(settings)

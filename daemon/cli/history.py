@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from rechannel.conf.parser import known_are
+from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.collector import read_on
 from rechannel.wire import keys
@@ -161,7 +161,7 @@ class HistoryReader:
             ("outcome", self.wanted.outcome, (*OUTCOMES, *REASONS)),
         ):
             if name and name not in (*known, *self._names):
-                raise CommandError(ExitCode.REFUSED, f"unknown {what} {name}; {known_are(name, known)}")
+                raise CommandError(ExitCode.REFUSED, f"unknown {what} {name}; {suggest_names(name, known)}")
 
     def first(self, limit: int) -> list[Entry]:
         """Return the newest entries, oldest first."""

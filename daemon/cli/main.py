@@ -310,9 +310,9 @@ def config_init(file: str, as_json: bool) -> None:
 @guarded
 def config_reference() -> None:
     """Print the table of all settings in Markdown, as it stands in docs/configuration.md."""
-    from rechannel.conf.reference import markdown
+    from rechannel.conf.render import to_markdown
 
-    click.echo(markdown(), nl=False)
+    click.echo(to_markdown(), nl=False)
 
 
 @config.command("keys")

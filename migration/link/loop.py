@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from rechannel.conf import config_file
-from rechannel.conf.settings import Settings, load
+from rechannel.conf import loader
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.migration.link import log_output
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.event_feed import EventFeed
@@ -58,7 +59,7 @@ _links_lock = threading.Lock()
 def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False) -> Link:
     """Join this application's streaming queries to Rechannel.
 
-    ``spark`` is a classic SparkSession. Without ``settings`` they are read as `rechannel.conf.settings.load` does: from
+    ``spark`` is a classic SparkSession. Without ``settings`` they are read as `rechannel.conf.loader.load` does: from
     the file that ``RECHANNEL_CONFIG`` names, else ./rechannel.toml, else /etc/rechannel/rechannel.toml.
     Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
     why; with ``strict`` the error is raised instead. Attaching twice returns the same link.
@@ -67,7 +68,7 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
     link = Link()
     try:
         if settings is None:
-            _LOG.info("configuration", sentence=config_file.find(None, os.environ).sentence())
+            _LOG.info("configuration", sentence=loader.find_config_file(None, os.environ).describe())
             settings = load()
         adapter = SparkAdapter(spark)
         with _links_lock:

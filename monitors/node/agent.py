@@ -450,7 +450,7 @@ def run_agent(
     """
     clock = clock or SystemClock()
     notifier = notifier or Notifier.from_environment()
-    reread = reread and replace(reread, again=notifier.announce_reload(reread.again))
+    reread = reread and replace(reread, load=notifier.announce_reload(reread.load))
     reloader = reload.Reloader(settings, reread, reload.AGENT, _log)
     notifier.request_watchdog(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
     Keys(settings.cluster.name)(WINDOWS, settings.agent.node or "node")
@@ -484,7 +484,7 @@ def run_agent(
         send(evidence)
         send(window)
         _tell(notifier, settings.node, window, pusher)
-        if (taken := reloader.turn()) is not None:
+        if (taken := reloader.poll()) is not None:
             monitor.take(taken)
             pusher.take(taken)
         if clock.wait(stop, monitor.wait_time()):

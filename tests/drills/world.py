@@ -22,7 +22,8 @@ from typing import Any, Self
 
 import psutil
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys

@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 from integration import common
 from unit.daemon.fakes import window
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller

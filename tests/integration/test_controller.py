@@ -23,7 +23,8 @@ from click.testing import CliRunner, Result
 from integration.common import configured, leading, until
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World
 
-from rechannel.conf.settings import RedisSettings, Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import RedisSettings, Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli import history
 from rechannel.daemon.cli.main import main

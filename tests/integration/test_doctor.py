@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from unit.daemon.fakes import APP, batch, query, report, window
 
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys

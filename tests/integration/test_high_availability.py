@@ -21,7 +21,8 @@ from integration.common import leading
 from unit.daemon.fakes import APP, World, query, report
 
 from rechannel.conf import lease_timing
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline

@@ -26,7 +26,8 @@ from click.testing import CliRunner
 from integration import common
 from unit.daemon.fakes import APP, QUERY, World, query, report
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys

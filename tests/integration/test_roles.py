@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from integration.common import until
 from unit.daemon.fakes import APP, World, window
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller

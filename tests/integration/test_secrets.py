@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from integration.common import configured
 from unit.daemon.fakes import APP
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller

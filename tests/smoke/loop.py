@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import status as cli_status
 from rechannel.wire import keys
 from rechannel.wire.measurements import BatchReport, StreamRow

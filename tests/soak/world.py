@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 import psutil
 
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.errors import StoreError

@@ -9,8 +9,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
+from rechannel.conf.loader import load
 from rechannel.conf.reload import ReloadSignal, merged
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import service
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.leadership import LeaderElection

@@ -19,8 +19,9 @@ import structlog
 from click.testing import CliRunner
 
 import rechannel.daemon.cli.main as cli_module
+from rechannel.conf.loader import load
 from rechannel.conf.render import bounds, fields
-from rechannel.conf.settings import Settings, SettingsError, load
+from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon.cli import client
 from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.daemon.service import signer_of

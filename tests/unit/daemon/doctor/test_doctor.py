@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from rechannel import __version__
-from rechannel.conf.loader import LoadResult, read
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import LoadResult, load, read_settings
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import config
 from rechannel.daemon.cli import doctor as cli_doctor
 from rechannel.daemon.cli import status as cli_status
@@ -130,7 +130,7 @@ KEYS = {"signing.private_key_file": "k", "signing.public_key_file": "p"}
 def loaded(*fields: str, user: str = "") -> LoadResult:
     values = {name.replace(".", "__").upper(): value for name, value in KEYS.items() if name in fields}
     values |= {"REDIS__USERNAME": user} if user else {}
-    return read(None, {f"RECHANNEL_{name}": value for name, value in values.items()})
+    return read_settings(None, {f"RECHANNEL_{name}": value for name, value in values.items()})
 
 
 def test_configuration_and_keys(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_configuration_and_keys(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[gate]\nmin_gain = 7\n")
     bad = doctor.configuration(
-        read(path, {}),
+        read_settings(path, {}),
         [
             "gate.min_gain: 7 is out of bounds; it must be between 0 and 1",
             "signing.private_key_file: /k cannot be read",
@@ -152,11 +152,11 @@ def test_configuration_and_keys(tmp_path: Path) -> None:
 
 
 def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
-    (none,) = of(doctor.configuration(read(None, {}), [], []), "configuration")
+    (none,) = of(doctor.configuration(read_settings(None, {}), [], []), "configuration")
     assert (none.verdict, "no configuration file: RECHANNEL_CONFIG is not set" in none.sentence) == (WARNING, True)
     path = tmp_path / "c.toml"
     path.write_text("")
-    (found,) = of(doctor.configuration(read(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration")
+    (found,) = of(doctor.configuration(read_settings(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration")
     assert (found.verdict, f"configuration: {path} (RECHANNEL_CONFIG); " in found.sentence) == (OK, True)
 
 
@@ -188,7 +188,7 @@ def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
     private, _ = make_keys(tmp_path)
     path = tmp_path / "c.toml"
     path.write_text('[signing]\nprivate_key_file = "signing.key"\n')
-    given = read(path, {})
+    given = read_settings(path, {})
     mistakes, notes = config.look_at_keys(given.settings)
     assert mistakes == []
     (found,) = of(doctor.configuration(given, mistakes, notes), "signing-keys")

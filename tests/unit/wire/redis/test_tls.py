@@ -6,7 +6,8 @@ import ssl
 
 import pytest
 
-from rechannel.conf.settings import RedisSettings, SettingsError, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import RedisSettings, SettingsError
 from rechannel.wire.redis import tls
 
 
