@@ -26,7 +26,8 @@ from rechannel.daemon.jobs.planning import Aside, PlanningClock
 from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.metrics import Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY
-from rechannel.wire.redis.store import Store, StoreError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.systemd import Notifier
 
@@ -92,7 +93,7 @@ def run_controller(
     planning = PlanningClock()
     heart = Watchdog(Notifier.from_environment(), settings, planning=planning)
     heart.begin()
-    reread = reread and replace(reread, again=heart.notifier.reloads(reread.again))
+    reread = reread and replace(reread, load=heart.notifier.announce_reload(reread.load))
     notes = security.key_notes(settings)
     notes += security.listen_notes({"controller.listen": settings.controller.listen})
     try:
@@ -148,7 +149,7 @@ def run_controller(
     try:
         while not stop.wait(often):
             heart.beat()
-            if (taken := reloader.turn()) is not None:
+            if (taken := reloader.poll()) is not None:
                 controller.take(taken)
                 if front is not None:
                     front.reload(taken)

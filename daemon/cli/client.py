@@ -19,11 +19,12 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.view.last_leader import last_leadership
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply, Request
 from rechannel.wire.printable import plain
-from rechannel.wire.redis.store import Store, StoreForbiddenError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreForbiddenError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 
 _POLL = 0.05
 _PATIENCE = 5.0  # seconds beyond the lease, so that a take-over meanwhile still answers
@@ -161,7 +162,7 @@ def ask(
         arguments={name: value for name, value in arguments.items() if value},
     )
     author = EnvelopeFactory(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
-    question = verb in keys.QUESTIONS_ARE
+    question = verb in keys.READ_ONLY_VERBS
     store.check()  # a Redis that is away from the beginning is said at once
     stream, envelope = keys.QUESTIONS if question else keys.REQUESTS, author.envelope(request, ttl=patience)
     deadline = clock() + patience

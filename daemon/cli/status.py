@@ -15,9 +15,8 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus, DrainState, DrainStatus
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.wire.display_names import query_name
 from rechannel.wire.exit_codes import CommandError, ExitCode
-from rechannel.wire.printable import plain
+from rechannel.wire.printable import plain, query_name
 from rechannel.wire.redis.store import Store
 
 _DRAINED = (DrainState.EMPTY, DrainState.RELEASED)

@@ -24,10 +24,9 @@ from rechannel.daemon.view.status import (
     MoveStatus,
     PartitionStatus,
 )
-from rechannel.wire.display_names import count, partition_name, query_name, stage_name
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
-from rechannel.wire.printable import plain
+from rechannel.wire.printable import count, partition_name, plain, query_name, stage_name
 
 BUSY = 0.95  # utilization above which an executor is marked
 _WIDE = 160  # columns when the output is no terminal
@@ -224,7 +223,7 @@ def moves_table(moves: Sequence[MoveStatus]) -> Table:
     """Return the table of moves in flight."""
     table = new_table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
     for move in moves[:_MOVES_SHOWN]:
-        missed = f", missed {move.misses}" if move.misses else ""
+        missed = f", missed {move.missed_batches}" if move.missed_batches else ""
         table.add_row(
             escape(move.move),
             escape(partition_name(move.query, move.stage, move.partition, move.name)),
@@ -257,7 +256,7 @@ def print_decision(application: str, decision: Decision, *, verbose: bool = Fals
         for stream in decision.hot_streams:
             console.print(f"  {escape(stream)}")
     for refusal in decision.refusals:
-        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.reach}): {refusal.detail}"))
+        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.scope}): {refusal.detail}"))
     for note in decision.notes:
         console.print(f"note: {escape(note)}")
 
@@ -314,7 +313,7 @@ def history_line(entry: dict[str, Any]) -> str:
     at = shown_time(entry["at"])
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
-        who += f": {entry['asked']}" if entry.get("asked") else ""
+        who += f": {entry['operator_reason']}" if entry.get("operator_reason") else ""
         return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}, {entry['policy']}): {entry['sentence']}"
     if entry["type"] == "outcome":
         return f"{at}  outcome of {entry['decision']}  {entry['verdict']}: {entry['sentence']}"

@@ -44,9 +44,10 @@ from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.daemon.model.snapshot import NotReady
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
@@ -482,7 +483,7 @@ class Controller:
         self.occasions.guard.take(application, decision)
         if decision.outcome == "applied":
             self._readiness.again(application)
-            if not decision.undoes:
+            if not decision.rollback_of:
                 self.undoing.waiting.pop(application, None)  # what is ordered since then stands
             self.migrations.begin(application, decision)
             self._aftermath.begun(application, decision)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire.codes import MoveState
-from rechannel.wire.display_names import count
 from rechannel.wire.messages import DesiredPlacement, LinkReport
+from rechannel.wire.printable import count
 
 _STOP = "-stop"  # behind the id of the decision whose place it takes
 _LANDED = frozenset({MoveState.DRAINED, MoveState.KILLED})

@@ -11,7 +11,7 @@ import dataclasses
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from rechannel.conf.parser import known_are
+from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.registry import POLICIES
@@ -45,7 +45,7 @@ def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> d
 
 def unknown_policy(name: str) -> str:
     """Say that no policy has that name, and which there are."""
-    return f"no policy is called {name!r}; {known_are(name, sorted(POLICIES))}"
+    return f"no policy is called {name!r}; {suggest_names(name, sorted(POLICIES))}"
 
 
 def mistakes(settings: Settings) -> list[str]:
@@ -69,7 +69,7 @@ def _wrong(policy: str, given: Any, settings: Settings) -> list[str]:
     for name, value in given.items():
         where = f"policies.{policy}.{name}"
         if name not in hints:
-            found.append(f"{where}: no such parameter; {known_are(name, hints)}")
+            found.append(f"{where}: no such parameter; {suggest_names(name, hints)}")
             continue
         try:
             made(**{name: _read(hints[name], value)})

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 from rechannel.daemon.jobs.planning import PlanningClock
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.redis.errors import StoreError
 
 _GRACE = 60.0  # seconds that a run may take, or that a failing job rests, before it counts as stuck
 _INTERVALS = 3  # that may be missed on top

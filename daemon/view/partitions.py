@@ -12,7 +12,7 @@ from rechannel.daemon.model.cpu_attribution import Attribution, attribute, known
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.daemon.view.status import HotStream, PartitionStatus
 from rechannel.policies.analysis.classification import hot_streams as largest_streams
-from rechannel.wire.messages import TaskRow
+from rechannel.wire.measurements import TaskRow
 
 _HOT_STREAMS = 10
 _UNKNOWN = None, None

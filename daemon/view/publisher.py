@@ -30,9 +30,11 @@ from rechannel.daemon.view.status import (
 from rechannel.daemon.view.status_builder import ClusterMessages, application_status, build_status, read_messages
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import Decision, Envelope, MigrationOutcome, MoveTransition
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 
 VIEW_EVERY = 2.0  # seconds from one view to the next, unless making one takes long
 _SHARE = 0.1  # of a core for making views: with many partitions they are made less often
@@ -166,7 +168,7 @@ class Publisher:
 
     def _round_trip(self) -> float:
         began = self._clock.monotonic()
-        self._store.paused()
+        self._store.is_paused()
         return self._clock.monotonic() - began
 
     def _without_redis(self, problem: str) -> ControllerView:

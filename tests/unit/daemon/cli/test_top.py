@@ -13,7 +13,8 @@ from rechannel.daemon.cli import tables, top
 from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
-from rechannel.wire.messages import MoveView, StreamRow
+from rechannel.wire.measurements import StreamRow
+from rechannel.wire.messages import MoveView
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, World, query, settings, window
 
 
@@ -55,7 +56,7 @@ def test_partitions_have_their_cpu_state_and_snapshot_lag(world: World) -> None:
 
 
 def test_a_batch_under_way_leaves_its_windows_out(world: World) -> None:
-    world.queries = [msgspec.structs.replace(query(world.placement), began=NOW - 6)]
+    world.queries = [msgspec.structs.replace(query(world.placement), batch_started=NOW - 6)]
     world.ready()
     assert all(item.cpu is None for item in _application(world).partitions)
 

@@ -101,7 +101,7 @@ def large(executors: int, partitions: int, name: str = "clicks") -> ControllerVi
     decision = msgspec.structs.replace(
         first.decision,
         executors=first.decision.executors * executors,
-        refusals=[Refusal(law=name, reach=name, detail=name * 200)] * executors,
+        refusals=[Refusal(law=name, scope=name, detail=name * 200)] * executors,
         notes=[name * 200] * 1000,
         names={str(n): name for n in range(1000)},
         batch_time_before={str(n): 1.0 for n in range(1000)},
