@@ -18,19 +18,21 @@ from rechannel.conf import reload
 from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
+from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.planning import Aside, PlanningClock
 from rechannel.daemon.jobs.watchdog import Watchdog
-from rechannel.daemon.view.controller_snapshot import role_of
-from rechannel.daemon.view.model import VIEW_EVERY, Role
-from rechannel.policies.registry import installed_policies
-from rechannel.wire.redis.store import Store, StoreError, StoreUnavailableError
+from rechannel.daemon.view.metrics import Counters
+from rechannel.daemon.view.publisher import VIEW_EVERY
+from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.systemd import Notifier
 
 if TYPE_CHECKING:
-    from rechannel.daemon.view.frontend import HttpFrontend
+    from rechannel.daemon.view.http import HttpFrontend
 
 _STEP = 1.0  # seconds; less is the clock's own drift, and a job that is late by as much does no harm
 
@@ -62,7 +64,7 @@ def told_when_standing_by(controller: Controller, log: Any) -> Callable[[], str]
     def observe() -> str:
         nonlocal told
         sentence, lead = controller.observe(), controller.lead
-        leader = lead.holder if role_of(lead) is Role.STANDING_BY else ""
+        leader = lead.holder if lead.role is Role.STANDING_BY else ""
         if leader and leader != told:
             log.info("standing-by", leader=leader, epoch=lead.epoch)
         told = leader
@@ -91,7 +93,7 @@ def run_controller(
     planning = PlanningClock()
     heart = Watchdog(Notifier.from_environment(), settings, planning=planning)
     heart.begin()
-    reread = reread and replace(reread, again=heart.notifier.reloads(reread.again))
+    reread = reread and replace(reread, load=heart.notifier.announce_reload(reread.load))
     notes = security.key_notes(settings)
     notes += security.listen_notes({"controller.listen": settings.controller.listen})
     try:
@@ -105,8 +107,18 @@ def run_controller(
         log.warning("policy-unusable", sentence=sentence)
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
     aside = Aside(patience=settings.controller.observe / 10)
-    controller = Controller(settings, store, signer, clock, name=name, planning=planning, aside=aside)
-    front = _front(controller, store, settings, clock) if settings.controller.listen else None
+    counters = Counters()
+    controller = Controller(
+        settings,
+        store,
+        signer,
+        clock,
+        name=name,
+        planning=planning,
+        aside=aside,
+        count_answer=counters.count_answer,
+    )
+    front = _front(controller, store, settings, counters, clock) if settings.controller.listen else None
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
     scheduler = BackgroundScheduler(timezone=UTC)
     often = settings.controller.observe
@@ -139,10 +151,10 @@ def run_controller(
     try:
         while not stop.wait(often):
             heart.beat()
-            if (taken := reloader.turn()) is not None:
+            if (taken := reloader.poll()) is not None:
                 controller.take(taken)
                 if front is not None:
-                    front.take(taken)
+                    front.reload(taken)
                 if taken.reschedule.timeout != settings.reschedule.timeout:
                     controller.next_decision = clock() + taken.reschedule.timeout
                     scheduler.reschedule_job("decide", trigger="interval", seconds=taken.reschedule.timeout)
@@ -175,10 +187,12 @@ def _seconds(job: str, settings: Settings) -> float:
     return settings.reschedule.timeout if job == "decide" else settings.controller.observe
 
 
-def _front(controller: Controller, store: Store, settings: Settings, clock: Callable[[], float]) -> HttpFrontend:
-    from rechannel.daemon.view.frontend import HttpFrontend  # only who shows something needs what serves it
+def _front(
+    controller: Controller, store: Store, settings: Settings, counters: Counters, clock: Callable[[], float]
+) -> HttpFrontend:
+    from rechannel.daemon.view.http import HttpFrontend  # a controller that does not listen loads no web server
 
-    return HttpFrontend(controller, store, settings, clock)
+    return HttpFrontend(controller, store, settings, counters, Clock(wall=clock))
 
 
 def signer_of(settings: Settings) -> Signer:

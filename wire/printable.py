@@ -1,18 +1,53 @@
-"""Text of others on its way to a terminal: what an application, a query or a node is called is for others to say."""
+"""Display names of queries, stages and partitions, numbers with nouns, and text that is safe to print."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from typing import Any
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def query_name(query: str, name: str = "") -> str:
+    """Return what a query is called: its name, or ``query-`` and the first eight digits of its id, a UUID."""
+    return name or (f"query-{query[:8]}" if _UUID.fullmatch(query) else query)
+
+
+def stage_name(query: str, stage: int, name: str = "") -> str:
+    """Return the name of a stateful stage: ``join/1``."""
+    return f"{query_name(query, name)}/{stage}"
+
+
+def partition_name(query: str, stage: int, partition: int, name: str = "") -> str:
+    """Return the name of a partition of a stateful stage: ``join/1 #7``."""
+    return f"{stage_name(query, stage, name)} #{partition}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, which takes an s (``batch`` an es) unless there is one: ``1 batch``."""
+    ending = "" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def plain(value: Any) -> Any:
-    """Return a text, or a document of lists and dicts, in which every character is one that is only looked at."""
+    """Return a text, or a structure of texts, with every character that is not printable replaced.
+
+    A structure is a list, tuple, dict, dataclass or msgspec struct, and comes back as the same type.
+    """
     if isinstance(value, str):
         if value.isprintable():
             return value
         return "".join(char if char.isprintable() else " " if char.isspace() else "\ufffd" for char in value)
-    if isinstance(value, list):
-        return [plain(item) for item in value]
+    if isinstance(value, list | tuple):
+        return type(value)(plain(item) for item in value)
     if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{name: plain(getattr(value, name)) for name in names})
+    if hasattr(value, "__struct_fields__"):
+        from msgspec.structs import replace  # a command's --help loads no msgspec
+
+        return replace(value, **{name: plain(getattr(value, name)) for name in value.__struct_fields__})
     return value

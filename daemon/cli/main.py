@@ -45,12 +45,12 @@ from rechannel.daemon.cli.options import (
     verbose_option,
 )
 from rechannel.daemon.cli.submit import submit
-from rechannel.wire.exit_codes import EXIT_WORDS
+from rechannel.wire.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
 
-_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {words}" for code, words in EXIT_WORDS.items())
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {code.meaning}" for code in ExitCode)
 _EPILOG += "\n  130  interrupted"
 #: what the overview says of each command; its own help says more
 OVERVIEW = {
@@ -157,17 +157,10 @@ def status(
     config: str | None, application: str, query: str, node: str, partitions: bool, verbose: bool, as_json: bool
 ) -> None:
     """Show the controller, the executors with their load, the queries, and moves under way."""
-    from rechannel.daemon.cli import status as cli_status
+    from rechannel.daemon.cli.status import StatusFilter, run
 
-    cli_status.run(
-        settings_of(config),
-        application=application,
-        query=query,
-        node=node,
-        partitions=partitions,
-        verbose=verbose,
-        as_json=as_json,
-    )
+    only = StatusFilter(application, query, node)
+    run(settings_of(config), only, partitions=partitions, verbose=verbose, as_json=as_json)
 
 
 @main.command()
@@ -178,9 +171,9 @@ def status(
 @guarded
 def top(config: str | None, application: str, every: float, once: bool) -> None:
     """Watch executors, partitions, hot streams and moves live, until interrupted."""
-    from rechannel.daemon.cli import top as cli_top
+    from rechannel.daemon.cli.top import run
 
-    cli_top.run(settings_of(config), stop_on_signals(), application=application, every=every, once=once)
+    run(settings_of(config), stop_on_signals(), application=application, every=every, once=once)
 
 
 @main.command()
@@ -310,9 +303,9 @@ def config_init(file: str, as_json: bool) -> None:
 @guarded
 def config_reference() -> None:
     """Print the table of all settings in Markdown, as it stands in docs/configuration.md."""
-    from rechannel.conf.reference import markdown
+    from rechannel.conf.render import to_markdown
 
-    click.echo(markdown(), nl=False)
+    click.echo(to_markdown(), nl=False)
 
 
 @config.command("keys")

@@ -20,8 +20,8 @@ from rechannel.policies.registry import installed_policies, known_policies, make
 from rechannel.policies.scenarios.compare import PlacementCost, PolicyResult, compare, cost_of
 from rechannel.policies.scenarios.generators import GENERATORS, GeneratorError, Parameter, generate
 from rechannel.policies.scenarios.scenario import Scenario, ScenarioError, from_document, to_document
-from rechannel.wire.display_names import count
 from rechannel.wire.exit_codes import CommandError, ExitCode
+from rechannel.wire.printable import count
 
 _ALL = "all"
 

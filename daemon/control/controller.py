@@ -26,8 +26,9 @@ from rechannel.daemon.control import draining
 from rechannel.daemon.control.decision_log import kept_decisions
 from rechannel.daemon.control.deduplication import DecisionDeduplicator
 from rechannel.daemon.control.guard import TIMEOUT
-from rechannel.daemon.control.leadership import LeaderElection, LeaseResult, steady_clock
+from rechannel.daemon.control.leadership import LeaderElection, LeaseResult, Role, steady_clock
 from rechannel.daemon.control.memory import Memory
+from rechannel.daemon.control.migration_progress import MigrationStatus
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import OutcomeTracker
 from rechannel.daemon.control.plans import Asked, Plans
@@ -40,18 +41,33 @@ from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
-from rechannel.daemon.model.collector import Collector
-from rechannel.daemon.model.readiness import NotReady
-from rechannel.daemon.view.controller_snapshot import ControllerSnapshot, look
-from rechannel.daemon.view.counters import Counters
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.snapshot import NotReady
 from rechannel.wire import keys
-from rechannel.wire.codes import NotReadyReason
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
+
+
+@dataclasses.dataclass(frozen=True)
+class ControllerSnapshot:
+    """A copy of what a controller knows at one moment, for display.
+
+    ``holder``: of the lease. ``rejected``: number of messages that were unreadable or impossible.
+    """
+
+    applications: tuple[ApplicationMessages, ...]
+    migrations: tuple[MigrationStatus, ...]
+    role: Role
+    name: str
+    holder: str
+    epoch: int
+    paused: bool
+    rejected: int
 
 
 class Controller:
@@ -69,6 +85,7 @@ class Controller:
         planning: PlanningClock | None = None,
         aside: Aside | None = None,
         busy: Callable[[], float] = time.thread_time,
+        count_answer: Callable[[str, int], None] | None = None,
     ) -> None:
         self.settings = settings
         self.lead = LeaderElection(settings, store, clock, name, steady=steady)
@@ -100,9 +117,8 @@ class Controller:
         self._last_sentence = ""
         self._followed_at = steady()
         self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
-        self.counts = Counters()
         self.planning = planning or PlanningClock()
-        self._desk = RequestHandler(self, store, self._author, clock, self.counts.answered)
+        self._desk = RequestHandler(self, store, self._author, clock, count_answer)
 
     def observe(self) -> str:
         """See to the lease and the links' reports, and publish what the controller is doing."""
@@ -426,10 +442,20 @@ class Controller:
         """Ids of the applications with a fresh report."""
         return sorted(self._collector.reports)
 
-    def seen(self) -> ControllerSnapshot:
-        """Return what this controller knows at this moment, for those who show it; reads what is new from Redis."""
+    def snapshot(self) -> ControllerSnapshot:
+        """Return a copy of what this controller knows; reads new messages and may raise StoreError."""
         with self._lock:
-            return look(self._collector, self.lead, self.migrations, self._store.rejected + self._collector.incomplete)
+            gathered = [self._collector.gather(name) for name in self._collector.refresh()]
+            return ControllerSnapshot(
+                applications=tuple(item for item in gathered if item is not None),
+                migrations=tuple(migration.status() for migration in self.migrations.running.values()),
+                role=self.lead.role,
+                name=self.lead.name,
+                holder=self.lead.holder,
+                epoch=self.lead.epoch,
+                paused=self.lead.paused,
+                rejected=self._store.rejected + self._collector.incomplete,
+            )
 
     def close(self) -> None:
         """Give the lead up, so that a stand-by takes over at once."""
@@ -458,7 +484,7 @@ class Controller:
         self.occasions.guard.take(application, decision)
         if decision.outcome == "applied":
             self._readiness.again(application)
-            if not decision.undoes:
+            if not decision.rollback_of:
                 self.undoing.waiting.pop(application, None)  # what is ordered since then stands
             self.migrations.begin(application, decision)
             self._aftermath.begun(application, decision)

@@ -37,4 +37,4 @@ class DecisionDeduplicator:
 
 def _words(decision: Decision) -> str:
     words = decision.reason if decision.outcome == "not-ready" else decision.sentence
-    return f"{decision.pending}: {words}"  # each plan that waited has its own last word
+    return f"{decision.pending_plan}: {words}"  # each plan that waited has its own last word

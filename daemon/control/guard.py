@@ -213,7 +213,7 @@ class SelfActionGuard:
             self._last[application, decision.trigger] = decision.at
         if decision.outcome != "applied" and decision.reason in ("ok", AGREEMENTS):
             costly = decision.reason == AGREEMENTS
-            now = Recommendation(units_of(decision.moves), decision.at, decision.batches, costly=costly)
+            now = Recommendation(units_of(decision.moves), decision.at, decision.last_batches, costly=costly)
             self._recommended[application] = agreed(self._recommended.get(application), now, self.settings)
         elif decision.reason != "cooldown":  # that is about the last migration, not about this plan
             self._recommended.pop(application, None)
@@ -240,7 +240,7 @@ class SelfActionGuard:
             return None
         until = clock_time(span.end, rules.time_zone)
         detail = f"nothing begins by itself in the excluded period {span.text}, until {until} (reschedule.excluded)"
-        return Refusal(law=EXCLUDED, reach="plan", detail=detail, until=span.end)
+        return Refusal(law=EXCLUDED, scope="plan", detail=detail, until=span.end)
 
     def tell(self, trigger: str, application: str, refusal: Refusal) -> bool:
         """Whether this is to be told: once for each cause and period."""
@@ -297,7 +297,7 @@ class SelfActionGuard:
             f"a costly plan, recommended {count} of {rules.agreements} times in a row (reschedule.agreements): {why}"
         )
         return Refusal(
-            law=AGREEMENTS, reach="plan", detail=detail, measured=count, limit=rules.agreements, unit="decisions"
+            law=AGREEMENTS, scope="plan", detail=detail, measured=count, limit=rules.agreements, unit="decisions"
         )
 
     def words(self, application: str, now: float) -> str:
@@ -321,7 +321,7 @@ class SelfActionGuard:
             f"the last decision by {trigger} was {now - last:.0f} s ago, reschedule.{trigger}_cooldown is {rest:g} s"
         )
         return Refusal(
-            law=COOLING, reach="plan", detail=detail, measured=now - last, limit=rest, unit="s", until=last + rest
+            law=COOLING, scope="plan", detail=detail, measured=now - last, limit=rest, unit="s", until=last + rest
         )
 
     def _of_hour(self, now: float) -> Mapping[str, tuple[float, int]]:
@@ -341,7 +341,7 @@ class SelfActionGuard:
         )
         return Refusal(
             law=BUDGET,
-            reach="plan",
+            scope="plan",
             detail=detail,
             measured=used,
             limit=rules.moves_per_hour,

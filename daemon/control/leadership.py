@@ -24,6 +24,14 @@ from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 from rechannel.wire.redis.store import Lease, Store
 
 
+class Role(StrEnum):
+    """What a controller is doing in the cluster."""
+
+    STARTING = "starting"  # it has not yet read from Redis who leads
+    LEADING = "leading"
+    STANDING_BY = "standing-by"
+
+
 class LeaseResult(StrEnum):
     """What a renewal of the lease brought."""
 
@@ -74,6 +82,13 @@ class LeaderElection:
         self._untold = False  # a higher epoch that no caller of `renew` was told of
         self._raised_from: int | None = None  # what was asked for when it came, until it is known who led meanwhile
 
+    @property
+    def role(self) -> Role:
+        """The role of this controller at this moment; reads no lock and no Redis."""
+        if self.holds():
+            return Role.LEADING
+        return Role.STANDING_BY if self.holder not in ("", self.name) else Role.STARTING
+
     def holds(self) -> bool:
         """Whether this controller may begin to act at this moment."""
         return self._leading and self._steady() < self._until
@@ -102,7 +117,7 @@ class LeaderElection:
             self.epoch = lease.epoch
             self._leading = self._untold = False
             self._raised_from = None
-            self.paused = self.store.paused()
+            self.paused = self.store.is_paused()
             return LeaseResult.WAITING
         if self._leading:
             if lease.epoch != mine:
@@ -121,7 +136,7 @@ class LeaderElection:
         self.epoch = lease.epoch
         self._until = asked + self._acting
         # A stand-by that knew of a pause and finds no word of any leader was left with an emptied Redis.
-        self.paused = self.store.paused() or (self.paused and not self._last_leader())
+        self.paused = self.store.is_paused() or (self.paused and not self._last_leader())
         self._keep_paused()
         self._leading = True
         self.since = now
@@ -148,9 +163,9 @@ class LeaderElection:
         """
         led = self._last_leader() not in ("", self.name) or epoch > sent + 1
         if epoch < sent + EPOCH_LEAP and led:
-            return self.store.paused()  # somebody led, and Redis remembers it
+            return self.store.is_paused()  # somebody led, and Redis remembers it
         if led or sent > mine:
-            return self.paused or self.store.paused()  # the same, but Redis may have forgotten: rather pause
+            return self.paused or self.store.is_paused()  # the same, but Redis may have forgotten: rather pause
         return self.paused
 
     def _last_leader(self) -> str:
@@ -158,5 +173,5 @@ class LeaderElection:
         return found.body.leader if found is not None and isinstance(found.body, ControllerState) else ""
 
     def _keep_paused(self) -> None:
-        if self.store.paused() != self.paused:
+        if self.store.is_paused() != self.paused:
             self.store.set_paused(self.paused)

@@ -10,11 +10,28 @@ from dataclasses import dataclass, field
 
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire.codes import MoveState
-from rechannel.wire.display_names import count
 from rechannel.wire.messages import DesiredPlacement, LinkReport
+from rechannel.wire.printable import count
 
 _STOP = "-stop"  # behind the id of the decision whose place it takes
 _LANDED = frozenset({MoveState.DRAINED, MoveState.KILLED})
+
+
+@dataclass(frozen=True)
+class MigrationStatus:
+    """A copy of a running migration for display.
+
+    ``begun``: when this controller began to follow it. ``moves``: number ordered, of which ``landed`` and ``abandoned``
+    are over.
+    """
+
+    application: str
+    decision: str
+    begun: float
+    moves: int
+    landed: int
+    abandoned: int
+    sentence: str
 
 
 @dataclass
@@ -81,6 +98,18 @@ class RunningMigration:
     def abandoned(self) -> int:
         """Number of moves given up."""
         return sum(state == MoveState.ABANDONED for state in self.states.values())
+
+    def status(self) -> MigrationStatus:
+        """Return a copy for display."""
+        return MigrationStatus(
+            application=self.application,
+            decision=self.decision,
+            begun=self.begun,
+            moves=len(self.desired.moves),
+            landed=self.landed,
+            abandoned=self.abandoned,
+            sentence=self.sentence(),
+        )
 
     def over(self, now: float) -> str:
         """Return why the migration is over, "" while it is not."""

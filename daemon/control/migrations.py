@@ -22,10 +22,11 @@ from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.migration_progress import RunningMigration, in_flight
 from rechannel.daemon.decide.policy_settings import DRAIN, SAVED_PLAN
 from rechannel.wire import keys
-from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, MessageError, body_of
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.envelope import EnvelopeFactory, MessageError, body_of
+from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import SignatureError, Signer
 
 _AFTER_ROLLBACK = 4  # times the usual rest, for each in a row: the same figures would lead to the same mistake
@@ -141,7 +142,7 @@ class MigrationTracker:
             return
         cooldown = self._settings.gate.cooldown
         self._rests[application] = cooldown, ""
-        if not decision.undoes or decision.user:
+        if not decision.rollback_of or decision.user:
             return  # an operator's rollback is no word on what the controller does by itself
         self._mistakes[application] = self._mistakes.get(application, 0) + 1
         factor = _AFTER_ROLLBACK ** self._mistakes[application]
@@ -154,7 +155,7 @@ class MigrationTracker:
         total = sum(load.partitions_before for load in decision.executors)
         left = (self._left[application] if application in self._continues else total) - count
         self.spoiled(application)
-        by_policy = decision.trigger != DRAIN and not decision.undoes and decision.policy != SAVED_PLAN
+        by_policy = decision.trigger != DRAIN and not decision.rollback_of and decision.policy != SAVED_PLAN
         if by_policy and count >= most and left > 0:
             self._left[application] = left
 
@@ -207,7 +208,7 @@ class MigrationTracker:
         now, ttl = self._clock(), self._settings.controller.placement_ttl
         migration.desired = msgspec.structs.replace(migration.desired, hold=self._lead.paused)
         found = self._store.get(keys.DESIRED, application)
-        ours = found is not None and self._signer.made(found)
+        ours = found is not None and self._signer.is_own_signature(found)
         if found is not None and ours and found.epoch > self._lead.epoch:
             self._log.warning("epoch-behind", application=application, found=found.epoch)
             self._lead.learn(found.epoch)
@@ -234,7 +235,7 @@ class MigrationTracker:
             return
         try:
             desired = body_of(found, DesiredPlacement)
-            if found.application != application or not self._signer.made(found):
+            if found.application != application or not self._signer.is_own_signature(found):
                 raise SignatureError(f"desired placement of {application} was not signed by this cluster's key")
         except MessageError as error:
             self.rejected += 1

@@ -21,7 +21,7 @@ from rechannel.daemon.decide.policy_settings import DRAIN
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, fit_load_rates
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.redis.store import Store
 
@@ -109,16 +109,16 @@ class OutcomeTracker:
     def undoable(self, application: str, decision: str = "") -> Decision | None:
         """Return the decision of this id, or the last one that moved something and was not undone ("")."""
         applied = _applied(application, kept_decisions(self._store))
-        undone = {known.undoes for known in applied}
+        undone = {known.rollback_of for known in applied}
         for known in applied:
-            if known.decision == decision or not (decision or known.undoes or known.decision in undone):
+            if known.decision == decision or not (decision or known.rollback_of or known.decision in undone):
                 return known
         return None
 
     def undone_last(self, application: str) -> Decision | None:
         """Return the rollback that is the last decision to have moved something; None where it is another one."""
         applied = _applied(application, kept_decisions(self._store))
-        return applied[0] if applied and applied[0].undoes else None
+        return applied[0] if applied and applied[0].rollback_of else None
 
     def awaits(self, application: str) -> bool:
         """Whether the outcome of an application's last migration is still to come."""
@@ -176,7 +176,7 @@ class OutcomeTracker:
 
     def _may_undo(self, decision: Decision) -> bool:
         """Not what an operator forced, what had to leave a node, or what was undone itself; nothing unless acting."""
-        asked = decision.forced or decision.trigger == DRAIN or decision.undoes
+        asked = decision.forced or decision.trigger == DRAIN or decision.rollback_of
         acts = self._settings.reschedule.mode == "apply" and self._settings.migration.rollback
         return acts and not asked
 

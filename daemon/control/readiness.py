@@ -14,11 +14,10 @@ from rechannel.daemon.control.leader import Leader
 from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.triggers import TriggerEngine
 from rechannel.daemon.jobs.duty_cycle import DutyCycle
-from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
-from rechannel.daemon.model.collector import Collector
-from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
-from rechannel.daemon.model.snapshot import Snapshot, take_snapshot, without_forecast
-from rechannel.wire.display_names import count
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.silence import silence
+from rechannel.daemon.model.snapshot import NotReady, Snapshot, measured_only, missing_agents, take_snapshot, unready
+from rechannel.wire.printable import count
 
 _SHARE = 0.2  # of a core, for each application
 _LONGEST_REST = 30.0  # seconds from one look to the next: an overload is to be seen several times in a row

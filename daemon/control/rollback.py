@@ -61,7 +61,7 @@ class RollbackManager:
         found = self._aftermath.undoable(application, decision)
         before = self._aftermath.undone_last(application) if not decision else None
         if before is not None and 0 <= self._clock() - before.at < _AGAIN:
-            ago = f"{before.undoes} was rolled back {self._clock() - before.at:.0f} s ago, by {before.decision}"
+            ago = f"{before.rollback_of} was rolled back {self._clock() - before.at:.0f} s ago, by {before.decision}"
             if found is None:
                 raise ValueError(f"{ago}; nothing before it is left to undo")
             raise ValueError(f"{ago}; to undo {found.decision} too, name it with --decision")

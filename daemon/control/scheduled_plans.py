@@ -16,10 +16,11 @@ import structlog
 from rechannel.conf.settings import RescheduleSettings
 from rechannel.daemon.control.time_windows import Calendar, TimeWindow, clock_time
 from rechannel.wire import keys
-from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, PendingPlan, PendingPlans, Refusal
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 PENDING = "pending"  # the trigger of decisions on plans that waited
@@ -57,13 +58,13 @@ def window(at: str, when: str, rules: RescheduleSettings, now: float) -> TimeWin
 def passed(plan: PendingPlan, why: str) -> Refusal:
     """Return the refusal of a plan whose window is over. ``why``: what was in the way last, if that is known."""
     detail = f"plan {plan.pending} is expired: its window {plan.window} has passed{f'; last: {why}' if why else ''}"
-    return Refusal(law=PASSED, reach="plan", detail=detail, until=plan.end)
+    return Refusal(law=PASSED, scope="plan", detail=detail, until=plan.end)
 
 
 def canceled(plan: PendingPlan, user: str, reason: str) -> Refusal:
     """Return the refusal of a plan that somebody canceled."""
     detail = f"plan {plan.pending} is canceled by {user or '?'}{f': {reason}' if reason else ''}"
-    return Refusal(law=CANCELED, reach="plan", detail=detail)
+    return Refusal(law=CANCELED, scope="plan", detail=detail)
 
 
 def sentence(plan: PendingPlan, now: float, zone: str) -> str:
@@ -106,8 +107,8 @@ class ScheduledPlans:
         What was decided on for good is not taken up again: whoever did so may not have got to taking it off the list.
         """
         for decision in decisions:
-            if decision.pending and final(decision):
-                self.settled[decision.pending] = decision.reason
+            if decision.pending_plan and final(decision):
+                self.settled[decision.pending_plan] = decision.reason
         self._take_over()
         self.settled = {name: reason for name, reason in self.settled.items() if name in self.plans}
 
@@ -116,7 +117,7 @@ class ScheduledPlans:
         self._published = None
         if found is None:
             return
-        if not self._signer.made(found) or not isinstance(found.body, PendingPlans):
+        if not self._signer.is_own_signature(found) or not isinstance(found.body, PendingPlans):
             self._log.warning("pending-rejected", sentence="pending plans were not signed by this cluster's key")
             return
         if (found.epoch, found.sequence) > self._known:
@@ -177,7 +178,7 @@ class ScheduledPlans:
             return
         found = self._store.get(keys.PENDING)
         body = self._body(self.plans)
-        if found is None or not self._signer.made(found) or found.body != body or found.epoch != epoch:
+        if found is None or not self._signer.is_own_signature(found) or found.body != body or found.epoch != epoch:
             self._put(body, epoch)
         self._published = now
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import structlog
 
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode
 from rechannel.wire.keys import KeyNameError
-from rechannel.wire.messages import Drain, Envelope, LinkReport, MessageError, StandingOrders, decode
+from rechannel.wire.messages import Drain, LinkReport, StandingOrders
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
@@ -77,12 +77,12 @@ class StandingOrderStore:
             and kept is not None
             and bool(kept.signature)
             and kept.body != StandingOrders()  # nothing would be lost with that
-            and not self._signer.made(kept)
+            and not self._signer.is_own_signature(kept)
         )
 
     def _found(self, kept: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
         candidates = [kept]
-        for text in {report.orders for report in reports if report.orders}:
+        for text in {report.standing_orders for report in reports if report.standing_orders}:
             try:
                 candidates.append(decode(text.encode(), cluster=self._author.cluster))
             except MessageError as error:
@@ -90,7 +90,7 @@ class StandingOrderStore:
         for envelope in candidates:
             if envelope is None:
                 continue
-            if self._signer.made(envelope):
+            if self._signer.is_own_signature(envelope):
                 yield envelope
             else:
                 self._log.warning("orders-rejected", sentence="standing orders were not signed by this cluster's key")
@@ -102,7 +102,7 @@ class StandingOrderStore:
         if self._left is not None and found == self._left and body == StandingOrders(paused=True):
             return  # nobody has ordered anything yet
         self._left, self._settled = None, True
-        ours = found is not None and self._signer.made(found)
+        ours = found is not None and self._signer.is_own_signature(found)
         if found is not None and ours and found.body == body and found.epoch == epoch:
             return
         if found is None and body == StandingOrders() and self._known == (0, 0):

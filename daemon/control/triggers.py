@@ -34,9 +34,10 @@ from rechannel.daemon.decide.policy_settings import DRAIN
 from rechannel.daemon.decide.requested_placement import SavedPlan, from_plan, read_plan
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.display_names import count, query_name
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import BatchReport, Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.printable import count, query_name
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
@@ -166,7 +167,7 @@ class TriggerEngine:
     def usable(self, report: LinkReport) -> frozenset[str]:
         """Return the executors that may hold partitions."""
         usable = (info for info in report.executors if info.host not in self._leader.orders.nodes)
-        return frozenset(info.executor for info in usable) - frozenset(report.releasing)
+        return frozenset(info.executor for info in usable) - frozenset(report.releasing_executors)
 
     def wait(self, text: str, *, at: str, when: str, user: str, reason: str, force: bool) -> tuple[str, PendingPlan]:
         """Let a saved plan wait for its time; ValueError where it cannot. Returns a sentence and what waits."""

@@ -28,14 +28,13 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
-from rechannel.wire.codes import NotReadyReason, PlanResult
-from rechannel.wire.display_names import query_name
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
+from rechannel.wire.printable import query_name
 
 #: what is to be known of a controller that only looks on
 OBSERVES = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
-PAUSED = Refusal(law="paused", reach="plan", detail="Rechannel is paused: `rechannel resume` first")
+PAUSED = Refusal(law="paused", scope="plan", detail="Rechannel is paused: `rechannel resume` first")
 OVERTAKEN = NotReady(
     NotReadyReason.OVERTAKEN, "something was ordered or begun while the plan was made that it does not know of"
 )
@@ -158,9 +157,9 @@ def decide(
     try:
         policy, wanted, said = _wanted(ask, snapshot, _within(room, settings), wish)
     except ScaleOutError as error:
-        return refused(ask, Refusal(law="scale-out", reach="plan", detail=str(error)))
+        return refused(ask, Refusal(law="scale-out", scope="plan", detail=str(error)))
     except (ModelError, PolicyLawError) as error:
-        return refused(ask, Refusal(law="policy", reach="plan", detail=str(error)))
+        return refused(ask, Refusal(law="policy", scope="plan", detail=str(error)))
     facts = PlanInputs(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
@@ -206,12 +205,12 @@ def decide(
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
         price=_price(disposed, snapshot),
         forced=ask.force,
-        undoes=undoes,
+        rollback_of=undoes,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
-        why=disposed.reasons,
-        asked=ask.reason,
-        pending=ask.pending,
-        batches=batches,
+        move_reasons=disposed.why,
+        operator_reason=ask.reason,
+        pending_plan=ask.pending,
+        last_batches=batches,
     )
 
 
@@ -265,7 +264,7 @@ def _price(disposed: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
         overhead=rates.overhead,
         load_rate=rates.load_rate,
         moves=rates.moves,
-        usual={query: snapshot.usual[query] for query in before if query in snapshot.usual},
+        recent_batches={query: snapshot.usual[query] for query in before if query in snapshot.usual},
     )
 
 
@@ -322,8 +321,8 @@ def _empty(
         sentence=sentence,
         refusals=refusals or [],
         notes=_asked(ask),
-        asked=ask.reason,
-        pending=ask.pending,
+        operator_reason=ask.reason,
+        pending_plan=ask.pending,
     )
 
 
@@ -352,7 +351,7 @@ def _loads(snapshot: Snapshot, disposed: ReviewedPlan) -> list[ExecutorLoad]:
             partitions_after=int(counts[1][index]),
             arrival_before=float(before.arrival_rate[index]),
             arrival_after=float(after.arrival_rate[index]),
-            service=finite(before.service_rate[index]),
+            service_before=finite(before.service_rate[index]),
             utilization_before=float(before.utilization[index]),
             utilization_after=float(after.utilization[index]),
             service_after=finite(after.service_rate[index]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import NoneType
 from typing import Any, get_args
 
-from rechannel.conf.parser import known_are
+from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.registry import installed_policies, known_policies, make_parameters, parameter_types
@@ -43,9 +43,8 @@ def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> d
 
 
 def unknown_policy(name: str) -> str:
-    """Return the sentence that no policy has that name, with the known names and what keeps an installed one away."""
-    broken = [error for error in installed_policies().errors if error.startswith(f"policy {name!r} ")]
-    return "; ".join([f"no policy is called {name!r}", *broken, known_are(name, sorted(known_policies()))])
+    """Say that no policy has that name, and which there are."""
+    return f"no policy is called {name!r}; {suggest_names(name, sorted(POLICIES))}"
 
 
 def mistakes(settings: Settings) -> list[str]:
@@ -69,7 +68,7 @@ def _wrong(policy: str, given: Any, settings: Settings) -> list[str]:
     for name, value in given.items():
         where = f"policies.{policy}.{name}"
         if name not in hints:
-            found.append(f"{where}: no such parameter; {known_are(name, hints)}")
+            found.append(f"{where}: no such parameter; {suggest_names(name, hints)}")
             continue
         try:
             make_parameters(chosen, {name: _read(hints[name], value)})

@@ -14,8 +14,8 @@ import msgspec
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.wire.display_names import query_name
 from rechannel.wire.messages import Decision, DesiredMove, MigrationPrice, Refusal
+from rechannel.wire.printable import query_name
 
 FORMAT = 1
 
@@ -131,7 +131,7 @@ def back(decision: Decision, snapshot: Snapshot) -> RequestedPlacement | Refusal
         why = (
             f"none of the {len(moves)} partitions that {decision.decision} moved can go back: {'; '.join(found.notes)}"
         )
-        return Refusal(law="rollback", reach="plan", detail=why)
+        return Refusal(law="rollback", scope="plan", detail=why)
     return found
 
 
@@ -149,7 +149,7 @@ def _asked(
             continue
         if key is None or not 0 <= move.partition < len(placement[key]):
             unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
-            return Refusal(law="stores-unknown", reach="plan", detail=f"{what}: {unit} is not known now")
+            return Refusal(law="stores-unknown", scope="plan", detail=f"{what}: {unit} is not known now")
         index = int(placement[key][move.partition])
         now = names[index] if index != UNPLACED else ""
         if now == move.target:
@@ -158,7 +158,7 @@ def _asked(
             elsewhere += 1
         elif (target := snapshot.cluster.index_of(move.target)) == UNPLACED:
             detail = f"{what}: its target executor {move.target} is not known"
-            return Refusal(law="target", reach="plan", detail=detail)
+            return Refusal(law="target", scope="plan", detail=detail)
         else:
             placement[key][move.partition] = target
     said = [*([what] if not undoes else []), *notes]
@@ -174,4 +174,4 @@ def _named(executor: str, hosts: dict[str, str]) -> str:
 
 def _expired(plan: SavedPlan, why: str) -> Refusal:
     detail = f"saved plan {plan.decision} is expired: {why}; make a new one with `rechannel plan --save`"
-    return Refusal(law="plan-expired", reach="plan", detail=detail)
+    return Refusal(law="plan-expired", scope="plan", detail=detail)

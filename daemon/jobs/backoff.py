@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from rechannel.wire.redis.store import StoreDeposedError, StoreError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreError, StoreUnavailableError
 
 _FIRST = 1.0
 _LONGEST = 60.0

@@ -22,7 +22,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.jobs.backoff import RetryBackoff
 from rechannel.daemon.jobs.planning import PlanningClock
 from rechannel.wire.messages import Decision
-from rechannel.wire.redis.store import StoreError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
 from rechannel.wire.systemd import Notifier
 
 _STARTS = 90.0  # seconds; as long as a service manager gives any service
@@ -64,8 +64,8 @@ class Watchdog:
 
     def begin(self) -> None:
         """Tell the service manager what patience this controller needs."""
-        self.notifier.extend(max(_STARTS, self.patience))
-        self.notifier.need(self.patience)
+        self.notifier.extend_timeout(max(_STARTS, self.patience))
+        self.notifier.request_watchdog(self.patience)
         self.notifier.status("asks Redis")
 
     def watched(self, title: str, job: Callable[[], object]) -> Callable[[], None]:
@@ -104,7 +104,7 @@ class Watchdog:
     def end(self) -> None:
         """Say that the controller ends; a standing Redis may make that take a while."""
         self.notifier.stopping("ends and gives the lead up")
-        self.notifier.extend(max(_STARTS, self.patience))
+        self.notifier.extend_timeout(max(_STARTS, self.patience))
 
     def _heard(self, title: str, job: Callable[[], object]) -> None:
         try:

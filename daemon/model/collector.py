@@ -25,8 +25,10 @@ from msgspec.structs import force_setattr, replace
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope, encode
 from rechannel.wire.keys import KeyNameError, KeyRule
-from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport, StageRun, encode
+from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun
+from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.store import READ_AT_ONCE, Store
 
 _PAGE = 200

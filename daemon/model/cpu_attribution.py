@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorUsage, QueryState, TaskRow
+from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage, TaskRow
+from rechannel.wire.messages import QueryState
 
 
 class PartitionKey(NamedTuple):

@@ -43,6 +43,7 @@ from rechannel.policies.model.placement import Move, Placement
 from rechannel.wire.codes import Law, PlanResult
 from rechannel.wire.display_names import count, partition_name, query_name
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
+from rechannel.wire.printable import count, partition_name, query_name
 
 _ROUNDING = 1e-9
 _EXPLAINED_MOVES = 100  # of a decision

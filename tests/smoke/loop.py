@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from rechannel.conf.settings import Settings, load
-from rechannel.daemon.cli import status as cli_status
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
-from rechannel.wire.messages import BatchReport, StreamRow
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.measurements import BatchReport, StreamRow
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
@@ -103,7 +106,7 @@ class Loop:
         """What `rechannel status --json` says, asked for without a new process: waiting must not load the box."""
         with self.store() as (store, settings):
             try:
-                return cli_status.collect(store, settings, time.time())
+                return msgspec.to_builtins(read_status(store, settings, time.time()))
             except StoreError:
                 return {}
 

@@ -30,7 +30,7 @@ def joining(clock: FakeClock) -> ExecutorSetTrigger:
 
 def answer(outcome: str) -> Decision:
     decision = refused(
-        DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", reach="plan", detail="too little")
+        DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", scope="plan", detail="too little")
     )
     return msgspec.structs.replace(decision, outcome=outcome)
 

@@ -233,7 +233,7 @@ def agree(
     found = guard.agreement(APP, moves(*partitions), cost, total, at, batches)
     outcome = "applied" if found is None else "refused"
     reason = "ok" if found is None else AGREEMENTS
-    guard.take(APP, decision(at, outcome, reason, moves=moves(*partitions), batches=batches))
+    guard.take(APP, decision(at, outcome, reason, moves=moves(*partitions), last_batches=batches))
     return found
 
 

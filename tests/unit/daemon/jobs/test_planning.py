@@ -13,7 +13,7 @@ from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, Request
 from unit.daemon.fakes import (
     APP,

@@ -77,7 +77,7 @@ def test_tasks_without_state_are_one_part() -> None:
 
 
 def test_windows_whose_tasks_are_not_told_yet_are_left_out() -> None:
-    state = QueryState(query=QUERY, run="r", name="", batch=2, active=True, stages=[], began=NOW + 5)
+    state = QueryState(query=QUERY, run="r", name="", batch=2, active=True, stages=[], batch_started=NOW + 5)
     batches = [_batch(_task(0, 0, 1))]
     assert complete_span([state], batches, NOW + 20) == (NOW, NOW + 5)
     assert complete_span([msgspec.structs.replace(state, began=0.0)], batches, NOW + 20) == (NOW, NOW + 20)

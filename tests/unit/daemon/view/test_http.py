@@ -12,29 +12,30 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from rechannel.conf.settings import SettingsError
+from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import http
-from rechannel.daemon.view.counters import Counters
-from rechannel.daemon.view.model import ControllerView, Role, ViewSlot
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.daemon.view.metrics import ControllerMetrics, Counters
+from rechannel.daemon.view.status import ControllerView, LeaderStatus
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fakes import FakeClock
 
-VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, redis_up=True)
+VIEW = ControllerView(
+    at=10.0, cluster="c", name="me", role=Role.LEADING, controller=LeaderStatus(epoch=3), redis_up=True
+)
 
 
 class Served:
-    """A server over a board and a job that can be let down."""
+    """A server with one view and a job that can fail."""
 
     def __init__(self) -> None:
-        self.clock, self.board, self.error = FakeClock(), ViewSlot(), None
-        self.loops = JobMonitor(self.clock, self.clock)
-        self.observe = self.loops.watch("observe", 1.0, self._observe)
-        self.board.put(VIEW)
+        self.clock, self.view, self.error = FakeClock(), VIEW, None
+        self.monitor = JobMonitor(self.clock, self.clock)
+        self.observe = self.monitor.watch("observe", 1.0, self._observe)
+        latest = lambda: self.view  # noqa: E731
+        metrics = http.MetricsCache(ControllerMetrics(latest, self.monitor, Counters()), self.clock)
         self.server = http.HttpServer(
-            "127.0.0.1:0",
-            lambda local: http.build_app(
-                self.board.take, self.loops, Counters(), silence=15.0, local=local, steady=self.clock
-            ),
+            "127.0.0.1:0", lambda local: http.build_app(latest, self.monitor, metrics, silence=15.0, local=local)
         )
         self.server.start()
         self.url = f"http://{self.server.address}"
@@ -57,18 +58,18 @@ class Served:
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    made = Served()
-    yield made
-    made.server.close()
+    served = Served()
+    yield served
+    served.server.close()
 
 
 def test_metrics_in_both_formats(served: Served) -> None:
     plain = served.get("/metrics")
     assert plain.headers["content-type"].startswith("text/plain; version=")
     assert '\nrechannel_controller_leads{cluster="c"} 1.0\n' in plain.text
-    asked = served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-    assert asked.headers["content-type"].startswith("application/openmetrics-text")
-    assert asked.text.endswith("# EOF\n")
+    openmetrics = served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
+    assert openmetrics.text.endswith("# EOF\n")
 
 
 def test_every_answer_has_the_headers(served: Served) -> None:
@@ -83,7 +84,7 @@ def test_ready_and_not(served: Served) -> None:
     served.observe()
     answer = served.get("/readyz")
     assert (answer.status_code, answer.json()["sentence"]) == (200, "leading in epoch 3")
-    served.board.put(dataclasses.replace(VIEW, role=Role.STANDING_BY))
+    served.view = dataclasses.replace(VIEW, role=Role.STANDING_BY)
     assert served.get("/readyz").json()["role"] == "standing-by"
     served.fail(StoreUnavailableError("Redis at r is away"))
     assert served.get("/readyz").json() == {
@@ -173,9 +174,9 @@ def test_connections_that_ask_nothing_do_not_keep_others_out(served: Served) -> 
         client.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nhost: localh"])
+@pytest.mark.parametrize("data", [b"", b"GET /healthz HTTP/1.1\r\nhost: localh"])
 def test_a_connection_without_a_complete_request_is_cut_soon(
-    served: Served, monkeypatch: pytest.MonkeyPatch, said: bytes
+    served: Served, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     question = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     (asks,) = _connected(served, 1)
@@ -183,24 +184,24 @@ def test_a_connection_without_a_complete_request_is_cut_soon(
         asks.sendall(question)
         assert _answered(asks) == 200
         monkeypatch.setattr(http, "_IDLE", 0.05)
-        asks.sendall(question + said)
+        asks.sendall(question + data)
         assert _answered(asks) == 200
         assert _ended(asks)
     (silent,) = _connected(served, 1)
     with silent:
-        silent.sendall(said)
+        silent.sendall(data)
         assert _ended(silent)
 
 
 def test_metrics_are_made_once_a_second_in_each_encoding(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+    encodings: list[str] = []
     choose = http.choose_encoder
 
     def counted(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
         encode, kind = choose(accept)
 
         def encoded(registry: CollectorRegistry) -> bytes:
-            made.append(kind)
+            encodings.append(kind)
             return encode(registry)
 
         return encoded, kind
@@ -209,12 +210,12 @@ def test_metrics_are_made_once_a_second_in_each_encoding(served: Served, monkeyp
     for _ in range(3):
         served.get("/metrics")
         served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-    assert len(made) == len(set(made)) == 2
+    assert len(encodings) == len(set(encodings)) == 2
     served.clock.sleep(1)
     served.get("/metrics")
-    assert len(made) == 3
+    assert len(encodings) == 3
 
 
 def test_a_port_in_use_names_the_field(served: Served) -> None:
     with pytest.raises(SettingsError, match=r"controller\.listen: .* cannot be opened \(Address already in use\)"):
-        http.HttpServer(served.server.address, lambda local: http.build_app(VIEW, served.loops, Counters(), silence=1))  # type: ignore[arg-type]
+        http.HttpServer(served.server.address, lambda local: None)  # type: ignore[arg-type, return-value]

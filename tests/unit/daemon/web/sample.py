@@ -1,4 +1,4 @@
-"""The web view with made-up figures, for those who work on it: ``python -m rechannel.daemon.web.sample``."""
+"""Views with made-up figures; in `tests`, ``python -m unit.daemon.web.sample`` serves them as a web page."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import dataclasses
 import math
 import time
 
-from rechannel.daemon.view.model import (
-    ApplicationView,
+from rechannel.daemon.control.leadership import Role
+from rechannel.daemon.control.migration_progress import MigrationStatus
+from rechannel.daemon.view.status import (
+    ApplicationStatus,
     ControllerView,
     DecisionView,
-    DrainView,
-    ExecutorView,
+    DrainState,
+    DrainStatus,
+    ExecutorStatus,
     HotStream,
-    MigrationView,
-    PartitionView,
-    QueryView,
-    Role,
-    StageView,
+    LeaderStatus,
+    LinkCounters,
+    MoveStatus,
+    PartitionStatus,
+    QueryStatus,
+    ReadinessStatus,
+    StageStatus,
 )
 from rechannel.wire.messages import (
     Decision,
@@ -26,7 +31,6 @@ from rechannel.wire.messages import (
     ExecutorLoad,
     MigrationOutcome,
     MigrationPrice,
-    MoveView,
     Refusal,
 )
 
@@ -53,12 +57,14 @@ def sample(now: float, step: int = 0) -> ControllerView:
         cluster="production",
         name="controller-1/3fa2b1",
         role=Role.LEADING,
-        leader="controller-1/3fa2b1",
-        since=now - 86_400,
-        epoch=7,
-        mode="apply",
-        next_decision=now + 300 - (3 * step) % 300,
-        last_sentence=f"{_APPLICATION}: {landed} of {_MOVED} moves have landed",
+        controller=LeaderStatus(
+            leader="controller-1/3fa2b1",
+            since=now - 86_400,
+            epoch=7,
+            mode="apply",
+            next_decision=now + 300 - (3 * step) % 300,
+            last_sentence=f"{_APPLICATION}: {landed} of {_MOVED} moves have landed",
+        ),
         redis_up=True,
         redis_round_trip=0.0004,
         read_at=now,
@@ -73,16 +79,23 @@ def sample(now: float, step: int = 0) -> ControllerView:
 def empty(now: float) -> ControllerView:
     """Return the view of a leader to whom no application has reported."""
     return ControllerView(
-        at=now, cluster="production", name="c", role=Role.LEADING, leader="c", epoch=1, redis_up=True, read_at=now
+        at=now,
+        cluster="production",
+        name="c",
+        role=Role.LEADING,
+        controller=LeaderStatus("c", epoch=1),
+        redis_up=True,
+        read_at=now,
     )
 
 
 def away(now: float) -> ControllerView:
     """Return the view of a controller that lost Redis, and with it the lead."""
+    view = sample(now)
     return dataclasses.replace(
-        sample(now),
+        view,
         role=Role.STANDING_BY,
-        leader="",
+        controller=dataclasses.replace(view.leader, leader=""),
         redis_up=False,
         redis_problem="redis.internal:6379: connection refused",
         redis_round_trip=None,
@@ -118,9 +131,9 @@ def _utilization(held: dict[tuple[str, int], int]) -> list[float]:
     return busy
 
 
-def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> ApplicationView:
+def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> ApplicationStatus:
     partitions = tuple(
-        PartitionView(
+        PartitionStatus(
             query=_QUERIES[name][0],
             name=name,
             stage=0,
@@ -132,7 +145,7 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
         for (name, partition), executor in sorted(held.items())
     )
     queries = tuple(
-        QueryView(
+        QueryStatus(
             query=query,
             name=name,
             run="run",
@@ -142,13 +155,13 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
             start="",
             batch_seconds=seconds,
             batches_per_second=1 / seconds,
-            stages=(StageView(0, count, ("stateStoreSave",), {}),),
+            stages=(StageStatus(0, count, ("stateStoreSave",), {}),),
         )
         for name, (query, count, seconds) in _QUERIES.items()
     )
     states = ("steered", "prepared", "planned", "planned", "planned", "planned")
     moves = tuple(
-        MoveView(
+        MoveStatus(
             move=f"20260301-101500-4f2a.{number}",
             query=_QUERIES[name][0],
             stage=0,
@@ -157,19 +170,18 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
             target=str(target),
             step=number // 2,
             state=states[number - landed],
-            misses=1 if number == landed == 2 else 0,
+            missed_batches=1 if number == landed == 2 else 0,
         )
         for number, (name, partition, source, target) in enumerate(_moves())
         if number >= landed
     )
-    return ApplicationView(
+    return ApplicationStatus(
         application=_APPLICATION,
         name="web-analytics",
         spark_version="4.3.0",
-        ready=True,
-        code="ready",
-        sentence="ready: 52 partitions on 8 executors",
-        coverage=1.0,
+        last_heard=0.0,
+        silent=False,
+        readiness=ReadinessStatus(True, "ready", "ready: 52 partitions on 8 executors"),
         shuffles_seen=0.98,
         executors=tuple(_executor(number, partitions) for number in range(_EXECUTORS)),
         queries=queries,
@@ -182,20 +194,19 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
         streams={"high": 3, "medium": 41, "low": 588},
         moves=moves,
         settled_moves=landed,
-        counters={"landed": 40 + landed, "missed": 1, "abandoned": 0},
-        problems=(),
+        counters=LinkCounters(landed=40 + landed, missed=1),
     )
 
 
 _SLOW = "its tasks take 1.4 times what others' take"
 
 
-def _executor(number: int, partitions: tuple[PartitionView, ...]) -> ExecutorView:
+def _executor(number: int, partitions: tuple[PartitionStatus, ...]) -> ExecutorStatus:
     own = [part for part in partitions if part.executor == str(number)]
     seconds = {name: period for name, (_, _, period) in _QUERIES.items()}
     busy = sum((part.busy_seconds or 0.0) / seconds[part.name] for part in own)
     node = _NODES[number // 2]
-    return ExecutorView(
+    return ExecutorStatus(
         executor=str(number),
         node=node,
         cores=2,
@@ -215,16 +226,16 @@ def _executor(number: int, partitions: tuple[PartitionView, ...]) -> ExecutorVie
     )
 
 
-def _drain(now: float, held: dict[tuple[str, int], int]) -> DrainView:
+def _drain(now: float, held: dict[tuple[str, int], int]) -> DrainStatus:
     left = sum(executor in (6, 7) for executor in held.values())
-    return DrainView(
+    return DrainStatus(
         node=_DRAINED,
         since=now - 140,
         user="ada",
         reason="kernel update",
         remove=True,
         deadline=now + 460,
-        state="draining",
+        state=DrainState.DRAINING,
         partitions=left,
         executors=("6", "7"),
         overdue=False,
@@ -232,11 +243,11 @@ def _drain(now: float, held: dict[tuple[str, int], int]) -> DrainView:
     )
 
 
-def _migrations(now: float, landed: int) -> tuple[MigrationView, ...]:
+def _migrations(now: float, landed: int) -> tuple[MigrationStatus, ...]:
     if landed == _MOVED:
         return ()
     sentence = f"{landed} of {_MOVED} moves have landed"
-    return (MigrationView(_APPLICATION, "20260301-101500-4f2a", now - 42, _MOVED, landed, 0, sentence),)
+    return (MigrationStatus(_APPLICATION, "20260301-101500-4f2a", now - 42, _MOVED, landed, 0, sentence),)
 
 
 def _decisions(now: float) -> tuple[DecisionView, ...]:
@@ -252,7 +263,7 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
             partitions_after=list(moved.values()).count(number),
             arrival_before=4000 * before[number],
             arrival_after=4000 * after[number],
-            service=8000.0,
+            service_before=8000.0,
             utilization_before=before[number],
             utilization_after=after[number],
         )
@@ -312,8 +323,8 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         sentence="a critical path would shorten by 4% at most, gate.min_gain asks for 10%",
         executors=loads[:3],
         refusals=[
-            Refusal(law="gate", reach="plan", detail="batch time 3.10 → 2.98 s: 4% gain, below gate.min_gain (10%)"),
-            Refusal(law="utilization", reach="executor", detail="executor 3 would be 97% busy, the limit is 95%"),
+            Refusal(law="gate", scope="plan", detail="batch time 3.10 → 2.98 s: 4% gain, below gate.min_gain (10%)"),
+            Refusal(law="utilization", scope="executor", detail="executor 3 would be 97% busy, the limit is 95%"),
         ],
         gain=23.0,
         cost=11.0,
