@@ -15,8 +15,7 @@ from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.triggers import TriggerEngine
 from rechannel.daemon.jobs.duty_cycle import DutyCycle
 from rechannel.daemon.model.collector import ApplicationMessages, Collector
-from rechannel.daemon.model.silence import silence
-from rechannel.daemon.model.snapshot import NotReady, Snapshot, measured_only, missing_agents, take_snapshot, unready
+from rechannel.daemon.model.snapshot import NotReady, Snapshot, take_snapshot
 from rechannel.wire.printable import count
 
 _SHARE = 0.2  # of a core, for each application

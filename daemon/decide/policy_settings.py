@@ -13,7 +13,7 @@ from typing import Any, get_args
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.policies.model.arrays import ModelError
-from rechannel.policies.registry import installed_policies, known_policies, make_parameters, parameter_types
+from rechannel.policies.registry import known_policies, make_parameters, parameter_types
 
 DRAIN = "drain"  # the trigger of decisions that empty drained nodes
 ROLLBACK = "rollback"  # the trigger of decisions to move back

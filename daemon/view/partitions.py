@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rechannel.daemon.decide.pipeline import end_name
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.daemon.model.cpu_attribution import Attribution, attribute_cpu, complete_span
+from rechannel.daemon.model.cpu_attribution import Attribution
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.daemon.view.status import HotStream, PartitionStatus
 from rechannel.policies.analysis.classification import hot_streams as largest_streams

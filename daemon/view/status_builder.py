@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
+from rechannel.daemon.model.silence import silence
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control import scheduled_plans
@@ -18,7 +19,6 @@ from rechannel.daemon.control.standing_orders import left_on
 from rechannel.daemon.decide.pipeline import stream_classes
 from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.daemon.model.forecast import StageForecast
-from rechannel.daemon.model.silence import silence
 from rechannel.daemon.model.snapshot import (
     NotReady,
     Snapshot,

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from rechannel.wire.display_names import count, partition_name, query_name
 
 from rechannel.conf.settings import Settings
 from rechannel.migration.plan.cost import BatchTimes, LoadRates, MigrationCost, SteppedMoves, estimate_cost
@@ -41,7 +42,6 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.wire.codes import Law, PlanResult
-from rechannel.wire.display_names import count, partition_name, query_name
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
 from rechannel.wire.printable import count, partition_name, query_name
 

@@ -12,7 +12,6 @@ import pytest
 from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.daemon.cli import tables
 from rechannel.daemon.cli.status import StatusFilter, to_json
-from rechannel.daemon.model.silence import silence
 from rechannel.daemon.view.status import ClusterStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.daemon.web import rendering
