@@ -1,20 +1,20 @@
-"""The life of a move: one partition of one stateful stage on its way from one executor to another.
+"""State machine of a move: one partition of a stateful stage on its way to another executor.
 
 ::
 
     planned ──> prepared ──> steered ──> drained ──> killed
        │            │         │ ↺ ^ │       ^
        │            │         │   │ └──> released_idle ──> (a batch came after all) drained
-       v            v         v   └────────┤   (… and missed: said again)
+       v            v         v   └────────┤   (… and missed: steered again)
     abandoned <───────────────┘ <──────────┘
 
-* *planned*: accepted from the controller's desired placement, or the link's own (a new query, a lost executor).
-* *prepared*: the partition is committed in the checkpoint, its stores are known, its target lives, and its newest
-  snapshot lies few enough batches behind (``migration.max_replay``), which bounds what the target must replay; or that
-  was waited for long enough. The next step is prepared while the current one is steered.
+* *planned*: accepted from the controller's desired placement, or made by the link (a new query, a lost executor).
+* *prepared*: the partition is committed in the checkpoint, its stores are known, its target is alive, and its newest
+  snapshot lies few enough batches behind (``migration.max_replay``), which bounds what the target must replay; or the
+  link has waited for that snapshot long enough. The next step is prepared while the current one is steered.
 * *steered*: Spark was told the new executor, between two batches; told again (↺) after each batch that missed it.
 * *drained*: a batch that ran the partition on its target is committed; the old copy has nothing left to give.
-* *killed*: the old executor let go of its copy, by evidence or presumed after two maintenance intervals.
+* *killed*: the old executor closed its copy, by evidence or presumed after two maintenance intervals.
 * *released_idle*: steered, and no batch runs; the state is durable, and the next batch goes to the target.
 * *abandoned*: given up, with a reason. Harmless: the partition stays where it is.
 """
@@ -36,23 +36,38 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.ABANDONED: frozenset(),
 }
 UNSETTLED = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})
+UNSTEERED = frozenset({MoveState.PLANNED, MoveState.PREPARED})
+AWAITING_LANDING = frozenset({MoveState.STEERED, MoveState.RELEASED_IDLE})
+SETTLED = frozenset({MoveState.KILLED, MoveState.ABANDONED})
 
 
 class IllegalTransitionError(RuntimeError):
-    """A step the state machine does not have: a defect of ours, never of the user's."""
+    """Step that the state machine does not have: a defect of Rechannel, never of the user."""
 
 
 @dataclass
 class Move:
-    """A move and its story so far.
+    """A move and its history.
 
-    ``missed_in``: the last batch that was counted as a miss.
-    ``holder`` is the executor that really held the partition when it was steered (it may have drifted off the planned
-    source); ``steered_batch`` is the last batch begun before it was steered. ``until``: when a move of the link's own
-    expires; those of a desired placement expire with it (0).
+    Attributes
+    ----------
+    desired : DesiredMove
+        The move as the placement names it.
+    misses : int
+        Batches that ran the partition elsewhere after it was steered.
+    last_miss_batch : int
+        The last batch that was counted as a miss.
+    holder : str
+        The executor that held the partition when it was steered; it may have drifted off the planned source.
+    steered_batch : int
+        The last batch begun before the move was steered.
+    current_since : float
+        Time at which its step became the current one; -1 before.
+    expires_at : float
+        Expiry of a move of the link's own. A move of a desired placement expires with that placement (0).
     """
 
-    wanted: DesiredMove
+    desired: DesiredMove
     decision: str
     run: str
     accepted_at: float
@@ -62,66 +77,94 @@ class Move:
     holder: str = ""
     steered_batch: int = -1
     steered_at: float = 0.0
-    current_since: float = -1.0  # when its step became the current one; -1 before
+    current_since: float = -1.0
     drained_at: float = 0.0
-    until: float = 0.0
-    missed_in: int = -1
+    expires_at: float = 0.0
+    last_miss_batch: int = -1
+
+    @property
+    def name(self) -> str:
+        """The move's name in the journal."""
+        return self.desired.move
+
+    @property
+    def query(self) -> str:
+        """The query of the partition."""
+        return self.desired.query
+
+    @property
+    def target(self) -> str:
+        """The executor that is to take the partition."""
+        return self.desired.target
 
     @property
     def unit(self) -> tuple[str, int, int]:
         """What is moved: (query, stage, partition)."""
-        return self.wanted.query, self.wanted.stage, self.wanted.partition
+        return self.desired.query, self.desired.stage, self.desired.partition
+
+    @property
+    def unsteered(self) -> bool:
+        """Whether Spark was not told of it yet."""
+        return self.state in UNSTEERED
+
+    @property
+    def awaits_landing(self) -> bool:
+        """Whether Spark was told of it and no batch has brought it to its target yet."""
+        return self.state in AWAITING_LANDING
 
     @property
     def unsettled(self) -> bool:
-        """Still on its way: later steps wait for it."""
+        """Whether it is still on its way: later steps wait for it."""
         return self.state in UNSETTLED
 
     @property
     def open(self) -> bool:
-        """May still land: on its way, or released while its query is idle."""
-        return self.state in UNSETTLED or self.state is MoveState.RELEASED_IDLE
+        """Whether it may still land: on its way, or released while its query is idle."""
+        return self.unsettled or self.state is MoveState.RELEASED_IDLE
 
-    def to(
+    def transition(
         self, state: MoveState, reason: MoveReason, *, at: float, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
-        """Take a step and return its line for the journal; IllegalTransitionError when the table has no such step."""
-        if state not in TRANSITIONS[self.state]:
-            raise IllegalTransitionError(f"move {self.wanted.move}: {self.state} -> {state} ({reason})")
-        before, self.state, self.reason = self.state, state, reason
-        return self._line(before, at=at, batch=batch, evidence=evidence)
+        """Take a step and return its line for the journal.
 
-    def begin(self, at: float, evidence: str = "") -> MoveTransition:
-        """Return the journal's first line of this move."""
-        return self._line(None, at=at, batch=-1, evidence=evidence)
+        Raises IllegalTransitionError for a step that the table does not have.
+        """
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransitionError(f"move {self.name}: {self.state} -> {state} ({reason})")
+        before, self.state, self.reason = self.state, state, reason
+        return self._journal_line(before, at=at, batch=batch, evidence=evidence)
+
+    def first_line(self, at: float, evidence: str = "") -> MoveTransition:
+        """Return the first line of this move in the journal."""
+        return self._journal_line(None, at=at, batch=-1, evidence=evidence)
 
     def view(self) -> MoveView:
         """Return what a report shows of the move."""
-        wanted = self.wanted
+        desired = self.desired
         return MoveView(
-            move=wanted.move,
-            query=wanted.query,
-            stage=wanted.stage,
-            partition=wanted.partition,
-            source=wanted.source,
-            target=wanted.target,
-            step=wanted.step,
+            move=desired.move,
+            query=desired.query,
+            stage=desired.stage,
+            partition=desired.partition,
+            source=desired.source,
+            target=desired.target,
+            step=desired.step,
             state=self.state,
             reason=self.reason,
             missed_batches=self.misses,
         )
 
-    def _line(self, before: MoveState | None, *, at: float, batch: int, evidence: str) -> MoveTransition:
-        wanted = self.wanted
+    def _journal_line(self, before: MoveState | None, *, at: float, batch: int, evidence: str) -> MoveTransition:
+        desired = self.desired
         return MoveTransition(
-            move=wanted.move,
+            move=desired.move,
             decision=self.decision,
-            query=wanted.query,
-            stage=wanted.stage,
-            partition=wanted.partition,
-            source=wanted.source,
-            target=wanted.target,
-            step=wanted.step,
+            query=desired.query,
+            stage=desired.stage,
+            partition=desired.partition,
+            source=desired.source,
+            target=desired.target,
+            step=desired.step,
             before=before or "",
             after=self.state,
             reason=self.reason,

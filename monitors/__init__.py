@@ -1,5 +1,5 @@
-"""What is seen of a running cluster: on every node by the agent, in the driver from Spark's own event stream.
+"""Monitors: the agent on every node, and the reader of Spark's own event log in the driver.
 
-Reads processes, files and events and turns them into the messages of `rechannel.wire`. Decides nothing, moves
-nothing, and knows no Spark API: a bad process or file is counted and left aside.
+They read processes, files and events and turn them into the messages of `rechannel.wire`. They decide nothing, move
+nothing, and use no Spark API: a bad process or file is counted and skipped.
 """

@@ -127,7 +127,7 @@ def agent(config: str | None, node: str) -> None:
     given = settings()
     log.set_up()
     log_source(config)
-    run_agent(given, stop=stop_on_signals(), reread=reread_on_hangup(settings))
+    run_agent(given, stop=stop_on_signals(), reload_signal=reread_on_hangup(settings))
 
 
 @main.command()

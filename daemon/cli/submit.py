@@ -239,7 +239,8 @@ def _warnings(conf: Mapping[str, str]) -> tuple[str, ...]:
         from rechannel.migration.spark import compatibility
     except ImportError:  # no py4j in this Python, but in the Spark of SPARK_HOME
         return ()
-    return tuple(finding.sentence for finding in compatibility.examine(lambda key, default: conf.get(key, default)))
+    findings = compatibility.check_settings(lambda key, default: conf.get(key, default))
+    return tuple(finding.sentence for finding in findings)
 
 
 def _from_files(words: SubmitArguments, environ: Mapping[str, str], home: Path) -> dict[str, str]:

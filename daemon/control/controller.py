@@ -41,8 +41,9 @@ from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
-from rechannel.daemon.model.collector import ApplicationMessages, Collector
-from rechannel.daemon.model.snapshot import NotReady
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import Collector
+from rechannel.daemon.model.readiness import NotReady
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal

@@ -14,8 +14,10 @@ from rechannel.daemon.control.leader import Leader
 from rechannel.daemon.control.memory import Memory
 from rechannel.daemon.control.triggers import TriggerEngine
 from rechannel.daemon.jobs.duty_cycle import DutyCycle
-from rechannel.daemon.model.collector import ApplicationMessages, Collector
-from rechannel.daemon.model.snapshot import NotReady, Snapshot, take_snapshot
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import Collector
+from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.wire.printable import count
 
 _SHARE = 0.2  # of a core, for each application

@@ -205,7 +205,7 @@ def settings(given: Mapping[str, str], subject: str) -> list[Finding]:
         return given.get(key, default)
 
     found = []
-    for finding in compatibility.examine(read):
+    for finding in compatibility.check_settings(read):
         sentence, cure = _apart(finding.sentence)
         say = failed if finding.code == "local-master" else warning
         found.append(say("spark-settings", sentence, cure or "see docs/compatibility.md", subject))
@@ -277,7 +277,7 @@ def _locality(report: LinkReport, application: Application) -> Finding:
 
 
 def _findings(report: LinkReport) -> list[compatibility.Finding]:
-    return compatibility.examine(lambda key, default: report.environment.get(key, default))
+    return compatibility.check_settings(lambda key, default: report.environment.get(key, default))
 
 
 def _apart(text: str) -> tuple[str, str]:

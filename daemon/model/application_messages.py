@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
-from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorUsage, LinkReport
+from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage
+from rechannel.wire.messages import LinkReport
 
 _LISTED_NODES = 5  # silent nodes named in a sentence
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rechannel.wire.display_names import count, query_name
+from rechannel.wire.printable import count, query_name
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages, last_batches

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from rechannel.wire.display_names import stage_name
+from rechannel.wire.printable import stage_name
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model import query_model
@@ -44,7 +44,8 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.wire.codes import NotReadyReason
-from rechannel.wire.messages import BatchReport, ExecutorInfo, QueryState, StatefulStage
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import ExecutorInfo, QueryState, StatefulStage
 
 _COLD_TASKS = 3  # of each stage on each core of a new executor, until its code is compiled
 _USUAL_BATCHES = 20  # over which the usual duration and rows are taken

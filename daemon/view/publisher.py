@@ -17,7 +17,8 @@ from rechannel.daemon.control.controller import ControllerSnapshot
 from rechannel.daemon.control.leadership import LeaderElection, Role
 from rechannel.daemon.jobs.clock import Clock, DutyCycle
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.model.collector import ApplicationMessages, read_on
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import read_on
 from rechannel.daemon.view.metrics import CounterKind, Counters
 from rechannel.daemon.view.status import (
     ApplicationStatus,

@@ -1,7 +1,7 @@
-"""Spark's event stream as the link reads it: the listener, its private directory, and what becomes of both.
+"""Event feed: the listener in Spark, its private directory, and the reader of its files.
 
 The directory holds a lock as long as its link lives. A later link on the same machine removes directories whose lock is
-free: those of drivers that were killed without a word.
+free: those of drivers that were killed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rechannel.monitors.spark.event_log import EventStream
 _LOG = structlog.get_logger("rechannel.link")
 _PREFIX = "rechannel-"
 _LOCK = "lock"
-_BEAT = 5.0  # seconds between two signs of life
-_NEWBORN = 60.0  # seconds in which a directory may be without a lock: its link is just making it
+_HEARTBEAT = 5.0  # seconds between two heartbeats
+_LOCK_GRACE = 60.0  # seconds in which a directory may be without a lock: its link is just making it
 
 
 class EventFeed:
-    """Opens the stream, reads it, and opens it anew where the watchdog or somebody else took it away.
+    """Opens the stream, reads it, and opens it again after the watchdog or a user has removed it.
 
-    ``openings``: how often it was opened; the watchdog takes out other hooks of the link, too. ``dropped``: events that
+    ``openings``: times it was opened; the watchdog takes out other hooks of the link, too. ``dropped``: events that
     Spark's bus dropped, in all.
     """
 
@@ -40,7 +40,7 @@ class EventFeed:
         self._directory: Path | None = None
         self._lock = -1
         self._stream: EventStream | None = None
-        self._next_beat = 0.0
+        self._next_heartbeat = 0.0
         self.dropped = 0
         self._incomplete = False
         self.openings = 0
@@ -57,10 +57,10 @@ class EventFeed:
         self.openings += 1
 
     def read(self, now: float) -> list[bytes]:
-        """Return the lines written since the last call; says now and then that the link is alive."""
-        if now >= self._next_beat:
-            self._next_beat = now + _BEAT
-            self._beat()
+        """Return the lines written since the last call, and send a heartbeat every few seconds."""
+        if now >= self._next_heartbeat:
+            self._next_heartbeat = now + _HEARTBEAT
+            self._send_heartbeat()
         if self._stream is None:
             self._reopen("it could not be opened")
         try:
@@ -69,17 +69,17 @@ class EventFeed:
             self._reopen(str(error))
             return []
 
-    def take_incomplete(self) -> bool:
-        """Whether events were lost since the last call."""
+    def pop_incomplete(self) -> bool:
+        """Return whether events were lost since the last call."""
         incomplete, self._incomplete = self._incomplete, False
         return incomplete
 
     def mark_incomplete(self) -> None:
-        """An event could not be read."""
+        """Note that an event could not be read."""
         self._incomplete = True
 
     def close(self) -> None:
-        """Take the listener out, end the watchdog and remove every file; each step whatever became of the others."""
+        """Take out the listener, end the watchdog and remove every file; each step whatever became of the others."""
         for step in (self._adapter.stop_event_stream, self._adapter.stop_watchdog):
             with contextlib.suppress(LinkError):
                 step()
@@ -93,8 +93,8 @@ class EventFeed:
             os.close(self._lock)
             self._lock = -1
 
-    def _beat(self) -> None:
-        if self._stream is not None and not self._adapter.beat():
+    def _send_heartbeat(self) -> None:
+        if self._stream is not None and not self._adapter.send_heartbeat():
             self._reopen("the link was silent for too long, or the stream grew faster than it was read")
         dropped = self._adapter.dropped_events()
         if dropped > self.dropped:
@@ -109,7 +109,7 @@ class EventFeed:
 
 
 def remove_leftovers(parent: Path) -> int:
-    """Remove the directories of links that live no more; return how many."""
+    """Remove the directories of links that no longer live; return how many."""
     removed = 0
     for directory in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -126,8 +126,8 @@ def _is_leftover(directory: Path) -> bool:
     try:
         lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        # A directory of another make, unless events lie in it; or one whose lock is still to come.
-        return time.time() - status.st_mtime > _NEWBORN and any(directory.glob("eventlog_v2_*"))
+        # Not one of a link unless it holds events; or one whose lock is still to come.
+        return time.time() - status.st_mtime > _LOCK_GRACE and any(directory.glob("eventlog_v2_*"))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,6 +1,6 @@
-"""How the executors of a node that is drained with ``--remove`` leave, without a failed task and without a gap later.
+"""Release of the executors of a node that is drained with ``--remove``.
 
-::
+No task fails, and no executor is missing afterwards::
 
     holds state ──> empty ──> cordoned ──> idle ──> released ──> gone
          └── the deadline has passed ──^
@@ -10,12 +10,12 @@
 * *idle*: every query that ran a batch when it was cordoned has passed a boundary; no reducer wants its map output.
 * *released*: killed, after the application's target was set: Spark would count it as 0 otherwise and replace nobody.
 
-Then the target is kept such that the cluster manager replaces who is lost and uses who is added, and does not start an
-executor on the drained node again: as many as the application has elsewhere, and one for each live worker host that has
-none. Where the manager chooses the drained node all the same, that executor is cordoned at once, so that the manager
-has to choose another, and goes once the others are complete, or after a minute (then two, four, … up to an hour).
-An application that has all the cores of its ``spark.cores.max`` then gets no other executor as long as the manager
-prefers the drained node: that is said, and stopping Spark's worker there is the cure.
+Then the target is kept such that the cluster manager replaces executors that are lost, uses nodes that are added, and
+does not start an executor on the drained node again: as many as the application has elsewhere, and one for each live
+worker host that has none. Where the manager chooses the drained node all the same, that executor is cordoned at once,
+so that the manager has to choose another, and is released once the others are complete, or after a minute (then two,
+four, … up to an hour). An application that has all the cores of its ``spark.cores.max`` then gets no other executor as
+long as the manager prefers the drained node: ``problem`` says so, and stopping Spark's worker there is the cure.
 
 With ``spark.decommission.enabled`` a cordoned executor would end by itself in the middle of a batch. There nothing is
 cordoned, and the release waits for a moment in which no query runs a batch.
@@ -36,7 +36,7 @@ from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import Drain, ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
-_LOOK = 5.0  # seconds between two looks at the master's workers
+_TARGET_EVERY = 5.0  # seconds between two readings of the master's workers
 _GRACE = 60.0  # seconds for which an executor that came back holds its place, so that others come up elsewhere
 _LONGEST_GRACE = 3600.0
 UNLIMITED = 2**31 - 1
@@ -44,7 +44,7 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True)
 class ReleaseInputs:
-    """What a turn looks at.
+    """Input of one step.
 
     ``holders``: executors that hold state. ``begun``: query -> last batch begun, of active queries; ``quiet``: those
     of them that run no batch now.
@@ -57,194 +57,213 @@ class ReleaseInputs:
     quiet: Collection[str]
 
 
-def scene(
+def collect_inputs(
     table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain], moves: Iterable[Move]
 ) -> ReleaseInputs:
-    """Put together what a turn looks at. State that was steered away while its query is idle no longer counts."""
-    left = {
-        move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.wanted.target in table.executors
+    """Return the input of a step. State that was steered away while its query is idle no longer counts."""
+    steered_away = {
+        move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
     }
     holders = {
         executor
-        for (query, stage), where in table.placement.items()
+        for (query, stage), executors in table.placement.items()
         if query in queries
-        for partition, executor in enumerate(where)
-        if (query, stage, partition) not in left
+        for partition, executor in enumerate(executors)
+        if (query, stage, partition) not in steered_away
     }
     begun = {query: table.last_batch.get(query, -1) for query in queries}
-    quiet = {query for query in queries if table.quiet(query) and not table.in_batch(query)}
+    quiet = {query for query in queries if table.is_quiet(query) and not table.in_batch(query)}
     return ReleaseInputs(table.executors, drains, holders, begun, quiet)
 
 
 @dataclass
-class _Cordoned:
+class _Cordon:
     since: float
     waits_for: dict[str, int]  # query -> the batch it was in
 
 
-def target(here: Collection[str], base: int, alive: Collection[str] | None, avoid: Collection[str]) -> int:
+def executor_target(
+    hosts: Collection[str], base: int, workers: Collection[str] | None, drained: Collection[str]
+) -> int:
     """Return how many executors the application is to have, those that wait for their release left out.
 
-    ``here``: the host of each executor that stays; ``base``: how many it had elsewhere when the first one was released;
-    ``alive``: hosts of live workers, None where that cannot be known; ``avoid``: hosts that are drained.
+    Parameters
+    ----------
+    hosts : collection of str
+        The host of each executor that stays.
+    base : int
+        Executors that the application had elsewhere when the first one was released.
+    workers : collection of str, optional
+        Hosts of live workers; None where they cannot be known.
+    drained : collection of str
+        Hosts that are drained.
     """
-    spare = 0 if alive is None else len(set(alive) - set(here) - set(avoid))
-    return max(base, len(here)) + spare
+    spare = 0 if workers is None else len(set(workers) - set(hosts) - set(drained))
+    return max(base, len(hosts)) + spare
 
 
 class ExecutorReleaser:
-    """Cordons and releases; one turn after the other, on the link's thread."""
+    """Cordons and releases executors, step by step on the link's thread.
 
-    def __init__(self, executors: ExecutorControl, *, dynamic: bool, ends_by_itself: bool = False) -> None:
+    Parameters
+    ----------
+    dynamic : bool
+        Spark itself removes idle executors and sets the target (``spark.dynamicAllocation.enabled``).
+    cordon_ends_executor : bool
+        A cordoned executor would end by itself (``spark.decommission.enabled``).
+    """
+
+    def __init__(self, control: ExecutorControl, *, dynamic: bool, cordon_ends_executor: bool = False) -> None:
         self.released = 0
         self.problem = ""
-        self._control = executors
-        self._ends_by_itself = ends_by_itself  # a cordoned executor would
-        self._dynamic = dynamic  # Spark itself removes idle executors, and sets the target
-        self._cordoned: dict[str, _Cordoned] = {}
+        self._control = control
+        self._cordon_ends_executor = cordon_ends_executor
+        self._dynamic = dynamic
+        self._cordons: dict[str, _Cordon] = {}
         self._killed: set[str] = set()  # released, and Spark has not told yet that they are gone
-        self._avoid: frozenset[str] = frozenset()  # nodes whose executors are to leave
-        self._before = 0  # executors in all before the first release
+        self._drained: frozenset[str] = frozenset()  # nodes whose executors are to leave
+        self._count_before = 0  # executors in all before the first release
         self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own
-        self._wanted = 1  # executors elsewhere that there are to be now
+        self._target = 1  # executors that there are to be elsewhere now
         self._grace = _GRACE
-        self._said = -1
+        self._last_limit = -1
         self._local_checkpoints = 0  # RDDs that live on executors alone
-        self._next_look = 0.0
+        self._next_target = 0.0
 
     @property
     def cordoned(self) -> list[str]:
         """Executors that get no task any more and are not gone yet."""
-        return sorted(self._killed.union(self._cordoned))
+        return sorted(self._killed.union(self._cordons))
 
     @property
-    def under_way(self) -> bool:
+    def active(self) -> bool:
         """Whether something is still to be done though no node is drained any more."""
-        return bool(self._cordoned) or self._base >= 0
+        return bool(self._cordons) or self._base >= 0
 
-    def turn(self, scene: ReleaseInputs, now: float) -> None:
-        """Take every step that is due. Errors of Spark are kept in ``problem``; the next turn is a new try."""
-        self._killed &= scene.executors.keys()
-        present = {name: info for name, info in scene.executors.items() if name not in self._killed}
-        self._cordoned = {name: state for name, state in self._cordoned.items() if name in present}
-        avoid = frozenset(node for node, drain in scene.drains.items() if drain.remove)
-        elsewhere = {name for name, info in present.items() if info.host not in avoid and name not in self._cordoned}
-        if avoid != self._avoid:
-            self._avoid = avoid
+    def step(self, inputs: ReleaseInputs, now: float) -> None:
+        """Take every step that is due. Errors of Spark are kept in ``problem``; the next call is a new try."""
+        self._killed &= inputs.executors.keys()
+        present = {name: info for name, info in inputs.executors.items() if name not in self._killed}
+        self._cordons = {name: cordon for name, cordon in self._cordons.items() if name in present}
+        drained = frozenset(node for node, drain in inputs.drains.items() if drain.remove)
+        elsewhere = {name for name, info in present.items() if info.host not in drained and name not in self._cordons}
+        if drained != self._drained:
+            self._drained = drained
             self._base = len(elsewhere) if self._base >= 0 else -1
-            self._next_look = 0.0
-        if not avoid and not self.under_way:
+            self._next_target = 0.0
+        if not drained and not self.active:
             self.problem = ""
             return
         try:
-            self._cordon(present, elsewhere, scene, now)
-            if now >= self._next_look:
-                self._next_look = now + _LOOK
-                self._keep_target(present, elsewhere)
-                self._local_checkpoints = self._control.local_checkpoints() if self._cordoned else 0
-            self._release(present, elsewhere, scene, now)
-            back = {info.host for info in present.values() if _came_back(info, scene.drains)}
+            self._cordon_empty(present, elsewhere, inputs, now)
+            if now >= self._next_target:
+                self._next_target = now + _TARGET_EVERY
+                self._adjust_target(present, elsewhere)
+                self._local_checkpoints = self._control.local_checkpoints() if self._cordons else 0
+            self._release_idle(present, elsewhere, inputs, now)
+            restarted = {info.host for info in present.values() if _was_restarted(info, inputs.drains)}
             self.problem = (
-                f"executors were started on drained {', '.join(sorted(back))} again: stop Spark's worker there"
-                if back and self._base >= 0
-                else self._waiting(now)
+                f"executors were started on drained {', '.join(sorted(restarted))} again: stop Spark's worker there"
+                if restarted and self._base >= 0
+                else self._waiting_problem(now)
             )
         except LinkError as error:
             self.problem = f"an executor could not be released: {error}"
             _LOG.warning("an executor could not be released", error=str(error))
 
-    def _waiting(self, now: float) -> str:
-        if self._cordoned and self._local_checkpoints:
+    def _waiting_problem(self, now: float) -> str:
+        if self._cordons and self._local_checkpoints:
             return (
-                f"executors {', '.join(sorted(self._cordoned))} are kept: {self._local_checkpoints} RDDs of the "
+                f"executors {', '.join(sorted(self._cordons))} are kept: {self._local_checkpoints} RDDs of the "
                 "application are checkpointed on executors alone (localCheckpoint) and would be lost; unpersist them, "
                 "or drain with a deadline"
             )
-        long = [name for name, state in self._cordoned.items() if now > state.since + _GRACE]
-        if not self._ends_by_itself or not long:
+        late = [name for name, cordon in self._cordons.items() if now > cordon.since + _GRACE]
+        if not self._cordon_ends_executor or not late:
             return ""
         return (
-            f"executors {', '.join(sorted(long))} wait for a moment in which no query runs a batch: with "
+            f"executors {', '.join(sorted(late))} wait for a moment in which no query runs a batch: with "
             "spark.decommission.enabled they cannot be kept from tasks without ending in the middle of one"
         )
 
-    def lift(self) -> None:
-        """Leave the application's target to Spark again: nobody looks after it from now on."""
+    def restore_target(self) -> None:
+        """Leave the application's target to Spark again: the link no longer looks after it."""
         if self._base >= 0 and not self._dynamic:
-            self._base, self._wanted, self._said = -1, 1, self._unlimited
+            self._base, self._target, self._last_limit = -1, 1, self._unlimited
             self._control.limit_executors(self._unlimited)
 
     @property
     def _unlimited(self) -> int:
-        # What a standalone application has unless it was told otherwise; elsewhere the target is a number to be met.
-        return UNLIMITED if self._control.standalone else self._before
+        # The target of a standalone application that has none of its own; elsewhere the target is a number to be met.
+        return UNLIMITED if self._control.standalone else self._count_before
 
-    def _cordon(
-        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: ReleaseInputs, now: float
+    def _cordon_empty(
+        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], inputs: ReleaseInputs, now: float
     ) -> None:
         for name, info in sorted(present.items()):
             # Without another executor nothing could run any more, and there is no way back from a cordon.
-            if info.host not in self._avoid or name in self._cordoned or not elsewhere:
+            if info.host not in self._drained or name in self._cordons or not elsewhere:
                 continue
-            overdue = _overdue(scene.drains[info.host], now)
-            if name in scene.holders and not overdue:
+            overdue = _is_overdue(inputs.drains[info.host], now)
+            if name in inputs.holders and not overdue:
                 continue
-            if self._ends_by_itself or self._control.cordon(name):
-                waits_for = {query: batch for query, batch in scene.begun.items() if query not in scene.quiet}
-                self._cordoned[name] = _Cordoned(now, waits_for)
+            if self._cordon_ends_executor or self._control.cordon(name):
+                waits_for = {query: batch for query, batch in inputs.begun.items() if query not in inputs.quiet}
+                self._cordons[name] = _Cordon(now, waits_for)
                 _LOG.info("executor-cordoned", executor=name, node=info.host, overdue=overdue)
 
-    def _release(
-        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], scene: ReleaseInputs, now: float
+    def _release_idle(
+        self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], inputs: ReleaseInputs, now: float
     ) -> None:
         if self._dynamic or not elsewhere:
             return
-        complete = len(elsewhere) >= self._wanted
-        for name, state in sorted(self._cordoned.items()):
-            if not complete and now < state.since + self._grace:
+        complete = len(elsewhere) >= self._target
+        for name, cordon in sorted(self._cordons.items()):
+            if not complete and now < cordon.since + self._grace:
                 continue
-            state.waits_for = {
+            cordon.waits_for = {
                 query: batch
-                for query, batch in state.waits_for.items()
-                if query not in scene.quiet and scene.begun.get(query, batch + 1) <= batch
+                for query, batch in cordon.waits_for.items()
+                if query not in inputs.quiet and inputs.begun.get(query, batch + 1) <= batch
             }
-            if self._ends_by_itself and scene.begun.keys() - set(scene.quiet):
+            if self._cordon_ends_executor and inputs.begun.keys() - set(inputs.quiet):
                 continue
-            if self._local_checkpoints and not _overdue(scene.drains.get(present[name].host), now):
+            if self._local_checkpoints and not _is_overdue(inputs.drains.get(present[name].host), now):
                 continue
             remaining = len(present) - 1
-            if not state.waits_for and self._control.release(name, remaining):
+            if not cordon.waits_for and self._control.release(name, remaining):
                 self.released += 1
                 if self._base < 0:
-                    self._before = len(present)
+                    self._count_before = len(present)
                     self._control.lift_limit_without_link(self._unlimited)
-                self._base, self._said = max(self._base, len(elsewhere)), remaining
+                self._base, self._last_limit = max(self._base, len(elsewhere)), remaining
                 self._grace = _GRACE if complete else min(2 * self._grace, _LONGEST_GRACE)
                 self._killed.add(name)
-                del self._cordoned[name]
+                del self._cordons[name]
                 _LOG.info("executor-released", executor=name, remaining=remaining)
-                return  # one in a turn; the next looks anew
+                return  # one in a step; the next step starts from a fresh state
 
-    def _keep_target(self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str]) -> None:
+    def _adjust_target(self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str]) -> None:
         if self._dynamic or self._base < 0:
             return
-        if not self._avoid and not self._cordoned:
-            self.lift()
+        if not self._drained and not self._cordons:
+            self.restore_target()
             return
         self._base = max(self._base, len(elsewhere))
         hosts = [present[name].host for name in elsewhere]
-        self._wanted = target(hosts, self._base, self._control.worker_hosts(), self._avoid)
-        most = self._wanted + len(present) - len(elsewhere)
-        if most != self._said:
-            self._control.limit_executors(most)
-            self._said = most
-            _LOG.info("executors-limited", most=most)
+        self._target = executor_target(hosts, self._base, self._control.worker_hosts(), self._drained)
+        limit = self._target + len(present) - len(elsewhere)
+        if limit != self._last_limit:
+            self._control.limit_executors(limit)
+            self._last_limit = limit
+            _LOG.info("executors-limited", most=limit)
 
 
-def _overdue(drain: Drain | None, now: float) -> bool:
+def _is_overdue(drain: Drain | None, now: float) -> bool:
     return drain is not None and 0 < drain.deadline <= now
 
 
-def _came_back(info: ExecutorInfo, drains: Mapping[str, Drain]) -> bool:
+def _was_restarted(info: ExecutorInfo, drains: Mapping[str, Drain]) -> bool:
+    """Whether an executor was started on a node after its drain began."""
     drain = drains.get(info.host)
     return drain is not None and drain.remove and info.added > drain.since

@@ -1,15 +1,14 @@
-"""`attach`: the observing and reconciling loop inside a Spark driver.
+"""Loop of the link: one thread that observes the driver, reconciles and steers.
 
-One thread reads Spark's event stream, folds it into the task table, and at every quiet moment of a query steers what
-the reconciler says is due. A second one, the courier, talks to Redis; a third sees to queries that start. Whatever
-fails in here, the queries go on, and the link tries again as long as the Spark session lives.
+The thread reads Spark's event stream, folds it into the task table, and at every quiet moment of a query steers what
+the reconciler says is due. The mailbox has a second thread, which talks to Redis; a third one places queries that
+start. Whatever fails in here, the queries go on, and the link tries again as long as the Spark session lives.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 import time
 from collections import deque
@@ -20,18 +19,21 @@ from typing import Any
 import msgspec
 import structlog
 
-from rechannel.conf import loader
-from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.migration.link import log_output
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.event_feed import EventFeed
-from rechannel.migration.link.executor_release import ExecutorReleaser, scene
+from rechannel.migration.link.executor_release import ExecutorReleaser, collect_inputs
 from rechannel.migration.link.initial_placement import InitialPlacement
-from rechannel.migration.link.mailbox import Mailbox, traced
+from rechannel.migration.link.mailbox import Mailbox, traceback_fields
 from rechannel.migration.link.reconciler import Reconciler
-from rechannel.migration.link.report import environment, operators_placed, problems, query_state
-from rechannel.migration.link.snapshot_lag import Snapshots
+from rechannel.migration.link.report import (
+    QuerySources,
+    environment,
+    operator_placement,
+    problem_sentences,
+    query_state,
+)
+from rechannel.migration.link.snapshot_lag import SnapshotLag
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.link.state_check import StateCheck
 from rechannel.migration.link.steering import Steering
@@ -46,44 +48,11 @@ from rechannel.wire.messages import Drain, ExecutorInfo, LinkReport, MoveTransit
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")
-_LOOK = 3.0  # seconds between two looks at Spark's own state
-_CATCH_UP = 1.0  # seconds of events that one turn folds in at most
-_LONGEST_REST = 30.0  # seconds after a turn that failed
-_START_POLL = 2  # seconds that the thread of starts waits in Spark before it looks whether the link ends
+_CHECK_EVERY = 3.0  # seconds between two comparisons with Spark's own state
+_MAX_DRAIN = 1.0  # seconds of events that one cycle folds in at most
+_LONGEST_REST = 30.0  # seconds after a cycle that failed
+_START_POLL = 2  # seconds that the thread of starting queries waits in Spark before it checks whether the link ends
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
-
-_links: dict[str, Link] = {}
-_links_lock = threading.Lock()
-
-
-def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False) -> Link:
-    """Join this application's streaming queries to Rechannel.
-
-    ``spark`` is a classic SparkSession. Without ``settings`` they are read as `rechannel.conf.loader.load` does: from
-    the file that ``RECHANNEL_CONFIG`` names, else ./rechannel.toml, else /etc/rechannel/rechannel.toml.
-    Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
-    why; with ``strict`` the error is raised instead. Attaching twice returns the same link.
-    """
-    log_output.keep_off_standard_output()
-    link = Link()
-    try:
-        if settings is None:
-            _LOG.info("configuration", sentence=loader.find_config_file(None, os.environ).describe())
-            settings = load()
-        adapter = SparkAdapter(spark)
-        with _links_lock:
-            present = _links.get(adapter.application)
-            if present is not None and present.active:
-                adapter.close()
-                return present
-            link._start(adapter, settings)
-            _links[adapter.application] = link
-    except Exception as error:  # the user's query must never notice
-        if strict:
-            raise
-        link.problem = str(error)
-        _LOG.error("not attached; queries run as without Rechannel", error=str(error))
-    return link
 
 
 class Link:
@@ -106,7 +75,9 @@ class Link:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
-    def _start(self, adapter: SparkAdapter, settings: Settings) -> None:
+    def start(self, adapter: SparkAdapter, settings: Settings, on_end: Callable[[str, Link], None]) -> None:
+        """Begin to work; ``on_end`` is called with the application's id and this link once all is taken out again."""
+        self._on_end = on_end
         self._feed = EventFeed(adapter, settings.link.directory, settings.link.event_log_bytes)
         try:
             self._prepare(adapter, settings)
@@ -116,12 +87,12 @@ class Link:
                 adapter.stop_watching_starts()
             self._feed.close()
             raise
-        self._courier.start()
+        self._mailbox.start()
         self._thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
-        self._starts_thread = threading.Thread(target=self._see_to_starts, name="rechannel-starts", daemon=True)
+        self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
         self._thread.start()
         self._starts_thread.start()
-        # A script that ends without a word leaves nothing behind either.
+        # A script that ends without calling `detach` leaves nothing behind either.
         atexit.register(self.detach)
         _LOG.info("attached", application=adapter.application, spark=adapter.version)
         for item in compatibility.advice(adapter.setting):
@@ -135,30 +106,42 @@ class Link:
         self._orders: Envelope | None = None
         self._drains: dict[str, Drain] = {}  # by node
         self._drifted = self._garbage = self._rejected = 0
-        self._attached, self._next_look, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
+        self._attached, self._next_check, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
         self._reconciler = Reconciler(ReconcilerLimits.of(settings, maintenance))
         self._stages = Stages(adapter.operators, adapter.checkpoints.store_names)
         self._check = StateCheck(adapter, self._table, self._stages)
         self._steering = Steering(
-            adapter, self._table, self._reconciler, self._stages, self._catch_up, self._post_transitions
+            adapter,
+            self._table,
+            self._reconciler,
+            self._stages,
+            drain_event_log=self._drain_event_log,
+            journal_and_report=self._journal_and_report,
         )
         self._environment = environment(adapter.setting)
         self._problems = compatibility.sentences(adapter.version, adapter.setting)
-        verifier = Verifier.from_file(named) if (named := settings.signing.public_key_file) else None
+        verifier = Verifier.from_file(path) if (path := settings.signing.public_key_file) else None
         if verifier is None:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
         author = EnvelopeFactory(settings.cluster.name, f"link@{adapter.application}")
-        self._courier = Mailbox(settings.redis, author, adapter.application, verifier)
-        self._starts = InitialPlacement(adapter, self._may_be_given, lambda: self._drains, self._courier.recall)
-        dynamic, ends = (compatibility.enabled(adapter.setting, what) for what in ("dynamicAllocation", "decommission"))
-        self._releases = ExecutorReleaser(adapter.executor_control, dynamic=dynamic, ends_by_itself=ends)
-        self._snapshots = Snapshots(adapter.latest_snapshot, self._table.committed, supported=adapter.tells_snapshots)
+        self._mailbox = Mailbox(settings.redis, author, adapter.application, verifier)
+        self._initial_placement = InitialPlacement(
+            adapter, self._spreadable_executors, lambda: self._drains, self._mailbox.read_last_placement
+        )
+        self._releaser = ExecutorReleaser(
+            adapter.executor_control,
+            dynamic=compatibility.is_enabled(adapter.setting, "dynamicAllocation"),
+            cordon_ends_executor=compatibility.is_enabled(adapter.setting, "decommission"),
+        )
+        self._snapshot_lag = SnapshotLag(
+            adapter.latest_snapshot, self._table.committed, supported=adapter.reports_snapshots
+        )
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         self._feed.open()
         self._table.executors.update({item.executor: item for item in adapter.executors()})
-        self._courier.fetch_orders()
-        self._take_orders()
+        self._mailbox.fetch_orders()
+        self._apply_orders()
         self._watch_starts()
 
     def _watch_starts(self) -> None:
@@ -175,15 +158,16 @@ class Link:
         try:
             while not self._stop.wait(self._pause()):
                 try:
-                    self._turn()
+                    self._run_once()
                     in_a_row = 0
                 except Exception as error:  # noqa: BLE001  the user's query must never notice
-                    if self._adapter.gone:
+                    if self._adapter.is_over:
                         self.problem = self.problem or "the Spark session is over"
                         return
                     in_a_row += 1
                     self.failures += 1
-                    _LOG.warning("a turn failed", error=str(error), in_a_row=in_a_row, **traced(in_a_row == 1))
+                    fields = traceback_fields() if in_a_row == 1 else {}
+                    _LOG.warning("a turn failed", error=str(error), in_a_row=in_a_row, **fields)
                     self._stop.wait(min(0.05 * 2 ** min(in_a_row, 20), _LONGEST_REST))
                 if self._table.ended:
                     return
@@ -192,48 +176,49 @@ class Link:
 
     def _pause(self) -> float:
         limits = self._settings.link
-        # A plan has to be read before the next batch replaces it, a steer said before the next batch begins.
-        return limits.poll_moving if self._reconciler.waiting or self._stages.learning else limits.poll
+        # A plan has to be read before the next batch replaces it, and Spark steered before the next batch begins.
+        return limits.poll_moving if self._reconciler.waiting or self._stages.pending else limits.poll
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         now = time.time()
-        caught_up = self._catch_up()
+        caught_up = self._drain_event_log()
         if self._openings != self._feed.openings:
             self._watch_starts()
-        self._mail(now)
+        self._exchange_messages(now)
         if caught_up:
-            self._boundaries()
-        if now >= self._next_look:
-            self._look(now)
+            self._handle_boundaries()
+        if now >= self._next_check:
+            self._check_against_spark(now)
         if now >= self._next_tick:
             self._next_tick = now + 1.0
-            self._post_transitions(self._reconciler.tick(self._observed(), now))
-        if (self._drains or self._releases.under_way) and not self._reconciler.paused:
-            self._releases.turn(scene(self._table, self._check.queries, self._drains, self._reconciler.moves), now)
-        self._snapshots.turn(self._stages.known, now, self._reconciler.unsteered)
+            self._journal_and_report(self._reconciler.tick(self._driver_state(), now))
+        if (self._drains or self._releaser.active) and not self._reconciler.paused:
+            inputs = collect_inputs(self._table, self._check.queries, self._drains, self._reconciler.moves)
+            self._releaser.step(inputs, now)
+        self._snapshot_lag.step(self._stages.mapped, now, self._reconciler.unsteered)
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
-            self._courier.post_report(self._report(), self._evidence_nodes())
+            self._mailbox.post_report(self._report(), self._evidence_nodes())
             self._steering.forget_settled()
 
-    def _boundaries(self) -> None:
-        """See to every query at a quiet moment of which something is to be done."""
-        waiting = self._reconciler.waiting_queries
+    def _handle_boundaries(self) -> None:
+        """Handle every query that is at a quiet moment and has something to be done."""
+        waiting, placement = self._reconciler.waiting_queries, self._initial_placement
         for query, active in list(self._check.queries.items()):
-            if (query in waiting or self._starts.pending(query, active.run)) and self._table.quiet(query):
+            if (query in waiting or placement.is_pending(query, active.run)) and self._table.is_quiet(query):
                 self._add_own_moves(active)
-                self._steering.at_boundary(query, partial(self._observed, [active]))
+                self._steering.handle_boundary(query, partial(self._driver_state, [active]))
 
-    def _catch_up(self) -> bool:
-        """Fold in all that Spark has written by now: only then is what looks quiet known to be quiet.
+    def _drain_event_log(self) -> bool:
+        """Fold in all that Spark has written by now: only then is a query that looks quiet known to be quiet.
 
-        Returns False if there is more than a turn may take. A line leaves the queue before it is handled, so one that
+        Returns False if there is more than a cycle may take. A line leaves the queue before it is handled, so one that
         fails costs itself alone.
         """
-        until = time.monotonic() + _CATCH_UP
+        until = time.monotonic() + _MAX_DRAIN
         while not self._stop.is_set():
             while self._lines:
-                self._event_line(self._lines.popleft(), time.time())
+                self._fold_line(self._lines.popleft(), time.time())
                 if time.monotonic() > until:
                     return False
             self._lines.extend(self._feed.read(time.time()))
@@ -241,7 +226,7 @@ class Link:
                 return True
         return False
 
-    def _event_line(self, line: bytes, now: float) -> None:
+    def _fold_line(self, line: bytes, now: float) -> None:
         try:
             event = events.parse(line)
         except events.EventError:
@@ -249,67 +234,71 @@ class Link:
             self._feed.mark_incomplete()
             return
         if event is not None:
-            self._event(event, now)
+            self._fold_event(event, now)
 
-    def _event(self, event: events.Event, now: float) -> None:
+    def _fold_event(self, event: events.Event, now: float) -> None:
         for notice in self._table.add(event):
             match notice:
                 case task_table.StatefulStageFinished():
-                    self._stages.finished(notice)
+                    self._stages.map_finished(notice)
                 case task_table.PartitionMoved():
-                    self._relocated(notice)
+                    self._count_drift(notice)
                 case task_table.BatchDone():
-                    self._batch_done(notice, now)
+                    self._handle_batch(notice, now)
                 case task_table.QueryBusy():
                     active = self._check.queries.get(notice.query)
                     if active is None or active.run != notice.run:
-                        self._next_look = 0.0
+                        self._next_check = 0.0
                 case events.ExecutorRemoved():
-                    self._starts.lost(notice.executor, self._table.placement)
-                    self._post_transitions(self._reconciler.executor_gone(notice.executor, now))
+                    self._initial_placement.record_lost_executor(notice.executor, self._table.placement)
+                    self._journal_and_report(self._reconciler.handle_executor_loss(notice.executor, now))
                 case events.QueryTerminated():
-                    self._run_ended(notice, now)
+                    self._handle_run_end(notice, now)
 
-    def _batch_done(self, done: task_table.BatchDone, now: float) -> None:
+    def _handle_batch(self, done: task_table.BatchDone, now: float) -> None:
         if done.report is not None:
-            self._courier.post_batch(done.report, done.run)
-        # Only where partitions are matters here: the rest costs as much as there are queries.
+            self._mailbox.post_batch(done.report, done.run)
+        # Only the placement matters here: the rest of the state costs as much as there are queries.
         table = self._table
-        where = DriverState(table.executors.keys(), table.placement, table.ran, {}, (), table.last_batch)
-        self._post_transitions(self._reconciler.batch_done(done.query, done.batch, where, now, done.seconds))
+        driver = DriverState(table.executors.keys(), table.placement, table.last_ran, {}, (), table.last_batch)
+        self._journal_and_report(
+            self._reconciler.handle_batch(done.query, done.batch, driver, now, done.seconds),
+        )
         if (active := self._check.queries.get(done.query)) is not None:
-            placed = operators_placed(active, table, self._stages.known)
-            last = self._starts.ran(done.query, active.name, done.batch, placed, table.executors)
+            placement = operator_placement(active, table, self._stages.mapped)
+            last = self._initial_placement.save_last_placement(
+                done.query, active.name, done.batch, placement, table.executors
+            )
             if last is not None:
-                self._courier.post_placement(last)
+                self._mailbox.post_placement(last)
 
-    def _run_ended(self, ended: events.QueryTerminated, now: float) -> None:
-        self._starts.ended(ended.query, ended.run)
-        self._check.forget(ended.run)
-        self._stages.forget(ended.run)
-        self._post_transitions(self._reconciler.run_ended(ended.query, ended.run, now))
+    def _handle_run_end(self, ended: events.QueryTerminated, now: float) -> None:
+        self._initial_placement.forget_run(ended.query, ended.run)
+        self._check.forget_run(ended.run)
+        self._stages.forget_run(ended.run)
+        self._journal_and_report(self._reconciler.handle_run_end(ended.query, ended.run, now))
 
-    def _relocated(self, notice: task_table.PartitionMoved) -> None:
-        """Count a partition that Spark ran elsewhere though its executor lives and nobody asked."""
-        asked = self._reconciler.asked_for(notice.query, notice.stage, notice.partition, notice.after)
-        self._drifted += notice.before in self._may_hold() and not asked
+    def _count_drift(self, notice: task_table.PartitionMoved) -> None:
+        """Count a partition that Spark ran elsewhere though its executor lives and it was not steered there."""
+        steered = self._reconciler.was_steered_to(notice.query, notice.stage, notice.partition, notice.after)
+        self._drifted += notice.before in self._usable_executors() and not steered
 
-    def _look(self, now: float) -> None:
+    def _check_against_spark(self, now: float) -> None:
         """Compare what the events told with Spark's own state, and make up for what was lost."""
-        self._next_look = now + _LOOK
-        for event in self._check.look(now, events_lost=self._feed.take_incomplete()):
-            self._event(event, now)
-        self._check.check_places(self._reconciler.moving)
+        self._next_check = now + _CHECK_EVERY
+        for event in self._check.find_lost_events(now, events_lost=self._feed.pop_incomplete()):
+            self._fold_event(event, now)
+        self._check.resolve_doubts(self._reconciler.moving)
 
     # -- executors --
 
-    def _may_be_given(self) -> dict[str, ExecutorInfo] | None:
-        """Executors that may be given partitions by the link itself; None while it may begin nothing."""
-        return None if self._reconciler.paused or not self._settings.link.spread else self._may_hold()
+    def _spreadable_executors(self) -> dict[str, ExecutorInfo] | None:
+        """Return executors that the link itself may give partitions to; None while it may begin nothing."""
+        return None if self._reconciler.paused or not self._settings.link.spread else self._usable_executors()
 
-    def _may_hold(self) -> dict[str, ExecutorInfo]:
-        """Executors that may hold partitions: on no drained node, and not about to leave."""
-        leaving = self._check.retiring.union(self._releases.cordoned)
+    def _usable_executors(self) -> dict[str, ExecutorInfo]:
+        """Return executors that may hold partitions: on no drained node, and not about to leave."""
+        leaving = self._check.retiring.union(self._releaser.cordoned)
         return {
             name: info
             for name, info in dict(self._table.executors).items()
@@ -317,114 +306,118 @@ class Link:
         }
 
     def _evidence_nodes(self) -> set[str]:
-        """Nodes whose agents are asked whether an old copy was closed: those of moves that wait for it."""
-        states = (MoveState.STEERED, MoveState.RELEASED_IDLE, MoveState.DRAINED)
-        holders = {move.holder for move in self._reconciler.moves if move.state in states}
+        """Return nodes whose agents may tell that an old copy was closed: those of moves that wait for it."""
+        holders = {
+            move.holder for move in self._reconciler.moves if move.awaits_landing or move.state is MoveState.DRAINED
+        }
         return {info.host for name, info in self._table.executors.items() if name in holders}
 
-    # -- mail --
+    # -- messages --
 
-    def _take_orders(self) -> None:
-        orders = self._courier.take_orders()
+    def _apply_orders(self) -> None:
+        orders = self._mailbox.pop_orders()
         if orders is not None and isinstance(orders.body, StandingOrders):
             self._orders = orders
             self._drains = {drain.node: drain for drain in orders.body.drains}
             self._reconciler.paused = orders.body.paused
 
-    def _mail(self, now: float) -> None:
-        self._take_orders()
-        desired = self._courier.take_desired()
+    def _exchange_messages(self, now: float) -> None:
+        self._apply_orders()
+        desired = self._mailbox.pop_desired()
         if desired is not None:
             try:
-                self._post_transitions(self._reconciler.accept(desired, self._observed(), now))
+                self._journal_and_report(self._reconciler.accept_desired(desired, self._driver_state(), now))
             except MessageError as error:
                 self._rejected += 1
                 _LOG.warning("desired placement refused", error=str(error))
-        for store in self._courier.take_closed():
+        for store in self._mailbox.pop_closed_stores():
             active = self._check.by_run.get(store.run)
-            for (run, ordinal), stage in self._stages.known.items():
+            query = active.query if active is not None else ""
+            for (run, number), stage in self._stages.mapped.items():
                 if run != store.run or all(item.operator != store.operator for item, _ in stage.operators):
                     continue
-                stores = [(item.operator, name) for item, names in stage.operators for name in names]
-                query = active.query if active is not None else ""
-                self._post_transitions(self._reconciler.closed(store, stores, ordinal, query, now))
+                lines = self._reconciler.handle_closed_store(store, stage.store_names, number, query, now)
+                self._journal_and_report(lines)
 
-    def _post_transitions(self, lines: Sequence[MoveTransition]) -> None:
+    def _journal_and_report(self, lines: Sequence[MoveTransition]) -> None:
         if lines:
-            self._courier.post_journal(list(lines))
+            self._mailbox.post_journal(list(lines))
         for line in lines:
             _LOG.info("move", **msgspec.structs.asdict(line))
 
-    # -- what is observed --
+    # -- the driver's state --
 
-    def _observed(self, only: Collection[ActiveQuery] | None = None) -> DriverState:
-        """Return what is known of all queries, or of those that it is asked for."""
-        asked = self._check.queries.values() if only is None else only
-        runs = {item.query: item.run for item in asked if not item.problem}
+    def _driver_state(self, queries: Collection[ActiveQuery] | None = None) -> DriverState:
+        """Return the state of the driver with these queries, or with all."""
+        active = self._check.queries.values() if queries is None else queries
+        runs = {item.query: item.run for item in active if not item.problem}
         return DriverState(
             executors=self._table.executors.keys(),
             placement=self._table.placement,
-            ran=self._table.ran,
+            last_ran=self._table.last_ran,
             runs=runs,
-            stores={
+            known_stages={
                 (query, stage)
                 for query, run in runs.items()
-                for stage in self._stages.of_run(run, self._table.stages.get(query, ()))
+                for stage in self._stages.operators_of_run(run, self._table.stages.get(query, ()))
             },
             batches=self._table.last_batch,
-            quiet={query for query in runs if self._table.quiet(query)},
-            closed=self._table.executors.keys() - self._may_hold().keys(),
-            replay=self._snapshots.replay(self._reconciler.unsteered, runs),
+            quiet={query for query in runs if self._table.is_quiet(query)},
+            leaving=self._table.executors.keys() - self._usable_executors().keys(),
+            replay=self._snapshot_lag.replay(self._reconciler.unsteered, runs),
         )
 
     def _add_own_moves(self, query: ActiveQuery) -> None:
-        """Add the moves of our own that a new, a restarted or a bereft query needs."""
-        if query.problem or not operators_placed(query, self._table, self._stages.known):
+        """Add the link's own moves for a query that is new, restarted, or has lost an executor."""
+        if query.problem or not operator_placement(query, self._table, self._stages.mapped):
             return
-        stages = self._stages.of_run(query.run, self._table.stages.get(query.query, ()))
-        wish = self._starts.due(query.query, query.run, stages, self._table.placement, self._reconciler.moving)
-        if wish is not None:
-            decision = wish.moves[0].move.rpartition(".")[0]
-            self._post_transitions(self._reconciler.add(decision, wish.moves, query.run, wish.why, time.time()))
+        stages = self._stages.operators_of_run(query.run, self._table.stages.get(query.query, ()))
+        request = self._initial_placement.request_moves(
+            query.query, query.run, stages, self._table.placement, self._reconciler.moving
+        )
+        if request is not None:
+            decision = request.moves[0].move.rpartition(".")[0]
+            lines = self._reconciler.add_own_moves(decision, request.moves, query.run, request.why, time.time())
+            self._journal_and_report(lines)
 
     # -- queries that start --
 
-    def _see_to_starts(self) -> None:
+    def _place_starting(self) -> None:
         """Place each query that starts; it waits for that before its first batch, `START_WAIT` seconds at most."""
-        next_beat = 0.0
+        next_heartbeat = 0.0
         while not self._stop.is_set() and self.active:
             hook: StartHook = self._hook
             try:
-                if time.monotonic() >= next_beat:
-                    next_beat = time.monotonic() + _LOOK
-                    hook.beat()
-                if (start := hook.take(_START_POLL)) is not None:
-                    self._see_to_start(hook, start)
+                if time.monotonic() >= next_heartbeat:
+                    next_heartbeat = time.monotonic() + _CHECK_EVERY
+                    hook.send_heartbeat()
+                if (start := hook.poll(_START_POLL)) is not None:
+                    self._fix_initial_placement(hook, start)
             except LinkError as error:
                 _LOG.debug("starts of queries are not seen for a moment", error=str(error))
                 self._stop.wait(1.0)
 
-    def _see_to_start(self, hook: StartHook, start: Any) -> None:
+    def _fix_initial_placement(self, hook: StartHook, start: Any) -> None:
         try:
             started = self._adapter.started_query(hook.event(start))
             if started is not None:
-                self._starts.started(*started)
+                self._initial_placement.place_before_first_batch(*started)
         except Exception as error:  # noqa: BLE001  whatever goes wrong, the query starts
             _LOG.warning("a query's start could not be seen to", error=str(error))
         finally:
             hook.release(start)
 
-    # -- reporting --
+    # -- the report --
 
     def _report(self) -> LinkReport:
         reconciler = self._reconciler
-        sources = self._table, self._stages.known, self._snapshots.of, self._stages.unlike
+        sources = QuerySources(self._table, self._stages.mapped, self._snapshot_lag.lags, self._stages.mismatches)
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
-            queries=[query_state(query, *sources) for query in self._check.queries.values()],
+            queries=[query_state(query, sources) for query in self._check.queries.values()],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
             accepted_epoch=max(reconciler.epoch, self._orders.epoch if self._orders is not None else 0),
@@ -432,33 +425,31 @@ class Link:
             missed=reconciler.missed,
             landed=reconciler.landed,
             abandoned=reconciler.abandoned,
-            drifted_partitions=self._drifted,
-            initial_placements=self._starts.words(self._check.queries),
-            standing_orders=encode(self._orders).decode() if self._orders is not None else "",
+            drifted=self._drifted,
+            starts=self._initial_placement.start_reports(self._check.queries),
+            orders=encode(self._orders).decode() if self._orders is not None else "",
             environment=self._environment,
-            releasing_executors=sorted(
-                (self._check.retiring & self._table.executors.keys()).union(self._releases.cordoned)
-            ),
-            rejected_messages=self._rejected + self._courier.refused,
-            problems=problems(
+            releasing=sorted((self._check.retiring & self._table.executors.keys()).union(self._releaser.cordoned)),
+            rejected_messages=self._rejected + self._mailbox.rejected_messages,
+            problems=problem_sentences(
                 self._problems,
                 garbage=self._garbage,
                 lost_events=self._feed.dropped,
                 healed=self._check.healed,
-                dropped=self._courier.dropped,
-                releasing=self._releases.problem,
+                dropped=self._mailbox.dropped,
+                releasing=self._releaser.problem,
             ),
         )
 
     def _finish(self) -> None:
-        """Take everything of ours out of the driver; each step whatever became of the others."""
+        """Take everything of the link out of the driver; each step whatever became of the others."""
         self._stop.set()
         steps: list[Callable[[], object]] = [
             self._adapter.stop_watching_starts,
-            self._releases.lift,
+            self._releaser.restore_target,
             self._feed.close,
-            lambda: self._courier.post_report(self._report(), set()),
-            lambda: self._courier.stop(timeout=3 * self._settings.redis.timeout),
+            lambda: self._mailbox.post_report(self._report(), set()),
+            lambda: self._mailbox.stop(timeout=3 * self._settings.redis.timeout),
             lambda: self._starts_thread.join(2 * _START_POLL),
             self._drop_parts,
             self._adapter.close,
@@ -469,12 +460,19 @@ class Link:
                 step()
             except Exception as error:  # noqa: BLE001  the next step is due all the same
                 _LOG.debug("a step of detaching failed", error=str(error))
-        with _links_lock:
-            if _links.get(self._adapter.application) is self:
-                del _links[self._adapter.application]
+        self._on_end(self._adapter.application, self)
         _LOG.info("detached", application=self._adapter.application)
 
     def _drop_parts(self) -> None:
         """Let go of whatever refers to Java objects: a script may hold this handle long after its SparkContext."""
-        for part in ("_feed", "_stages", "_check", "_steering", "_starts", "_releases", "_snapshots", "_hook"):
+        for part in (
+            "_feed",
+            "_stages",
+            "_check",
+            "_steering",
+            "_initial_placement",
+            "_releaser",
+            "_snapshot_lag",
+            "_hook",
+        ):
             vars(self).pop(part, None)

@@ -1,6 +1,7 @@
-"""Carries the link's mail to and from Redis on a thread of its own, so that a hung Redis delays nothing else.
+"""Mailbox: the link's messages to and from Redis, on a thread of its own.
 
-Everything it holds is bounded: what cannot be sent for long is dropped, oldest first, and counted.
+A hung Redis delays nothing else. Everything it holds is bounded: messages that cannot be sent for long are dropped,
+oldest first, and counted.
 """
 
 from __future__ import annotations
@@ -29,38 +30,45 @@ from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")
-_PERIOD = 0.5  # seconds between two rounds
-_SLOWEST = 5.0  # seconds between two tries while Redis is away
-_KEPT_EVIDENCE = 10_000
-_KEPT_LINES = 5_000  # of the journal, while Redis is away: some megabytes
-_KEPT_PLACEMENTS = 1_000  # of queries, running or ended, while Redis is away
-_KEPT_PARTITIONS = 1_000_000  # in all of those: some eight megabytes
+_PERIOD = 0.5  # seconds between two exchanges
+_SLOWEST = 5.0  # seconds between two attempts while Redis is away
+_MAX_EVIDENCE = 10_000
+_MAX_LINES = 5_000  # of the journal, while Redis is away: some megabytes
+_MAX_PLACEMENTS = 1_000  # of queries, running or ended, while Redis is away
+_MAX_PARTITIONS = 1_000_000  # in all of those: some eight megabytes
 _SEND_AT_ONCE = 100
-_KEPT_TASKS = 100_000  # task rows in all batches that wait: some tens of megabytes in the user's driver
-_LARGEST_BATCH = 420_000  # task rows: 200,000 partitions and as many other tasks; kept only while Redis takes them
+_MAX_TASKS = 100_000  # task rows in all batches that wait: some tens of megabytes in the user's driver
+_LARGEST_BATCH = 420_000  # task rows: 200,000 partitions and as many other tasks; held only while Redis takes them
 _PART_TASKS = 4_000  # task rows in one message: half a megabyte
 _PARTS_AT_ONCE = 10  # in one round trip
 _TASKS_AT_ONCE = _PARTS_AT_ONCE * _PART_TASKS  # task rows in batches that are sent together
-_SAY_AGAIN = 300.0  # seconds between two times that last placements are written, changed or not
-_RECALL_PATIENCE = 0.5  # seconds for which a query's start waits for Redis
+_REWRITE_EVERY = 300.0  # seconds between two times that last placements are written, changed or not
+_SHORT_TIMEOUT = 0.5  # seconds for which a query's start waits for Redis
 _LOOK_BACK = 300.0  # seconds: a store may be closed long before its move is known to be drained
 _EVIDENCE_AT_ONCE = 64  # messages of one node
-_DOUBTFUL = 256 * 2**10  # bytes of one answer: the next one may be too large to be read without a look at its size
+_LARGE_ANSWER = 256 * 2**10  # bytes: the next one may be too large to be read before its size is checked
+
+Version = tuple[int, int, str]  # epoch, sequence, signature
 
 
 @dataclass
-class _Reading:
-    """How far a node's evidence was read (``""``: not at all yet), and when it was awaited last."""
+class _EvidenceCursor:
+    """Position up to which a node's evidence was read (``""``: none yet), and when it was awaited last.
 
-    awaited: float
+    ``check_size``: the next answer may be too large to be read at once.
+    """
+
+    awaited_at: float
     after: str = ""
-    doubtful: bool = True
+    check_size: bool = True
 
 
 class Mailbox:
-    """Outbound: reports and last placements (the newest alone), batches, journal lines.
+    """Sends and receives the messages of one application.
 
-    Inbound: desired placements, standing orders, closed stores.
+    Outbound: reports and last placements (the newest alone), batches, journal lines. Inbound: desired placements,
+    standing orders, closed stores. ``rejected``: messages that must not be obeyed; ``dropped``: messages that could not
+    be sent.
     """
 
     def __init__(
@@ -69,18 +77,20 @@ class Mailbox:
         author: EnvelopeFactory,
         application: str,
         verifier: Verifier | None,
-        steady: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rejected = 0
         self.dropped = 0
-        self._steady = steady
+        self._monotonic = monotonic
         self._settings = settings
         self._placements: dict[str, LastPlacement] = {}  # by query
         self._orders: Envelope | None = None
-        self._orders_seen: tuple[int, int, str] = (-1, 0, "")
-        self._kept: dict[str, LastPlacement] = {}  # of running queries: said again now and then, for Redis may forget
-        self._say_again_at = steady() + _SAY_AGAIN
-        self._refused_orders = "-"
+        self._orders_version: Version = (-1, 0, "")
+        self._last_placements: dict[
+            str, LastPlacement
+        ] = {}  # of running queries: written again, as Redis may lose them
+        self._rewrite_at = monotonic() + _REWRITE_EVERY
+        self._refused_signature = "-"  # of standing orders
         self._author = author
         self._application = application
         self._verifier = verifier
@@ -88,100 +98,100 @@ class Mailbox:
         self._lock = threading.Lock()
         self._report: LinkReport | None = None
         self._batches: deque[tuple[str, BatchReport]] = deque(maxlen=keys.BATCHES.bound)
-        self._sizes: dict[str, int] = {}  # query -> task rows of its last batch
-        self._journal: deque[MoveTransition] = deque(maxlen=_KEPT_LINES)
+        self._batch_sizes: dict[str, int] = {}  # query -> task rows of its last batch
+        self._journal: deque[MoveTransition] = deque(maxlen=_MAX_LINES)
         self._desired: Envelope | None = None
-        self._desired_seen: tuple[int, int, str] = (-1, 0, "")
-        self._closed: deque[ClosedStore] = deque(maxlen=_KEPT_EVIDENCE)
-        self._nodes: dict[str, _Reading] = {}  # those awaited, and those that were a little while ago
-        self._awaited: frozenset[str] = frozenset()
-        self._too_large: set[keys.KeyRule] = set()  # what that was said of
-        self._away = ""
+        self._desired_version: Version = (-1, 0, "")
+        self._closed_stores: deque[ClosedStore] = deque(maxlen=_MAX_EVIDENCE)
+        self._cursors: dict[str, _EvidenceCursor] = {}  # of nodes awaited now or a little while ago
+        self._awaited_nodes: frozenset[str] = frozenset()
+        self._too_large: set[keys.KeyRule] = set()  # kinds of message that were logged as too large
+        self._outage = ""  # the error that was logged last, "" while Redis answers
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rechannel-courier", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="rechannel-mailbox", daemon=True)
 
     @property
-    def refused(self) -> int:
+    def rejected_messages(self) -> int:
         """Messages that could not be read or must not be obeyed."""
         return self.rejected + (self._store.rejected if self._store is not None else 0)
 
     def start(self) -> None:
-        """Begin carrying."""
+        """Begin to exchange messages."""
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Send what is left if Redis answers, and end."""
+        """Send the remaining messages if Redis answers, and end."""
         self._stop.set()
         self._thread.join(timeout)
 
     def post_report(self, report: LinkReport, nodes: Collection[str]) -> None:
         """Hand over the newest report, and the nodes whose agents' evidence is awaited: usually none.
 
-        A node's evidence is read from some minutes back, or from where it was left if it was awaited a while ago.
+        A node's evidence is read from some minutes back, or from the last position if it was awaited a while ago.
         """
-        now = self._steady()
+        now = self._monotonic()
         with self._lock:
             self._report = report
             running = {query.query for query in report.queries}
-            self._kept = {query: kept for query, kept in self._kept.items() if query in running}
-            self._sizes = {query: rows for query, rows in self._sizes.items() if query in running}
-            self._awaited = frozenset(node for node in nodes if keys.is_valid_name(node))
-            for node in self._awaited:
-                self._nodes.setdefault(node, _Reading(now)).awaited = now
-            # What was read longer ago than is looked back need not be remembered.
-            self._nodes = {node: item for node, item in self._nodes.items() if now - item.awaited <= _LOOK_BACK}
+            self._last_placements = {query: item for query, item in self._last_placements.items() if query in running}
+            self._batch_sizes = {query: rows for query, rows in self._batch_sizes.items() if query in running}
+            self._awaited_nodes = frozenset(node for node in nodes if keys.possible(node))
+            for node in self._awaited_nodes:
+                self._cursors.setdefault(node, _EvidenceCursor(now)).awaited_at = now
+            # A position older than the look-back need not be remembered.
+            self._cursors = {node: item for node, item in self._cursors.items() if now - item.awaited_at <= _LOOK_BACK}
 
     def post_placement(self, placement: LastPlacement) -> None:
-        """Hand over where a query's partitions ran last."""
+        """Hand over a query's last placement."""
         with self._lock:
-            self._placements[placement.query] = self._kept[placement.query] = placement
-            partitions = sum(map(_partitions, self._placements.values()))
-            while len(self._placements) > _KEPT_PLACEMENTS or (
-                len(self._placements) > 1 and partitions > _KEPT_PARTITIONS
+            self._placements[placement.query] = self._last_placements[placement.query] = placement
+            partitions = sum(map(_partition_count, self._placements.values()))
+            while len(self._placements) > _MAX_PLACEMENTS or (
+                len(self._placements) > 1 and partitions > _MAX_PARTITIONS
             ):
-                partitions -= _partitions(self._placements.pop(next(iter(self._placements))))
+                partitions -= _partition_count(self._placements.pop(next(iter(self._placements))))
                 self.dropped += 1
 
     def post_batch(self, batch: BatchReport, run: str) -> None:
-        """Hand over a finished batch of a run; what is too old or too large to keep is dropped and counted."""
+        """Hand over a finished batch of a run; one too old or too large to hold is dropped and counted."""
         with self._lock:
             if batch.tasks > _LARGEST_BATCH:
                 self.dropped += 1
                 return
-            self._sizes[batch.query] = batch.tasks
+            self._batch_sizes[batch.query] = batch.tasks
             self.dropped += len(self._batches) == self._batches.maxlen
             self._batches.append((run, batch))
             self._drop_batches(least=1)
 
     def _drop_batches(self, least: int) -> None:
-        """Drop the oldest batches while more task rows wait than are kept, but for so many batches."""
+        """Drop the oldest batches while too many task rows wait, except for the ``least`` newest batches."""
         rows = sum(batch.tasks for _, batch in self._batches)
-        while len(self._batches) > least and rows > _KEPT_TASKS:
+        while len(self._batches) > least and rows > _MAX_TASKS:
             rows -= self._batches.popleft()[1].tasks
             self.dropped += 1
 
     def post_journal(self, lines: list[MoveTransition]) -> None:
         """Hand over journal lines."""
         with self._lock:
-            self.dropped += max(0, len(self._journal) + len(lines) - _KEPT_LINES)
+            self.dropped += max(0, len(self._journal) + len(lines) - _MAX_LINES)
             self._journal.extend(lines)
 
-    def take_desired(self) -> Envelope | None:
-        """Return the newest desired placement not yet taken; its signature was checked."""
+    def pop_desired(self) -> Envelope | None:
+        """Return a newer desired placement, once; its signature was checked."""
         with self._lock:
             desired, self._desired = self._desired, None
             return desired
 
-    def take_orders(self) -> Envelope | None:
-        """Return the newest standing orders not yet taken; their signature was checked, and none is older."""
+    def pop_orders(self) -> Envelope | None:
+        """Return newer standing orders, once; their signature was checked, and none is older."""
         with self._lock:
             orders, self._orders = self._orders, None
             return orders
 
-    def recall(self, query: str) -> LastPlacement | None:
-        """Ask Redis where a query's partitions ran last, on the caller's thread and with little patience."""
+    def read_last_placement(self, query: str) -> LastPlacement | None:
+        """Read a query's last placement from Redis, on the caller's thread and with a short time-out."""
         try:
-            with self._impatient() as store:
+            with self._short_timeout_store() as store:
                 envelope = store.get(keys.PLACEMENT, query)
         except StoreError as error:
             _LOG.warning("a query's last placement could not be asked for", query=query, error=str(error))
@@ -190,27 +200,27 @@ class Mailbox:
         return body if isinstance(body, LastPlacement) and body.query == query else None
 
     def fetch_orders(self) -> None:
-        """Read the standing orders on the caller's thread, with little patience: before anything is begun."""
+        """Read the standing orders on the caller's thread, with a short time-out: before anything is begun."""
         try:
-            with self._impatient() as store:
+            with self._short_timeout_store() as store:
                 self._read_orders(store)
         except StoreError as error:
             _LOG.warning("the standing orders are not known yet", error=str(error))
 
     @contextmanager
-    def _impatient(self) -> Iterator[Store]:
-        patience = min(_RECALL_PATIENCE, self._settings.timeout)
-        store = Store(replace(self._settings, timeout=patience), self._author.cluster)
+    def _short_timeout_store(self) -> Iterator[Store]:
+        timeout = min(_SHORT_TIMEOUT, self._settings.timeout)
+        store = Store(replace(self._settings, timeout=timeout), self._author.cluster)
         try:
             yield store
         finally:
             store.close()
 
-    def take_closed(self) -> list[ClosedStore]:
-        """Return the state stores that executors said they closed, since the last call."""
+    def pop_closed_stores(self) -> list[ClosedStore]:
+        """Return the state stores that executors have closed by their own logs, since the last call."""
         with self._lock:
-            closed = list(self._closed)
-            self._closed.clear()
+            closed = list(self._closed_stores)
+            self._closed_stores.clear()
             return closed
 
     def _run(self) -> None:
@@ -218,21 +228,21 @@ class Mailbox:
         while True:
             stopping = self._stop.wait(pause)
             try:
-                self._round()
-                if self._away:
+                self._exchange()
+                if self._outage:
                     _LOG.info("redis is back")
-                self._away, pause = "", _PERIOD
+                self._outage, pause = "", _PERIOD
             except StoreError as error:
-                if str(error) != self._away:
-                    self._away = str(error)
+                if str(error) != self._outage:
+                    self._outage = str(error)
                     _LOG.warning("redis is away; queries go on, reports are kept", error=str(error))
                 pause = min(pause * 2, _SLOWEST)
                 with self._lock:
-                    self._drop_batches(least=0)  # a huge one waits for nobody
+                    self._drop_batches(least=0)  # a huge one does not wait
             except Exception as error:  # noqa: BLE001  one odd message must not silence the link for good
                 self.rejected += 1
                 pause = _SLOWEST
-                _LOG.warning("a round with redis failed", error=str(error), **traced())
+                _LOG.warning("a round with redis failed", error=str(error), **traceback_fields())
             if stopping:
                 break
         if self._store is not None:
@@ -241,7 +251,7 @@ class Mailbox:
             except StoreError:
                 return
 
-    def _round(self) -> None:
+    def _exchange(self) -> None:
         if self._store is None:
             self._store = Store(self._settings, self._author.cluster)
         store, author, application = self._store, self._author, self._application
@@ -278,30 +288,30 @@ class Mailbox:
                 lines = list(islice(self._journal, _SEND_AT_ONCE))
             if not lines:
                 return
-            posted = [self._author.envelope(line, ttl=rule.ttl, application=application) for line in lines]
-            store.append(rule, application, *posted)
-            self._sent(self._journal, lines)
+            envelopes = [self._author.envelope(line, ttl=rule.ttl, application=application) for line in lines]
+            store.append(rule, application, *envelopes)
+            self._dequeue_sent(self._journal, lines)
 
     def _send_batches(self, store: Store) -> None:
-        """Send the batches that wait, few tasks at a time; one that is broken off is sent again from its start."""
+        """Send the batches that wait, few tasks at a time; an interrupted one is sent again from its start."""
         rule, application = keys.BATCHES, self._application
         while True:
             with self._lock:
                 batches = list(_first(self._batches))
-                room = batch_budget(sum(self._sizes.values()))
+                room = batch_room(sum(self._batch_sizes.values()))
             if not batches:
                 return
             parts = [(run, part) for run, batch in batches for part in parts_of(batch)]
             for start in range(0, len(parts), _PARTS_AT_ONCE):
-                some = parts[start : start + _PARTS_AT_ONCE]
-                posted = [
-                    self._author.envelope(part, ttl=rule.ttl, application=application, run=run) for run, part in some
+                envelopes = [
+                    self._author.envelope(part, ttl=rule.ttl, application=application, run=run)
+                    for run, part in parts[start : start + _PARTS_AT_ONCE]
                 ]
-                store.append(rule, application, *posted, size=room)
-            self._sent(self._batches, batches)
+                store.append(rule, application, *envelopes, size=room)
+            self._dequeue_sent(self._batches, batches)
 
-    def _sent(self, queue: deque[Any], items: list[Any]) -> None:
-        """Take what was sent off its queue, as far as it was not dropped meanwhile."""
+    def _dequeue_sent(self, queue: deque[Any], items: list[Any]) -> None:
+        """Remove sent items from their queue, as far as they were not dropped meanwhile."""
         with self._lock:
             for item in items:
                 if queue and queue[0] is item:
@@ -309,9 +319,9 @@ class Mailbox:
 
     def _read_desired(self, store: Store) -> None:
         envelope = store.get(keys.DESIRED, self._application)
-        if envelope is None or (envelope.epoch, envelope.sequence, envelope.signature) == self._desired_seen:
+        if envelope is None or _version(envelope) == self._desired_version:
             return
-        self._desired_seen = (envelope.epoch, envelope.sequence, envelope.signature)
+        self._desired_version = _version(envelope)
         try:
             self._check(envelope)
             if envelope.application != self._application or not isinstance(envelope.body, DesiredPlacement):
@@ -325,21 +335,21 @@ class Mailbox:
 
     def _read_orders(self, store: Store) -> None:
         envelope = store.get(keys.ORDERS)
-        if envelope is None or (envelope.epoch, envelope.sequence, envelope.signature) == self._orders_seen:
+        if envelope is None or _version(envelope) == self._orders_version:
             return
         # Every leader has an epoch of its own, and its sequence rises; clocks may be set back.
-        newer = (envelope.epoch, envelope.sequence) > self._orders_seen[:2]
+        newer = (envelope.epoch, envelope.sequence) > self._orders_version[:2]
         try:
             self._check(envelope)
             if not isinstance(envelope.body, StandingOrders) or not newer:
                 raise MessageError("standing orders are older than those obeyed")
         except MessageError as error:
-            if envelope.signature != self._refused_orders:
-                self._refused_orders = envelope.signature
+            if envelope.signature != self._refused_signature:
+                self._refused_signature = envelope.signature
                 self.rejected += 1
                 _LOG.warning("standing orders refused", error=str(error))
             return
-        self._orders_seen = (envelope.epoch, envelope.sequence, envelope.signature)
+        self._orders_version = _version(envelope)
         with self._lock:
             self._orders = envelope
 
@@ -350,11 +360,11 @@ class Mailbox:
 
     def _send_placements(self, store: Store) -> None:
         with self._lock:
-            if time.monotonic() >= self._say_again_at:
-                self._say_again_at = self._steady() + _SAY_AGAIN
-                self._placements = self._kept | self._placements
-            posted = dict(self._placements)
-        for query, placement in posted.items():
+            if time.monotonic() >= self._rewrite_at:
+                self._rewrite_at = self._monotonic() + _REWRITE_EVERY
+                self._placements = self._last_placements | self._placements
+            placements = dict(self._placements)
+        for query, placement in placements.items():
             self._put(store, keys.PLACEMENT, query, self._author.envelope(placement, ttl=keys.PLACEMENT.ttl))
             with self._lock:
                 if self._placements.get(query) is placement:
@@ -362,27 +372,28 @@ class Mailbox:
 
     def _read_evidence(self, store: Store) -> None:
         with self._lock:
-            readings = {node: self._nodes[node] for node in self._awaited}
-        if not readings:
+            cursors = {node: self._cursors[node] for node in self._awaited_nodes}
+        if not cursors:
             return
-        if any(not reading.after for reading in readings.values()):
-            start = store.id_since(_LOOK_BACK)
-            for reading in readings.values():
-                reading.after = reading.after or start
-        after = {node: reading.after for node, reading in readings.items()}
-        doubtful = {node for node, reading in readings.items() if reading.doubtful}
-        pages = store.read_each(keys.EVIDENCE, after, _EVIDENCE_AT_ONCE, doubtful)
+        if any(not cursor.after for cursor in cursors.values()):
+            start = store.since(_LOOK_BACK)
+            for cursor in cursors.values():
+                cursor.after = cursor.after or start
+        after = {node: cursor.after for node, cursor in cursors.items()}
+        check_size = {node for node, cursor in cursors.items() if cursor.check_size}
+        pages = store.read_each(keys.EVIDENCE, after, _EVIDENCE_AT_ONCE, check_size)
         with self._lock:
             for node, page in pages.items():
-                readings[node].after = page.last
-                readings[node].doubtful = page.size > _DOUBTFUL
+                cursors[node].after = page.last
+                cursors[node].check_size = page.size > _LARGE_ANSWER
                 for envelope in page.messages:
-                    if isinstance(envelope.body, AgentEvidence) and envelope.body.node == node:
-                        self._closed += [item for item in envelope.body.closed if item.application == self._application]
+                    body = envelope.body
+                    if isinstance(body, AgentEvidence) and body.node == node:
+                        self._closed_stores += [item for item in body.closed if item.application == self._application]
 
 
 def parts_of(batch: BatchReport) -> list[BatchReport]:
-    """Part a batch of many tasks into messages of few, in order; one of few is its only part."""
+    """Split a batch of many tasks into messages of few, in order; a batch of few tasks is its only part."""
     if batch.tasks <= _PART_TASKS:
         return [batch]
     parts: list[list[StageRun]] = [[]]
@@ -403,12 +414,16 @@ def parts_of(batch: BatchReport) -> list[BatchReport]:
     ]
 
 
-def _partitions(placement: LastPlacement) -> int:
+def _version(envelope: Envelope) -> Version:
+    return envelope.epoch, envelope.sequence, envelope.signature
+
+
+def _partition_count(placement: LastPlacement) -> int:
     return sum(map(len, placement.operators.values()))
 
 
 def _first(queue: deque[tuple[str, BatchReport]]) -> Iterator[tuple[str, BatchReport]]:
-    """Yield the oldest batches that wait: one at least, and no more than are sent at once."""
+    """Yield the oldest batches that wait: at least one, and no more than are sent at once."""
     rows = 0
     for item in islice(queue, _SEND_AT_ONCE):
         if rows and rows + item[1].tasks > _TASKS_AT_ONCE:
@@ -417,9 +432,9 @@ def _first(queue: deque[tuple[str, BatchReport]]) -> Iterator[tuple[str, BatchRe
         yield item
 
 
-def traced(wanted: bool = True) -> dict[str, str]:
-    """Return the traceback of the exception being handled, for a line of the log: as text, if it is ``wanted``.
+def traceback_fields() -> dict[str, str]:
+    """Return the traceback of the exception being handled, as text for a line of the log.
 
-    How a driver logs is the user's own, and structlog's default shows the values of variables with an exception.
+    The user chooses how a driver logs, and structlog's default shows the values of variables with an exception.
     """
-    return {"stack": traceback.format_exc().rstrip()} if wanted else {}
+    return {"stack": traceback.format_exc().rstrip()}

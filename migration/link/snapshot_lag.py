@@ -1,16 +1,16 @@
-"""How far each partition's newest snapshot lies behind: what a move's target has to replay.
+"""Lag of each partition's newest snapshot: the batches that a move's target has to replay.
 
 Spark's coordinator is told of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
-Spark's providers). One store is asked for at a time, so that no turn of the link takes longer than a call, and a round
-over all of them takes a second for each but no longer than `ROUND`. Partitions that are about to move come first;
-those of a query without a batch for some minutes are left out.
+Spark's providers; ``StateStoreCoordinator``). One store is asked for at a time, so that no cycle of the link takes
+longer than a call, and a round over all of them takes a second for each but no longer than `ROUND`. Partitions that are
+about to move come first; those of a query without a batch for some minutes are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rechannel.migration.link.report import StageStores
+from rechannel.migration.link.stages import StageStores
 from rechannel.migration.spark.adapter import StoreId
 from rechannel.migration.spark.gateway import UnsupportedSparkError
 
@@ -18,94 +18,101 @@ ROUND = 60.0  # seconds in which every store is asked for once
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two calls
 _IDLE = 180.0  # seconds without a commit, after which Spark makes no snapshot any more
 UNKNOWN = -1
-NOT_ASKED = 2**31  # batches: further than any bound, so that what is to move waits for the answer
+NOT_ASKED = 2**31  # batches: further than any bound, so that a move waits for the answer
 
-Unit = tuple[str, int]  # run, stage
+Key = tuple[str, int]  # run, stage
 
 
-class Snapshots:
-    """How many batches each partition's newest snapshot lies behind; of its operators' stores the oldest counts.
+class SnapshotLag:
+    """The lag of each partition's newest snapshot in batches; of its operators' stores the oldest counts.
 
-    ``ask`` returns the state version of a store's newest snapshot, -1 if none is known; ``committed`` is run
-    -> last committed batch. Batch b leaves version b + 1. ``supported``: whether this Spark tells at all.
+    Parameters
+    ----------
+    latest_snapshot : callable
+        Returns the state version of a store's newest snapshot, -1 if none is known.
+    committed : mapping
+        Run -> last committed batch. Batch b leaves version b + 1.
+    supported : bool
+        Whether this Spark tells of snapshots at all.
     """
 
-    def __init__(self, ask: Callable[[StoreId], int], committed: Mapping[str, int], *, supported: bool = True) -> None:
-        self._ask = ask
+    def __init__(
+        self, latest_snapshot: Callable[[StoreId], int], committed: Mapping[str, int], *, supported: bool = True
+    ) -> None:
+        self._latest_snapshot = latest_snapshot
         self._committed = committed
         self._next = 0.0
-        self._round: Iterator[tuple[Unit, int]] = iter(())
-        self._versions: dict[Unit, dict[int, int]] = {}
-        self._commits: dict[str, tuple[int, float]] = {}  # run -> its last commit, and when that was seen
+        self._round: Iterator[tuple[Key, int]] = iter(())
+        self._versions: dict[Key, dict[int, int]] = {}
+        self._commits: dict[str, tuple[int, float]] = {}  # run -> its last commit, and when that was noticed
         self._rest = SHORTEST
-        self._turn_of = 0  # among the partitions that are about to move
+        self._index = 0  # among the partitions that are about to move
         self.supported = supported
 
-    def of(self, run: str, stage: int, partitions: int) -> list[int]:
+    def lags(self, run: str, stage: int, partitions: int) -> list[int]:
         """Return the lag of each partition, `UNKNOWN` where it was not asked for yet; [] if nothing is known."""
-        found = self._versions.get((run, stage))
-        return [self._lag(run, found.get(partition, -1)) for partition in range(partitions)] if found else []
+        versions = self._versions.get((run, stage))
+        return [self._lag(run, versions.get(number, -1)) for number in range(partitions)] if versions else []
 
-    def replay(
-        self, wanted: Sequence[tuple[str, int, int]], runs: Mapping[str, str]
-    ) -> dict[tuple[str, int, int], int]:
+    def replay(self, units: Sequence[tuple[str, int, int]], runs: Mapping[str, str]) -> dict[tuple[str, int, int], int]:
         """Return (query, stage, partition) -> lag, `NOT_ASKED` where an answer is still to come.
 
-        ``wanted``: (run, stage, partition); ``runs``: query -> its run. Nothing where this Spark does not tell.
+        ``units``: (run, stage, partition); ``runs``: query -> its run. Empty where this Spark does not tell.
         """
-        if not self.supported or not wanted:
+        if not self.supported or not units:
             return {}
         queries = {run: query for query, run in runs.items()}
         lags = {}
-        for run, stage, partition in wanted:
+        for run, stage, partition in units:
             version = self._versions.get((run, stage), {}).get(partition)
             if run in queries:
                 lags[queries[run], stage, partition] = NOT_ASKED if version is None else self._lag(run, version)
         return lags
 
-    def turn(self, stages: Mapping[Unit, StageStores], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:
+    def step(self, stages: Mapping[Key, StageStores], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:
         """Ask for the next partition, if it is time. Raises what the call raises, after stepping on.
 
         ``first``: (run, stage, partition) of those that are asked for, by turns, before all others.
         """
         if not self.supported or now < self._next:
             return
-        wanted = [((run, stage), partition) for run, stage, partition in first if (run, stage) in stages]
-        if wanted:
-            self._turn_of = (self._turn_of + 1) % len(wanted)
+        urgent = [((run, stage), partition) for run, stage, partition in first if (run, stage) in stages]
+        if urgent:
+            self._index = (self._index + 1) % len(urgent)
             self._next = now + SHORTEST
-            self._look(stages, *wanted[self._turn_of])
+            self._ask(stages, *urgent[self._index])
             return
         unit = next(self._round, None)
         if unit is None:
-            self._versions = {key: found for key, found in self._versions.items() if key in stages}
-            busy = self._busy(stages, now)
-            self._round = _partitions(busy)
-            self._rest = max(SHORTEST, min(LONGEST, ROUND / max(sum(stage.size for stage in busy.values()), 1)))
-            self._next = now + (SHORTEST if busy else LONGEST)
+            self._versions = {key: versions for key, versions in self._versions.items() if key in stages}
+            active = self._active_stages(stages, now)
+            self._round = _partitions(active)
+            self._rest = max(SHORTEST, min(LONGEST, ROUND / max(sum(stage.size for stage in active.values()), 1)))
+            self._next = now + (SHORTEST if active else LONGEST)
             return
         self._next = now + self._rest
-        self._look(stages, *unit)
+        self._ask(stages, *unit)
 
-    def _busy(self, stages: Mapping[Unit, StageStores], now: float) -> dict[Unit, StageStores]:
+    def _active_stages(self, stages: Mapping[Key, StageStores], now: float) -> dict[Key, StageStores]:
         """Return the stages of runs that committed something lately."""
-        commits = {run: self._committed.get(run, -1) for run, _ in stages}
-        seen = self._commits
+        batches = {run: self._committed.get(run, -1) for run, _ in stages}
+        before = self._commits
         self._commits = {
-            run: seen[run] if seen.get(run, (-2, 0.0))[0] == batch else (batch, now) for run, batch in commits.items()
+            run: before[run] if before.get(run, (-2, 0.0))[0] == batch else (batch, now)
+            for run, batch in batches.items()
         }
         return {key: stage for key, stage in stages.items() if now - self._commits[key[0]][1] < _IDLE}
 
-    def _look(self, stages: Mapping[Unit, StageStores], key: Unit, partition: int) -> None:
-        """One store of each operator stands for all: its stores are committed, and their snapshots made, together."""
-        known = stages.get(key)
-        if known is None or not known.operators:
+    def _ask(self, stages: Mapping[Key, StageStores], key: Key, partition: int) -> None:
+        """Ask for one store of each operator: its stores are committed, and their snapshots made, together."""
+        stage = stages.get(key)
+        if stage is None or not stage.operators:
             return
         stores = [
-            StoreId(item.checkpoint, item.run, item.operator, partition, names[0]) for item, names in known.operators
+            StoreId(item.checkpoint, item.run, item.operator, partition, names[0]) for item, names in stage.operators
         ]
         try:
-            self._versions.setdefault(key, {})[partition] = min(self._ask(store) for store in stores)
+            self._versions.setdefault(key, {})[partition] = min(self._latest_snapshot(store) for store in stores)
         except UnsupportedSparkError:
             self.supported = False
 
@@ -113,7 +120,7 @@ class Snapshots:
         return max(0, self._committed.get(run, -1) + 1 - version) if version >= 0 else UNKNOWN
 
 
-def _partitions(stages: Mapping[Unit, StageStores]) -> Iterator[tuple[Unit, int]]:
+def _partitions(stages: Mapping[Key, StageStores]) -> Iterator[tuple[Key, int]]:
     for key, stage in list(stages.items()):
         for partition in range(stage.size if stage.operators else 0):
             yield key, partition

@@ -1,99 +1,134 @@
-"""Which operators and state stores each stateful stage of a run has, read off the plans of its batches."""
+"""Operators and state stores of each stateful stage of a run, read from the plans of its batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import structlog
 
-from rechannel.migration.link.report import StageStores, unlike
 from rechannel.migration.moves import Move
 from rechannel.migration.spark.adapter import PlannedOperator, StoreId
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import StatefulStageFinished
 
 _LOG = structlog.get_logger("rechannel.link")
-_TRIES = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth
-_SURE_TRIES = 3  # batches: a job may run a part of a stage's partitions only
+_ATTEMPTS = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth
+_MIN_MISMATCHES = 3  # batches: a job may run a part of a stage's partitions only
 
 Key = tuple[str, int]  # run, stage
 
 
-class Stages:
-    """Learns stages as they finish. ``operators(query, run)`` reads the plan, ``stores(checkpoint, operator)`` names.
+@dataclass
+class StageStores:
+    """A stateful stage whose plan was read: its operators with the names of their stores."""
 
-    ``known``: stages whose operators are known; ``unlike``: why a stage's tasks are not its partitions; ``learning``:
-    whether a plan is looked for, which is there until the next batch replaces it.
+    partitions: int
+    operators: list[tuple[PlannedOperator, list[str]]]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of partitions, by the plan: a job may run a part of them only."""
+        return max((item.partitions for item, _ in self.operators), default=self.partitions)
+
+    @property
+    def store_names(self) -> list[tuple[int, str]]:
+        """Operator and name of every store that each partition has."""
+        return [(item.operator, name) for item, names in self.operators for name in names]
+
+
+class Stages:
+    """Maps stages to their stores as they finish.
+
+    ``mapped``: stages whose operators are known; ``mismatches``: why a stage's tasks are not its partitions;
+    ``pending``: whether a plan is to be read soon: it is there until the next batch replaces it.
+
+    Parameters
+    ----------
+    operators : callable
+        Reads the operators of (query, run) from its plan.
+    store_names : callable
+        Reads the store names of (checkpoint, operator).
     """
 
     def __init__(
-        self, operators: Callable[[str, str], list[PlannedOperator]], stores: Callable[[str, int], list[str]]
+        self, operators: Callable[[str, str], list[PlannedOperator]], store_names: Callable[[str, int], list[str]]
     ) -> None:
-        self.known: dict[Key, StageStores] = {}
-        self.unlike: dict[Key, str] = {}
-        self._operators, self._stores = operators, stores
-        self._tries: dict[Key, int] = {}
-        self._open: set[Key] = set()
+        self.mapped: dict[Key, StageStores] = {}
+        self.mismatches: dict[Key, str] = {}
+        self._operators, self._store_names = operators, store_names
+        self._attempts: dict[Key, int] = {}
+        self._unmapped: set[Key] = set()
 
     @property
-    def learning(self) -> bool:
+    def pending(self) -> bool:
         """Whether some stage's plan is to be read soon."""
-        return bool(self._open)
+        return bool(self._unmapped)
 
-    def finished(self, stage: StatefulStageFinished) -> None:
-        """Learn a stage that just finished, if it is not known yet."""
+    def map_finished(self, stage: StatefulStageFinished) -> None:
+        """Map a stage that just finished, if it is not mapped yet."""
         key = (stage.run, stage.stage)
-        if key in self.known:
+        if key in self.mapped:
             return
-        tries = self._tries[key] = self._tries.get(key, 0) + 1
-        self._open.discard(key)
-        if tries > _TRIES and tries % _TRIES:
+        attempts = self._attempts[key] = self._attempts.get(key, 0) + 1
+        self._unmapped.discard(key)
+        if attempts > _ATTEMPTS and attempts % _ATTEMPTS:
             return
         try:
-            self._learn(key, stage, tries)
+            self._map_stage_to_stores(key, stage, attempts)
         except LinkError as error:
             _LOG.warning("a stage's plan could not be read; a later batch is a new try", error=str(error))
-        if key not in self.known and tries < _TRIES:
-            self._open.add(key)
+        if key not in self.mapped and attempts < _ATTEMPTS:
+            self._unmapped.add(key)
 
-    def _learn(self, key: Key, stage: StatefulStageFinished, tries: int) -> None:
-        """Tie a finished stage to its operators: their SQL metrics have the ids that the stage reported."""
+    def _map_stage_to_stores(self, key: Key, stage: StatefulStageFinished, attempts: int) -> None:
+        """Match a finished stage with its operators: their SQL metrics have the ids that the stage reported."""
         planned = [item for item in self._operators(stage.query, stage.run) if item.metrics & stage.accumulators]
-        # An empty answer means the plan was replaced by the next batch's in between; the next batch is a new try.
-        operators = [(item, self._stores(item.checkpoint, item.operator)) for item in planned]
+        # An empty answer means that the next batch has replaced the plan already; that batch is a new try.
+        operators = [(item, self._store_names(item.checkpoint, item.operator)) for item in planned]
         if not operators or not all(names for _, names in operators):
             return
         if all(item.partitions == stage.partitions for item, _ in operators):
-            self.known[key] = StageStores(stage.partitions, operators)
-            self.unlike.pop(key, None)
-        elif tries >= _SURE_TRIES:
-            self.unlike[key] = unlike(stage, operators)
+            self.mapped[key] = StageStores(stage.partitions, operators)
+            self.mismatches.pop(key, None)
+        elif attempts >= _MIN_MISMATCHES:
+            self.mismatches[key] = describe_mismatch(stage, operators)
 
-    def of_run(self, run: str, ordinals: Iterable[int]) -> dict[int, list[int]]:
-        """Return stage -> its operators' numbers, of those stages that are known."""
+    def operators_of_run(self, run: str, ordinals: Iterable[int]) -> dict[int, list[int]]:
+        """Return stage -> the numbers of its operators, for the stages that are mapped."""
         return {
             ordinal: [item.operator for item, _ in stage.operators]
             for ordinal in ordinals
-            if (stage := self.known.get((run, ordinal))) is not None
+            if (stage := self.mapped.get((run, ordinal))) is not None
         }
 
-    def stores(self, run: str, stage: int, partition: int) -> list[StoreId]:
-        """Return the state stores of a partition; none while the stage is not known."""
-        known = self.known.get((run, stage))
+    def stores_of_partition(self, run: str, stage: int, partition: int) -> list[StoreId]:
+        """Return the state stores of a partition; none while the stage is not mapped."""
+        mapped = self.mapped.get((run, stage))
         return [
             StoreId(item.checkpoint, item.run, item.operator, partition, name)
-            for item, names in (known.operators if known else [])
+            for item, names in (mapped.operators if mapped else [])
             for name in names
         ]
 
-    def stores_of(self, move: Move) -> list[StoreId]:
+    def stores_of_move(self, move: Move) -> list[StoreId]:
         """Return the state stores of a move's partition."""
-        return self.stores(move.run, move.wanted.stage, move.wanted.partition)
+        return self.stores_of_partition(move.run, move.desired.stage, move.desired.partition)
 
-    def forget(self, run: str) -> None:
-        """A run is over."""
-        for key in [key for key in self._tries if key[0] == run]:
-            del self._tries[key]
-            self.known.pop(key, None)
-            self.unlike.pop(key, None)
-        self._open = {key for key in self._open if key[0] != run}
+    def forget_run(self, run: str) -> None:
+        """Drop a run that is over."""
+        for key in [key for key in self._attempts if key[0] == run]:
+            del self._attempts[key]
+            self.mapped.pop(key, None)
+            self.mismatches.pop(key, None)
+        self._unmapped = {key for key in self._unmapped if key[0] != run}
+
+
+def describe_mismatch(stage: StatefulStageFinished, operators: Sequence[tuple[PlannedOperator, list[str]]]) -> str:
+    """Return why a stage whose tasks are not the partitions of its operators cannot be moved."""
+    sizes = ", ".join(f"{item.name} has {item.partitions}" for item, _ in operators)
+    return (
+        f"stateful stage {stage.stage} runs {stage.partitions} tasks, but {sizes} partitions: a coalesce or a union "
+        "behind the operator puts several of them into one task; put a repartition in between to have it moved"
+    )

@@ -1,4 +1,4 @@
-"""Spark's own state beside what its events told: running queries, and what lost events have left wrong."""
+"""Comparison with Spark's own state: running queries, and what lost events have left wrong."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from rechannel.monitors.spark.event_gaps import Difference, EventGaps, healing_e
 from rechannel.monitors.spark.task_table import TaskTable
 
 _LOG = structlog.get_logger("rechannel.link")
-_CHECKED_PLACES = 200  # doubtful partitions that one call asks Spark for
+_PLACES_AT_ONCE = 200  # doubtful partitions that Spark is asked for in one call
 
 
 class StateCheck:
-    """Looks at Spark's state. ``queries``: this session's running ones; ``retiring``: executors that get no task."""
+    """Reads Spark's state and repairs the task table.
+
+    ``queries``: the running queries of this session; ``by_run``: the same by run, None for those of another session;
+    ``retiring``: executors that Spark offers no task any more.
+    """
 
     def __init__(self, adapter: SparkAdapter, table: TaskTable, stages: Stages) -> None:
         self.queries: dict[str, ActiveQuery] = {}
-        self.by_run: dict[str, ActiveQuery | None] = {}  # None: of another session
+        self.by_run: dict[str, ActiveQuery | None] = {}
         self.retiring: set[str] = set()
         self._adapter, self._table, self._stages = adapter, table, stages
         self._gaps = EventGaps(table)
@@ -32,7 +36,7 @@ class StateCheck:
         """Lost events that were made good."""
         return self._gaps.healed
 
-    def look(self, now: float, *, events_lost: bool) -> list[events.Event]:
+    def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
         """Return the events that bring the task table back into line with Spark, in the order to fold them in."""
         state = self._adapter.spark_state()
         for run, query in state.runs.items():
@@ -41,37 +45,37 @@ class StateCheck:
         self.by_run = {run: active for run, active in self.by_run.items() if run in state.runs}
         self.queries = {active.query: active for active in self.by_run.values() if active is not None}
         for query in self.queries:
-            if self._table.quiet(query) is None and self._adapter.idle(query):
+            if self._table.is_quiet(query) is None and self._adapter.is_idle(query):
                 self._table.assume_quiet(query)
         self.retiring = self._adapter.executor_control.retiring()
-        idle = frozenset(query for query in self._table.uncommitted().values() if self._adapter.idle(query))
-        gaps = self._gaps.missing(replace(state, idle=idle))
+        idle = frozenset(query for query in self._table.uncommitted().values() if self._adapter.is_idle(query))
+        gaps = self._gaps.confirmed_differences(replace(state, idle=idle))
         if gaps or events_lost:
             self._table.doubt_placement()
         healing = []
         for gap in gaps:
-            if (event := healing_event(gap, self._table, now) or self._asked_event(gap)) is not None:
+            if (event := healing_event(gap, self._table, now) or self._event_from_spark(gap)) is not None:
                 _LOG.warning("an event of spark was lost and is made good", kind=gap[0], name=gap[1])
                 healing.append(event)
         return healing
 
-    def _asked_event(self, gap: Difference) -> events.Event | None:
+    def _event_from_spark(self, gap: Difference) -> events.Event | None:
         kind, name = gap
         if kind == "job started":
             return self._adapter.job(int(name))
         info = self._adapter.executor(name)
         return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None
 
-    def check_places(self, moving: Collection[tuple[str, int, int]]) -> None:
-        """Ask Spark where doubtful partitions are; those that are ``moving`` it prefers elsewhere than they ran."""
-        doubts = [doubt for doubt in self._table.doubts if doubt not in moving and self._table.quiet(doubt[0])]
-        for query, stage, partition in doubts[:_CHECKED_PLACES]:
+    def resolve_doubts(self, moving: Collection[tuple[str, int, int]]) -> None:
+        """Ask Spark where doubtful partitions are; those ``moving`` it prefers elsewhere than they ran."""
+        doubts = [doubt for doubt in self._table.doubts if doubt not in moving and self._table.is_quiet(doubt[0])]
+        for query, stage, partition in doubts[:_PLACES_AT_ONCE]:
             active = self.queries.get(query)
-            stores = self._stages.stores(active.run, stage, partition) if active is not None else []
-            self._table.place(query, stage, partition, self._adapter.location(stores[0]) if stores else "")
+            stores = self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
+            self._table.resolve_doubt(query, stage, partition, self._adapter.location(stores[0]) if stores else "")
 
-    def forget(self, run: str) -> None:
-        """A run is over."""
+    def forget_run(self, run: str) -> None:
+        """Drop a run that is over."""
         active = self.by_run.pop(run, None)
         if active is not None and self.queries.get(active.query) is active:
             del self.queries[active.query]

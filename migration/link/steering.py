@@ -1,7 +1,8 @@
-"""Steers at batch boundaries: tells Spark where a partition's stores shall be, and reads back that it took it.
+"""Steering at batch boundaries: tell Spark where a partition's stores shall be, and read it back.
 
-A steer may reach a partition only while no job of its query runs. The task table knows that from events, which come
-some moments late; so Spark is asked for its active jobs before each steer, and a job that no event told of means: wait.
+A steer may reach a partition only while no job of its query runs: Spark's tasks read the preferred location when their
+stage begins (``StateStoreRDD.getPreferredLocations``). The task table knows running jobs from events, which arrive some
+moments late; so Spark is asked for its active jobs before each steer, and a job that no event told of means: wait.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ _READ_BACK_EVERY = 0.02  # seconds
 
 
 class Steering:
-    """``catch_up()`` folds in the newest events, False if there are more; ``post`` takes a move's transitions."""
+    """Steers the moves that the reconciler says are due.
+
+    Parameters
+    ----------
+    drain_event_log : callable
+        Folds in the newest events; returns False if there are more.
+    journal_and_report : callable
+        Takes the transitions of a move, before Spark is told.
+    """
 
     def __init__(
         self,
@@ -34,59 +43,64 @@ class Steering:
         table: TaskTable,
         reconciler: Reconciler,
         stages: Stages,
-        catch_up: Callable[[], bool],
-        post: Callable[[Sequence[MoveTransition]], None],
+        *,
+        drain_event_log: Callable[[], bool],
+        journal_and_report: Callable[[Sequence[MoveTransition]], None],
     ) -> None:
         self._adapter, self._table, self._reconciler, self._stages = adapter, table, reconciler, stages
-        self._catch_up, self._post = catch_up, post
-        self._read_backs: dict[str, tuple[int, float]] = {}  # move -> times read back, when last
+        self._drain_event_log, self._journal_and_report = drain_event_log, journal_and_report
+        self._read_backs: dict[str, tuple[int, float]] = {}  # move -> times read back, and when last
 
-    def at_boundary(self, query: str, observed: Callable[[], DriverState]) -> None:
-        """Take what steps are due at a quiet moment of a query."""
-        lines, due = self._reconciler.due(query, observed(), time.time())
-        self._post(lines)
+    def handle_boundary(self, query: str, driver_state: Callable[[], DriverState]) -> None:
+        """Take the steps that are due at a quiet moment of a query."""
+        lines, due = self._reconciler.due(query, driver_state(), time.time())
+        self._journal_and_report(lines)
         for move in due:
             # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
-            if not self._catch_up() or not self._quiet(query):
+            if not self._drain_event_log() or not self._is_quiet(query):
                 return
             now = time.time()
-            self._post(self._reconciler.steer(move, observed(), now))
-            self._read_backs[move.wanted.move] = (0, now)
-            self._tell(move)
-        self._read_back(query, observed())
+            self._journal_and_report(self._reconciler.steer(move, driver_state(), now))
+            self._read_backs[move.name] = (0, now)
+            self._steer_in_spark(move)
+        self._repair_overwritten(query, driver_state())
 
-    def _quiet(self, query: str) -> bool:
-        return bool(self._table.quiet(query)) and self._adapter.active_jobs() <= self._table.jobs
+    def _is_quiet(self, query: str) -> bool:
+        return bool(self._table.is_quiet(query)) and self._adapter.active_jobs() <= self._table.jobs
 
-    def _read_back(self, query: str, observed: DriverState) -> None:
-        """Look again: a task that outlived its stage (a speculative copy, say) may have overwritten the steer."""
-        for move in self._reconciler.steered_now(query, observed, time.time()):
+    def _repair_overwritten(self, query: str, driver: DriverState) -> None:
+        """Read steers back: a task that outlived its stage (a speculative copy, say) may have overwritten one.
+
+        Such a task reports its own executor when it opens the store (``StateStore.reportActiveStoreInstance``). So a
+        steer must come after every task of the stage attempt has ended, or be repeated.
+        """
+        for move in self._reconciler.awaiting_batch(query, driver, time.time()):
             now = time.time()
-            count, at = self._read_backs.get(move.wanted.move, (_READ_BACKS, 0.0))
-            if count >= _READ_BACKS or now - at < _READ_BACK_EVERY or not self._table.quiet(query):
+            count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
+            if count >= _READ_BACKS or now - at < _READ_BACK_EVERY or not self._table.is_quiet(query):
                 continue
-            self._read_backs[move.wanted.move] = (count + 1, now)
+            self._read_backs[move.name] = (count + 1, now)
             try:
-                if not self._reads_back(move):
-                    self._tell(move)
+                if not self._is_in_effect(move):
+                    self._steer_in_spark(move)
             except LinkError as error:
-                _LOG.warning("a steer could not be read back", move=move.wanted.move, error=str(error))
+                _LOG.warning("a steer could not be read back", move=move.name, error=str(error))
 
-    def _tell(self, move: Move) -> None:
-        if (target := self._table.executors.get(move.wanted.target)) is None:
-            return  # gone since; the reconciler hears of it by the event
+    def _steer_in_spark(self, move: Move) -> None:
+        if (target := self._table.executors.get(move.target)) is None:
+            return  # gone since; the event will tell the reconciler
         try:
-            for store in self._stages.stores_of(move):
+            for store in self._stages.stores_of_move(move):
                 self._adapter.steer(store, target.host, target.executor)
-            if not self._reads_back(move):
-                _LOG.warning("a steer did not read back", move=move.wanted.move, target=target.executor)
+            if not self._is_in_effect(move):
+                _LOG.warning("a steer did not read back", move=move.name, target=target.executor)
         except LinkError as error:
-            _LOG.warning("a steer failed; the next boundary is a new try", move=move.wanted.move, error=str(error))
+            _LOG.warning("a steer failed; the next boundary is a new try", move=move.name, error=str(error))
 
-    def _reads_back(self, move: Move) -> bool:
-        return all(self._adapter.location(store) == move.wanted.target for store in self._stages.stores_of(move))
+    def _is_in_effect(self, move: Move) -> bool:
+        return all(self._adapter.location(store) == move.target for store in self._stages.stores_of_move(move))
 
     def forget_settled(self) -> None:
-        """Keep what belongs to moves that the reconciler still holds."""
-        held = {move.wanted.move for move in self._reconciler.moves}
-        self._read_backs = {name: value for name, value in self._read_backs.items() if name in held}
+        """Drop what belongs to moves that the reconciler no longer holds."""
+        names = {move.name for move in self._reconciler.moves}
+        self._read_backs = {name: value for name, value in self._read_backs.items() if name in names}

@@ -1,13 +1,13 @@
-"""What `rechannel submit` gives to spark-submit as the main file: runs a PySpark script and attaches its sessions.
+"""Main file of `rechannel submit` for spark-submit: runs a PySpark script and attaches its sessions.
 
 ``python submit_main.py SCRIPT [ARGUMENTS]`` runs the script as Python itself would: its own ``sys.argv``, ``__main__``,
 ``sys.path[0]``, exit code and tracebacks; its threads and exit handlers find all that as the script left it. Every
 session that is created, by a late thread too, is given to `rechannel.attach` before the script has it. All sessions of
 one application share one link; it ends itself when Python does, after the script's threads.
 
-Only the standard library is imported here: where Rechannel or what it needs is missing in the driver's Python, it is
-taken from the one that runs `rechannel submit`, and where that cannot be either, it is said once and the script runs as
-without it.
+Only the standard library is imported here. Where the driver's Python lacks Rechannel or one of its dependencies, they
+come from the Python that runs `rechannel submit`. Where that is not possible either, one line on standard error says
+so, and the script runs without Rechannel.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 LENT = "RECHANNEL_LENT"  # the cache tag of the Python that runs `rechannel submit`, and the directories of its packages
-STRICT = "RECHANNEL_STRICT"  # set: a script that cannot be attached ends
+STRICT = "RECHANNEL_STRICT"  # if set, a script that cannot be attached ends
 _USAGE = 2
 
 
 class SessionAttacher:
-    """Attaches sessions, and says once what went wrong. ``attach`` is `rechannel.attach` unless given.
+    """Attaches sessions, and prints the first error.
 
-    ``strict``: what goes wrong ends the script.
+    ``attach``: `rechannel.attach` by default; ``strict``: an error ends the script.
     """
 
     def __init__(self, attach: Callable[[Any], Any] | None = None, *, strict: bool = False) -> None:
         self._attach = attach
         self._strict = strict
-        self._said = False
+        self._printed = False
         self._inside = threading.local()
 
     def join(self, session: Any) -> None:
-        """Attach a session; whatever goes wrong, the script goes on unless it is to be strict."""
+        """Attach a session; after an error the script goes on, unless ``strict``."""
         try:
             if self._attach is None:
-                self._attach = _attach_of_rechannel()
+                self._attach = _load_attach()
             self._attach(session)
         except Exception as error:  # noqa: BLE001  the user's script must never notice
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Say that there is no link; ends the script if it is to be strict."""
-        what = "as --strict asks, the script ends" if self._strict else "the script runs as without it"
-        self.say(f"not attached, {what}: {error or type(error).__name__}")
+        """Print that there is no link; end the script if ``strict``."""
+        consequence = "as --strict asks, the script ends" if self._strict else "the script runs as without it"
+        self.print_once(f"not attached, {consequence}: {error or type(error).__name__}")
         if self._strict:
             raise SystemExit(1)
 
-    def say(self, sentence: str) -> None:
-        """Say a sentence on standard error, the first one only."""
-        if not self._said:
-            self._said = True
+    def print_once(self, sentence: str) -> None:
+        """Print a sentence on standard error, the first one only."""
+        if not self._printed:
+            self._printed = True
             with contextlib.suppress(OSError, ValueError, AttributeError):  # the script may have closed it
                 print(f"rechannel: {sentence}", file=sys.stderr, flush=True)
 
     def watch(self, session_class: Any) -> None:
-        """See every session that is made of this class or its builder from now on."""
+        """Attach every session that is made of this class or its builder from now on."""
         builder = session_class.Builder
         get_or_create, initialize = builder.getOrCreate, session_class.__init__
         inside = self._inside
 
         @functools.wraps(get_or_create)
-        def getting(*arguments: Any, **keywords: Any) -> Any:
+        def attached_get_or_create(*arguments: Any, **keywords: Any) -> Any:
             before, inside.builder = getattr(inside, "builder", False), True
             try:
                 session = get_or_create(*arguments, **keywords)
@@ -80,16 +80,16 @@ class SessionAttacher:
             return session
 
         @functools.wraps(initialize)
-        def initializing(session: Any, *arguments: Any, **keywords: Any) -> None:
+        def attached_initialize(session: Any, *arguments: Any, **keywords: Any) -> None:
             initialize(session, *arguments, **keywords)
             if not getattr(inside, "builder", False):  # the builder sets its options only after this
                 self.join(session)
 
-        builder.getOrCreate, session_class.__init__ = getting, initializing
+        builder.getOrCreate, session_class.__init__ = attached_get_or_create, attached_initialize
 
 
 def run(script: str, arguments: list[str]) -> None:
-    """Run a script as ``__main__``, which it stays; what it raises comes out as it is.
+    """Run a script as ``__main__``, which it stays; its exceptions pass unchanged.
 
     `runpy.run_path` would take ``__main__`` away again at the script's last line, under its threads and exit handlers.
     """
@@ -97,7 +97,7 @@ def run(script: str, arguments: list[str]) -> None:
     directory = str(Path(script).resolve().parent)
     if sys.flags.safe_path:
         pass  # Python was told to leave the script's directory out
-    elif sys.path and _is_ours(sys.path[0]):
+    elif sys.path and _is_own_directory(sys.path[0]):
         sys.path[0] = directory
     else:
         sys.path.insert(0, directory)
@@ -109,7 +109,7 @@ def run(script: str, arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the script that the command line names."""
     if len(sys.argv) < 2:
         print("rechannel: usage: submit_main.py SCRIPT [ARGUMENTS]", file=sys.stderr)
         sys.exit(_USAGE)
@@ -124,34 +124,34 @@ def main() -> None:
         run(sys.argv[1], sys.argv[2:])
     except (SystemExit, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001  told as Python would, and the end all the same
+    except BaseException as error:  # noqa: BLE001  printed as Python would, and the end all the same
         # As Python itself does at the end of a script, without the frames of this file.
         error.__traceback__ = _from_script(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 
 
-def _attach_of_rechannel() -> Callable[[Any], Any]:
+def _load_attach() -> Callable[[Any], Any]:
     try:
-        return _imported()
+        return _import_attach()
     except ImportError as error:
-        _borrow(error)
-        return _imported()
+        _lend_packages(error)
+        return _import_attach()
 
 
-def _imported() -> Callable[[Any], Any]:
+def _import_attach() -> Callable[[Any], Any]:
     import rechannel
-    from rechannel.migration.link import log_output
+    from rechannel.migration.link.attach import log_to_standard_error
 
     attach = rechannel.attach
-    log_output.to_standard_error()
-    return functools.partial(attach, strict=True)  # what is wrong is said here, once
+    log_to_standard_error()
+    return functools.partial(attach, strict=True)  # errors are printed here, once
 
 
-def _borrow(missing: ImportError) -> None:
-    """Let what this Python lacks come from the packages of the one that runs `rechannel submit`; raises if it cannot.
+def _lend_packages(missing: ImportError) -> None:
+    """Add the packages of the Python that runs `rechannel submit` to this one; raises if they do not fit.
 
-    They come last: whatever the script finds today, it still finds.
+    They come last on ``sys.path``: the script's own imports stay as they are.
     """
     kind, *directories = os.environ.get(LENT, "").split(os.pathsep)
     if not directories:
@@ -164,18 +164,17 @@ def _borrow(missing: ImportError) -> None:
     sys.path += [directory for directory in directories if directory not in sys.path]
 
 
-def _is_ours(directory: str) -> bool:
+def _is_own_directory(directory: str) -> bool:
     with contextlib.suppress(OSError):
         return Path(directory).resolve() == Path(__file__).resolve().parent
     return False
 
 
 def _from_script(traceback: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames before the script's own; None where none is, as in a syntax error."""
-    found = traceback
-    while found is not None and found.tb_frame.f_code.co_filename == __file__:
-        found = found.tb_next
-    return found
+    """Return the traceback without the frames before the script's own; None if it has none (a syntax error)."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return traceback
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How many partitions of a query one batch may take over, following what moving does to its batches.
+"""Bound on the partitions that one batch of a query takes over, adapted to its slow-down.
 
-Pure. The bound starts at the setting's. A batch in which partitions were taken over and which lasted longer than 1.5
-times the median of the quiet ones halves it, down to one partition; each such batch that did not gives one partition,
-or a tenth of the bytes, back.
+Pure. The bound starts at the setting's value. A batch that took over partitions and lasted longer than 1.5 times the
+median of the batches without a move halves it, down to one partition. Each batch that took over partitions and was not
+slow gives back one partition, and a tenth of the bytes.
 """
 
 from __future__ import annotations
@@ -15,63 +15,64 @@ from dataclasses import dataclass, field
 from rechannel.migration.moves import Move
 
 SLOW = 1.5  # times the median of the batches without a move
-_REMEMBERED = 21  # quiet batches that the median is of
-_ENOUGH = 3  # quiet batches below which nothing is judged
-_BACK = 0.1  # of the bytes' bound, for each batch that was not slow
+_WINDOW = 21  # batches without a move that the median is taken of
+_MIN_SAMPLES = 3  # of them, below which no batch counts as slow
+_RECOVERY = 0.1  # of the bytes' bound, for each batch that was not slow
 
 
 @dataclass
-class _Query:
+class _Bounds:
     moves: float
     bytes: float
-    quiet: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    quiet: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))  # seconds of batches without a move
 
 
 class MoveThrottle:
-    """The bounds of each query. ``most_moves`` and ``most_bytes``: what one batch may take over at best."""
+    """The bounds of each query. ``max_moves`` and ``max_bytes``: the most that one batch may take over."""
 
-    def __init__(self, most_moves: int, most_bytes: float) -> None:
-        self._most_moves, self._most_bytes = most_moves, most_bytes
-        self._queries: dict[str, _Query] = {}
+    def __init__(self, max_moves: int, max_bytes: float) -> None:
+        self._max_moves = max_moves
+        self._max_bytes = max_bytes
+        self._queries: dict[str, _Bounds] = {}
 
     def bounds(self, query: str) -> tuple[int, float]:
-        """Partitions and bytes that one batch of the query may take over now."""
-        known = self._queries.get(query)
-        return (int(known.moves), known.bytes) if known else (self._most_moves, self._most_bytes)
+        """Return the partitions and bytes that one batch of the query may take over now."""
+        bounds = self._queries.get(query)
+        return (int(bounds.moves), bounds.bytes) if bounds else (self._max_moves, self._max_bytes)
 
-    def allowed(self, query: str, due: Sequence[Move], under_way: Sequence[Move]) -> list[Move]:
-        """Those of the moves, in their order, that go now; ``under_way``: those already said and not yet run.
+    def select(self, query: str, due: Sequence[Move], loading: Sequence[Move]) -> list[Move]:
+        """Return the moves that go now, in their order; ``loading``: those steered and not yet run.
 
-        The first goes whatever it weighs if nothing else is under way: a partition that is larger than the bound would
-        never move.
+        If nothing else is loading, the first one goes whatever its size: a partition larger than the bound would
+        otherwise never move.
         """
-        moves, size = self.bounds(query)
-        chosen: list[Move] = []
-        weight = sum(move.wanted.bytes for move in under_way)
+        max_moves, max_bytes = self.bounds(query)
+        selected: list[Move] = []
+        size = sum(move.desired.bytes for move in loading)
         for move in due:
-            alone = not chosen and not under_way
-            if not alone and (len(chosen) + len(under_way) >= moves or weight + move.wanted.bytes > size):
+            alone = not selected and not loading
+            if not alone and (len(selected) + len(loading) >= max_moves or size + move.desired.bytes > max_bytes):
                 break
-            chosen.append(move)
-            weight += move.wanted.bytes
-        return chosen
+            selected.append(move)
+            size += move.desired.bytes
+        return selected
 
-    def batch(self, query: str, seconds: float, landed: int) -> bool:
-        """Take in a finished batch with the partitions that it took over; returns whether it was slow by them."""
-        known = self._queries.setdefault(query, _Query(float(self._most_moves), self._most_bytes))
+    def record_batch(self, query: str, seconds: float, landed: int) -> bool:
+        """Adapt the bounds to a finished batch that took over ``landed`` partitions; return whether it was slow."""
+        bounds = self._queries.setdefault(query, _Bounds(float(self._max_moves), self._max_bytes))
         if not landed:
-            known.quiet.append(seconds)
+            bounds.quiet.append(seconds)
             return False
-        if len(known.quiet) < _ENOUGH:
+        if len(bounds.quiet) < _MIN_SAMPLES:
             return False
-        if seconds > SLOW * statistics.median(known.quiet):
-            known.moves = max(1.0, known.moves // 2)
-            known.bytes = max(1.0, known.bytes / 2)
+        if seconds > SLOW * statistics.median(bounds.quiet):
+            bounds.moves = max(1.0, bounds.moves // 2)
+            bounds.bytes = max(1.0, bounds.bytes / 2)
             return True
-        known.moves = min(float(self._most_moves), known.moves + 1)
-        known.bytes = min(self._most_bytes, known.bytes + _BACK * self._most_bytes)
+        bounds.moves = min(float(self._max_moves), bounds.moves + 1)
+        bounds.bytes = min(self._max_bytes, bounds.bytes + _RECOVERY * self._max_bytes)
         return False
 
-    def forget(self, query: str) -> None:
-        """A query has ended."""
+    def forget_query(self, query: str) -> None:
+        """Drop the bounds of a query that has ended."""
         self._queries.pop(query, None)

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from rechannel.wire.display_names import count, partition_name, query_name
+from rechannel.wire.printable import count, partition_name, query_name
 
 from rechannel.conf.settings import Settings
 from rechannel.migration.plan.cost import BatchTimes, LoadRates, MigrationCost, SteppedMoves, estimate_cost

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from rechannel.wire.display_names import query_name, stage_name
+from rechannel.wire.printable import query_name, stage_name
 
 from rechannel.migration.plan.inputs import PlanInputs
 from rechannel.policies.analysis.placement_cost import finish_times

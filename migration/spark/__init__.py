@@ -1,1 +1,1 @@
-"""Everything Rechannel asks of a Spark driver: the bounded py4j client, the calls, and hooks made of Java classes."""
+"""Access to the Spark driver: the bounded py4j client, the calls, and hooks made of Java classes."""

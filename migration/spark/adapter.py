@@ -1,6 +1,6 @@
-"""The calls into one Spark driver, each with an end, and every foreign error translated.
+"""Calls into one Spark driver, each with a time limit and with translated errors.
 
-Stock Spark, no jar of ours. What is used is public in bytecode though ``private[sql]`` or ``private[spark]`` in Scala:
+Stock Spark, no jar of ours. These are public in bytecode though ``private[sql]`` or ``private[spark]`` in Scala:
 ``StateStoreCoordinatorRef``, ``EventLoggingListener``, ``StreamExecution.lastExecution``, ``AppStatusStore``,
 ``CoarseGrainedSchedulerBackend``, ``DAGScheduler``, ``LiveListenerBus``.
 """
@@ -24,7 +24,7 @@ from rechannel.migration.spark.gateway import (
     LinkError,
     UnsupportedSparkError,
     split_names,
-    translated_errors,
+    translate_errors,
 )
 from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
 from rechannel.monitors.spark import events
@@ -86,7 +86,7 @@ class ActiveQuery:
 
 
 class SparkAdapter:
-    """Calls into one driver. Every method raises only the errors above."""
+    """Calls into one driver. Every method raises only `LinkError` and its subclasses."""
 
     def __init__(self, spark: Any) -> None:
         module = type(spark).__module__
@@ -97,7 +97,7 @@ class SparkAdapter:
         self.version = str(spark.version)
         if refusal := versions.refusal(self.version):
             raise UnsupportedSparkError(refusal)
-        self.tells_snapshots = versions.has(self.version, versions.SNAPSHOTS)
+        self.reports_snapshots = versions.has_feature(self.version, versions.SNAPSHOTS)
         self._python_context = spark.sparkContext
         self.application = str(spark.sparkContext.applicationId)
         self.name = str(spark.sparkContext.appName)
@@ -107,7 +107,7 @@ class SparkAdapter:
         self._start_listener: Any = None
         self._directory: Any = None
         self._operator_class: Any = None
-        with translated_errors():
+        with translate_errors():
             self.gateway = Gateway(spark.sparkContext._gateway)
             self._jvm: Any = self.gateway.jvm
             self._session: Any = self.gateway.share(spark._jsparkSession)
@@ -121,26 +121,26 @@ class SparkAdapter:
 
     def setting(self, key: str, default: str) -> str:
         """Read a Spark SQL or core setting."""
-        with translated_errors():
+        with translate_errors():
             return str(self._session.conf().get(key, default))
 
     @property
-    def gone(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the Spark session is over: stopped, or its JVM ended."""
         if self._python_context._jsc is None:
             return True
         try:
-            with translated_errors():
+            with translate_errors():
                 return bool(self._context.isStopped())
         except LinkError as error:
-            return _is_refusal(error.__cause__)
+            return _is_connection_refused(error.__cause__)
 
     def close(self) -> None:
-        """Let go of every Java object and connection: nothing keeps a stopped SparkContext alive."""
+        """Release every Java object and connection: nothing keeps a stopped SparkContext alive."""
         gateway = self.gateway
         for name in vars(self).keys() - {"version", "application", "name"}:
             setattr(self, name, None)
-        with translated_errors():
+        with translate_errors():
             gateway.close()
 
     # -- the event stream --
@@ -149,15 +149,15 @@ class SparkAdapter:
         """Have Spark write its event stream to a private directory, in parts of this size.
 
         The listener has a queue of its own on Spark's bus, as Spark's own event log has: neither delays or drops the
-        other's events. The directory is deleted when the JVM ends, however it ends but for a kill -9; if the link does
-        not `beat`, the watchdog takes the listener out and deletes it.
+        other's events. The directory is deleted when the JVM ends, unless by a kill -9; if the link sends no heartbeat,
+        the watchdog takes the listener out and deletes the directory.
         """
-        with translated_errors():
+        with translate_errors():
             self._directory = self._jvm.java.io.File(str(directory))
             self._jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(self._directory)
             self._watchdog = Watchdog(self.gateway, str(directory))
             conf = self._context.conf().clone()
-            # Whatever the application says of its own event log (events left out of it, say) is not meant for this one.
+            # The settings of the application's own event log (events left out of it, say) are not meant for this one.
             for pair in conf.getAllWithPrefix("spark.eventLog."):
                 conf.remove(f"spark.eventLog.{pair._1()}")
             for key, value in {**_EVENT_LOG, "spark.eventLog.rolling.maxFileSize": f"{part_bytes}b"}.items():
@@ -180,7 +180,7 @@ class SparkAdapter:
         """Take the listener out again."""
         listener, self._listener = self._listener, None
         writer, self._writer = self._writer, None
-        with translated_errors():
+        with translate_errors():
             try:
                 if listener is not None:
                     self._context.removeSparkListener(listener)
@@ -193,33 +193,33 @@ class SparkAdapter:
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             watchdog.stop()
-        with translated_errors():
+        with translate_errors():
             self._jvm.org.apache.spark.util.ShutdownHookManager.removeShutdownDeleteDir(self._directory)
 
-    def beat(self) -> bool:
-        """Say that the link is alive; False if the watchdog took everything out of the JVM meanwhile."""
-        return self._watchdog is not None and self._watchdog.beat()
+    def send_heartbeat(self) -> bool:
+        """Tell the watchdog that the link is alive; False if the watchdog took everything out of the JVM meanwhile."""
+        return self._watchdog is not None and self._watchdog.send_heartbeat()
 
     def dropped_events(self) -> int:
         """Return how many events Spark's bus dropped for the link, in all."""
-        with translated_errors():
+        with translate_errors():
             return int(self._drops.getCount())
 
     def _bus(self) -> Any:
         return self._context.listenerBus()
 
-    # -- what runs --
+    # -- executors, jobs and queries --
 
     def executors(self) -> list[ExecutorInfo]:
         """List the live executors (the driver itself left out)."""
-        with translated_errors():
+        with translate_errors():
             rows = self._context.statusStore().executorList(True)
             summaries = [rows.apply(index) for index in range(rows.size())]
             return [_executor_info(row) for row in summaries if row.id() != "driver"]
 
     def spark_state(self) -> SparkState:
-        """Read off Spark's own state, in four calls whatever its size, what the event stream should have told."""
-        with translated_errors():
+        """Read Spark's own state, in four calls whatever its size, for comparison with the event stream."""
+        with translate_errors():
             active = str(self._session.sharedState().activeStreamingQueries().toString())
             return SparkState(
                 executors=split_names(self._executor_ids()),
@@ -229,14 +229,14 @@ class SparkAdapter:
 
     def _executor_ids(self) -> str:
         try:
-            with translated_errors():
+            with translate_errors():
                 return str(self._context.schedulerBackend().getExecutorIds().mkString(","))
         except UnsupportedSparkError:
             return ""  # local mode has no executors
 
     def active_jobs(self) -> frozenset[int]:
         """Return the jobs that run now, by Spark's scheduler."""
-        with translated_errors():
+        with translate_errors():
             return frozenset(map(int, split_names(str(self._active_jobs().keysIterator().mkString(",")))))
 
     def _active_jobs(self) -> Any:
@@ -247,11 +247,11 @@ class SparkAdapter:
         return next((info for info in self.executors() if info.executor == name), None)
 
     def job(self, number: int) -> events.JobStarted | None:
-        """Return an active job as its start event would have told of it, its stages left out; None if it has ended.
+        """Return the start event of an active job, without its stages; None if it has ended.
 
-        Of a job that names no query it is said whether it opens state stores: one made-up stage then says so.
+        A job that names no query and opens state stores has one artificial stage that tells so.
         """
-        with translated_errors():
+        with translate_errors():
             entry = self._active_jobs().get(number)
             if not entry.isDefined():
                 return None
@@ -267,7 +267,7 @@ class SparkAdapter:
 
     def query(self, query: str) -> ActiveQuery | None:
         """Return a running query of this session; None if it is of another session or has ended."""
-        with translated_errors():
+        with translate_errors():
             execution = self._execution(query)
             if execution is None:
                 return None
@@ -278,9 +278,9 @@ class SparkAdapter:
             run = str(execution.runId().toString())
             return ActiveQuery(query, run, str(execution.name() or ""), trigger_problem(kind, name), interval)
 
-    def idle(self, query: str) -> bool:
+    def is_idle(self, query: str) -> bool:
         """Whether a query's trigger is not active: it waits for the next batch, or for data."""
-        with translated_errors():
+        with translate_errors():
             execution = self._execution(query)
             return execution is not None and not execution.status().isTriggerActive()
 
@@ -288,13 +288,13 @@ class SparkAdapter:
         wrapper = self._session.streams().get(query)
         if wrapper is None:
             return None
-        # What runs a query is wrapped where it can be handed out; a StreamExecution of old stands for itself.
+        # StreamingQueryManager hands out a StreamingQueryWrapper; what has no wrapper is the StreamExecution itself.
         wrapped = str(wrapper.getClass().getSimpleName()) == "StreamingQueryWrapper"
         return wrapper.streamingQuery() if wrapped else wrapper
 
     def operators(self, query: str, run: str) -> list[PlannedOperator]:
         """Read the stateful operators off the plan of the run's last batch; empty before its first."""
-        with translated_errors():
+        with translate_errors():
             execution = self._execution(query)
             if execution is None or str(execution.runId().toString()) != run:
                 return []
@@ -313,7 +313,7 @@ class SparkAdapter:
                 stack.append(node.plan())
                 continue
             # StateStoreRestore only reads the store of the StateStoreSave above it.
-            if self._stateful(node) and node.stateInfo().isDefined() and "Restore" not in kind:
+            if self._is_stateful(node) and node.stateInfo().isDefined() and "Restore" not in kind:
                 info = node.stateInfo().get()
                 metrics = node.metrics().values().toSeq()
                 yield PlannedOperator(
@@ -328,7 +328,7 @@ class SparkAdapter:
             children = node.children()
             stack += [children.apply(index) for index in range(children.size())]
 
-    def _stateful(self, node: Any) -> bool:
+    def _is_stateful(self, node: Any) -> bool:
         if self._operator_class is None:
             self._operator_class = self.gateway.loaded_class(*_STATEFUL_OPERATOR)
         return bool(self._operator_class.isInstance(node))
@@ -336,13 +336,13 @@ class SparkAdapter:
     # -- queries that start --
 
     def watch_starts(self) -> StartHook:
-        """Have each query of this session wait, before its first batch and for a bounded time, for the link.
+        """Have each query of this session wait for the link before its first batch, for a bounded time.
 
         Source: ``StreamExecution.runStream`` posts ``QueryStartedEvent`` and waits for its listeners; all other events
         are asynchronous.
         """
         hook = StartHook(self.gateway)
-        with translated_errors():
+        with translate_errors():
             streams = self._session.streams()
             self._start_listener = hook.listener
             if self._watchdog is not None:
@@ -353,15 +353,15 @@ class SparkAdapter:
         return hook
 
     def stop_watching_starts(self) -> None:
-        """Take that listener out again."""
+        """Take the listener of starts out again."""
         listener, self._start_listener = self._start_listener, None
         if listener is not None:
-            with translated_errors():
+            with translate_errors():
                 self._session.streams().removeListener(listener)
 
     def started_query(self, event: Any) -> tuple[str, str, str] | None:
         """Return query, run and Spark's form of <checkpoint>/state of a ``QueryStartedEvent``; None if it has ended."""
-        with translated_errors():
+        with translate_errors():
             query, run = str(event.id().toString()), str(event.runId().toString())
             execution = self._execution(query)
             if execution is None:
@@ -372,13 +372,16 @@ class SparkAdapter:
 
     def location(self, store: StoreId) -> str:
         """Return the executor that the coordinator prefers for a store, "" if it knows none."""
-        with translated_errors():
-            found = self._coordinator.getLocation(self._provider(store))
-            return str(found.get()).rpartition("_")[2] if found.isDefined() else ""
+        with translate_errors():
+            location = self._coordinator.getLocation(self._provider(store))
+            return str(location.get()).rpartition("_")[2] if location.isDefined() else ""
 
     def steer(self, store: StoreId, host: str, executor: str) -> None:
-        """Tell the coordinator that a store is active on an executor: the next batch's task prefers it."""
-        with translated_errors():
+        """Tell the coordinator that a store is active on an executor: the next batch's task prefers it.
+
+        Source: ``StateStoreCoordinatorRef.reportActiveInstance``, ``StateStoreRDD.getPreferredLocations``.
+        """
+        with translate_errors():
             self._coordinator.reportActiveInstance(self._provider(store), host, executor, self._nil)
 
     def latest_snapshot(self, store: StoreId) -> int:
@@ -386,9 +389,9 @@ class SparkAdapter:
 
         Source: ``StateStoreCoordinatorRef`` (4.1 and newer); UnsupportedSparkError on older ones.
         """
-        with translated_errors():
-            found = self._coordinator.getLatestSnapshotVersionForTesting(self._provider(store))
-            return int(found.get()) if found.isDefined() else -1
+        with translate_errors():
+            version = self._coordinator.getLatestSnapshotVersionForTesting(self._provider(store))
+            return int(version.get()) if version.isDefined() else -1
 
     def _provider(self, store: StoreId) -> Any:
         state = getattr(self._jvm, _STATE)
@@ -402,13 +405,13 @@ def _host(text: str) -> str:
 
 
 def _partitions_in(node: Any) -> int:
-    """Return in how many partitions an operator's input comes, 0 if its input does not say."""
+    """Return the number of partitions of an operator's input, 0 if its input does not tell."""
     children = node.children()
     return int(children.apply(0).outputPartitioning().numPartitions()) if children.size() else 0
 
 
 def trigger_problem(execution: str, trigger: str) -> str:
-    """Say why a query of these Spark classes cannot be moved, "" if it can."""
+    """Return why a query of these Spark classes cannot be moved, "" if it can."""
     if "RealTime" in trigger or "Continuous" in trigger or "Continuous" in execution:
         return f"runs with {trigger}: no batch boundary to move at; use a micro-batch trigger"
     return ""
@@ -424,8 +427,8 @@ def _executor_info(row: Any) -> ExecutorInfo:
     )
 
 
-def _is_refusal(error: BaseException | None) -> bool:
-    """Whether a call failed because nothing listens at the JVM's port any more."""
+def _is_connection_refused(error: BaseException | None) -> bool:
+    """Whether a call failed because the JVM no longer listens at its port."""
     while error is not None:
         if isinstance(error, ConnectionRefusedError):
             return True

@@ -1,17 +1,17 @@
-"""The stateful operators of a query as its checkpoint tells of them, read through Hadoop's file systems."""
+"""Stateful operators of a query, read from its checkpoint through Hadoop's file systems."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from rechannel.migration.spark.gateway import Gateway, translated_errors
+from rechannel.migration.spark.gateway import Gateway, translate_errors
 from rechannel.migration.spark.state_stores import stores_of_metadata, stores_of_partition
 
 
 @dataclass(frozen=True)
-class KnownOperator:
-    """A stateful operator as the checkpoint's metadata tells of it."""
+class CheckpointOperator:
+    """A stateful operator by the checkpoint's metadata."""
 
     operator: int
     partitions: int
@@ -21,26 +21,26 @@ class KnownOperator:
 class Checkpoints:
     """Reader of checkpoints; each is named by Spark's own form of <checkpoint>/state.
 
-    Source: ``OperatorStateMetadata`` (v1 is one file, v2 a directory with a file per batch; the newest counts; none
-    before 4.0, where the directories tell).
+    Source: ``OperatorStateMetadata`` (v1 is one file, v2 a directory with a file per batch; the newest counts). Before
+    4.0 there is none, and the names of directories are used.
     """
 
     def __init__(self, gateway: Gateway, hadoop_conf: Any) -> None:
         self._jvm, self._hadoop_conf = gateway.jvm, hadoop_conf
 
-    def operators(self, checkpoint: str) -> list[KnownOperator]:
+    def operators(self, checkpoint: str) -> list[CheckpointOperator]:
         """Read all stateful operators; none before a first batch."""
-        with translated_errors():
+        with translate_errors():
             files = self._files(checkpoint)
             numbers = sorted(int(name) for name in self._names(files, checkpoint) if name.isdigit())
             operators = [self._operator(files, checkpoint, number) for number in numbers]
             return [operator for operator in operators if operator is not None]
 
     def store_names(self, checkpoint: str, operator: int) -> list[str]:
-        """Read an operator's store names; empty when the checkpoint does not tell yet."""
-        with translated_errors():
-            known = self._operator(self._files(checkpoint), checkpoint, operator)
-            return [] if known is None else list(known.stores)
+        """Read an operator's store names; empty when the checkpoint does not have them yet."""
+        with translate_errors():
+            read = self._operator(self._files(checkpoint), checkpoint, operator)
+            return [] if read is None else list(read.stores)
 
     def _files(self, checkpoint: str) -> Any:
         return self._path(checkpoint).getFileSystem(self._hadoop_conf)
@@ -48,13 +48,13 @@ class Checkpoints:
     def _path(self, *parts: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path("/".join(parts))
 
-    def _operator(self, files: Any, checkpoint: str, operator: int) -> KnownOperator | None:
+    def _operator(self, files: Any, checkpoint: str, operator: int) -> CheckpointOperator | None:
         root = (checkpoint, str(operator))
         entries = self._names(files, *root)
         names = self._store_names(files, root, entries)
-        # A directory for each partition there is: the metadata counts those that a single-partition stage never has.
+        # Each partition has a directory; the metadata also counts those that a single-partition stage never has.
         partitions = sum(name.isdigit() for name in entries)
-        return KnownOperator(operator, partitions, tuple(names)) if names else None
+        return CheckpointOperator(operator, partitions, tuple(names)) if names else None
 
     def _store_names(self, files: Any, root: tuple[str, str], entries: list[str]) -> list[str]:
         if "_metadata" not in entries:  # left by a Spark before 4.0

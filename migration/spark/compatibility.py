@@ -1,10 +1,10 @@
-"""Which of an application's own Spark settings change what Rechannel can do, in plain words.
+"""Check of an application's Spark settings that change what Rechannel can do.
 
-Pure: settings in, findings out. A stock Spark gives none. What Spark does under each setting was read in the class that
-the comments name (4.3.0); `docs/compatibility.md` tells it at length.
+Pure: settings in, findings out. A stock Spark gives none. The effect of each setting was read in the class that the
+comments name (4.3.0); `docs/compatibility.md` describes it at length.
 
-Left out, because they change nothing: adaptive execution (``InsertAdaptiveSparkPlan`` passes over every streaming plan
-with a stateful operator, whatever the settings say) and ``spark.scheduler.mode`` (it orders jobs, not their places).
+Left out, because they change nothing: adaptive execution (``InsertAdaptiveSparkPlan`` skips every streaming plan
+with a stateful operator, whatever the settings are) and ``spark.scheduler.mode`` (it orders jobs, not their places).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SHUFFLE_IO = (
     "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO",
     "org.apache.spark.shuffle.KubernetesLocalDiskShuffleDataIO",  # the same writer, with recovery on start
 )
-# With the defaults of Spark. They matter beside what only the cluster knows: how long stages last, its cores.
-ALWAYS_TOLD = {"spark.locality.wait": "3s", "spark.task.cpus": "1", "spark.scheduler.mode": "FIFO"}
-_LONGEST = 500  # characters of a value
+# With the defaults of Spark. They matter together with facts of the cluster: how long stages last, its cores.
+ALWAYS_REPORTED = {"spark.locality.wait": "3s", "spark.task.cpus": "1", "spark.scheduler.mode": "FIFO"}
+_MAX_LENGTH = 500  # characters of a value
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
-_Read = Callable[[str, str], str]
+SettingReader = Callable[[str, str], str]
 
 
 @dataclass(frozen=True)
@@ -51,24 +51,30 @@ class Finding:
     sentence: str
 
 
-def examine(read: _Read) -> list[Finding]:
-    """Look at every setting that matters; ``read(key, default)`` returns one as text.
+def check_settings(read: SettingReader) -> list[Finding]:
+    """Check every setting that matters; ``read(key, default)`` returns one as text.
 
-    A value that Spark itself could not read is passed over. Every default asked with is one Spark accepts for that
-    key: ``SQLConf.getConfString`` refuses a default that its entry cannot convert.
+    A value that Spark itself could not read is skipped. Every default is one that Spark accepts for that key:
+    ``SQLConf.getConfString`` refuses a default that its entry cannot convert.
     """
-    return [*_places(read), *_executors(read), *_waits(read), *_stores(read), *_shuffle(read)]
+    return [
+        *_check_task_placement(read),
+        *_check_executors(read),
+        *_check_locality_waits(read),
+        *_check_state_stores(read),
+        *_check_shuffle(read),
+    ]
 
 
-def advice(read: _Read) -> list[Finding]:
-    """Look at what Spark itself may do to a query, Rechannel or not: worth telling once, and no problem of the link."""
-    # SortShuffleWriter.shouldBypassMergeSort takes the writer for shuffles to at most so many partitions.
+def advice(read: SettingReader) -> list[Finding]:
+    """Check for what Spark itself may do to a query, with or without Rechannel: logged once, no problem of the link."""
+    # SortShuffleWriter.shouldBypassMergeSort chooses that writer for shuffles to at most so many partitions.
     value = read(BYPASS, "200")
     try:
         bypassing = int(value) > 0
     except ValueError:
         return []
-    if not bypassing or _other_shuffle_manager(read("spark.shuffle.manager", "sort").strip()):
+    if not bypassing or _is_other_shuffle_manager(read("spark.shuffle.manager", "sort").strip()):
         return []
     return [
         Finding(
@@ -82,36 +88,37 @@ def advice(read: _Read) -> list[Finding]:
     ]
 
 
-def sentences(version: str, read: _Read) -> list[str]:
-    """Return what is to be said at attach: of this Spark itself, and of its settings."""
-    return [*versions.problems(version), *(finding.sentence for finding in examine(read))]
+def sentences(version: str, read: SettingReader) -> list[str]:
+    """Return the sentences to report at attach: on this Spark itself, and on its settings."""
+    return [*versions.problems(version), *(finding.sentence for finding in check_settings(read))]
 
 
-def told(read: _Read) -> dict[str, str]:
-    """Return the settings that matter and are not at their default, for `rechannel doctor`; some are always told.
+def reportable_settings(read: SettingReader) -> dict[str, str]:
+    """Return the settings that matter and are not at their default, for `rechannel doctor`.
 
-    `examine` finds in them what it finds in the originals. Bounded in number and length.
+    Some are always included. `check_settings` has the same findings on them as on the originals. Bounded in number and
+    length.
     """
-    found: dict[str, str] = {}
+    changed: dict[str, str] = {}
 
-    def noting(key: str, default: str) -> str:
+    def record(key: str, default: str) -> str:
         value = read(key, default)
         if value != default:
-            found[key] = value[:_LONGEST]
+            changed[key] = value[:_MAX_LENGTH]
         return value
 
-    always = {key: read(key, default)[:_LONGEST] for key, default in ALWAYS_TOLD.items()}
-    examine(noting)
-    advice(noting)
-    return always | found
+    always = {key: read(key, default)[:_MAX_LENGTH] for key, default in ALWAYS_REPORTED.items()}
+    check_settings(record)
+    advice(record)
+    return always | changed
 
 
-def _places(read: _Read) -> list[Finding]:
-    """Look at what puts a task elsewhere than its partition was steered to."""
-    found = []
+def _check_task_placement(read: SettingReader) -> list[Finding]:
+    """Check what puts a task elsewhere than its partition was steered to."""
+    findings = []
     master = read("spark.master", "").strip()
     if master.startswith("local") and not master.startswith("local-cluster"):
-        found.append(
+        findings.append(
             Finding(
                 "local-master",
                 "spark.master",
@@ -121,9 +128,9 @@ def _places(read: _Read) -> list[Finding]:
             )
         )
     key = "spark.speculation"
-    if _on(read, key):
+    if _is_on(read, key):
         # TaskSetManager.dequeueTaskFromList: a copy goes to a host where the task has no attempt yet.
-        found.append(
+        findings.append(
             Finding(
                 "speculation",
                 key,
@@ -138,8 +145,8 @@ def _places(read: _Read) -> list[Finding]:
         "spark.excludeOnFailure.application.enabled",
         "spark.excludeOnFailure.taskAndStage.enabled",
     ):
-        if _on(read, key):
-            found.append(
+        if _is_on(read, key):
+            findings.append(
                 Finding(
                     "exclude-on-failure",
                     key,
@@ -149,16 +156,16 @@ def _places(read: _Read) -> list[Finding]:
                     f"If moves keep missing, look for excluded executors in Spark's UI or switch {key} off.",
                 )
             )
-    return found
+    return findings
 
 
-def _executors(read: _Read) -> list[Finding]:
-    """Look at what takes executors away."""
-    found = []
+def _check_executors(read: SettingReader) -> list[Finding]:
+    """Check what removes executors."""
+    findings = []
     key = "spark.dynamicAllocation.enabled"
-    if _on(read, key):
+    if _is_on(read, key):
         # ExecutorMonitor counts tasks, cached blocks and shuffles; SparkContext.killExecutors refuses.
-        found.append(
+        findings.append(
             Finding(
                 "dynamic-allocation",
                 key,
@@ -169,8 +176,8 @@ def _executors(read: _Read) -> list[Finding]:
             )
         )
     key = "spark.decommission.enabled"
-    if _on(read, key):
-        found.append(
+    if _is_on(read, key):
+        findings.append(
             Finding(
                 "decommission",
                 key,
@@ -182,9 +189,9 @@ def _executors(read: _Read) -> list[Finding]:
             )
         )
         key = "spark.storage.decommission.enabled"
-        if not _on(read, key):
+        if not _is_on(read, key):
             # BlockManagerDecommissioner moves RDD and shuffle blocks, if this is on; never state.
-            found.append(
+            findings.append(
                 Finding(
                     "decommission-storage",
                     key,
@@ -193,14 +200,14 @@ def _executors(read: _Read) -> list[Finding]:
                     "the executor, and the running batch repeats it. Switch spark.storage.decommission.enabled on.",
                 )
             )
-    return found
+    return findings
 
 
-def _waits(read: _Read) -> list[Finding]:
-    """Look at how long a task waits for the executor it prefers, and then for that executor's host."""
+def _check_locality_waits(read: SettingReader) -> list[Finding]:
+    """Check how long a task waits for the executor it prefers, and then for that executor's host."""
     base = "spark.locality.wait"
     base_value = read(base, "3s")
-    found: dict[tuple[str, str], Finding] = {}
+    findings: dict[tuple[str, str], Finding] = {}
     for level in ("process", "node"):
         own = read(f"{base}.{level}", "")
         key, value = (f"{base}.{level}", own) if own else (base, base_value)
@@ -210,7 +217,7 @@ def _waits(read: _Read) -> list[Finding]:
         # A wait of 0 at the level of nodes only skips the host's other executors: the steer itself is not touched.
         if wait <= 0 and level == "process":
             # TaskSchedulerImpl.resourceOffers tries preferred executors first, then at once all others.
-            found[key, "zero"] = Finding(
+            findings[key, "zero"] = Finding(
                 "locality-wait-zero",
                 key,
                 value,
@@ -219,23 +226,23 @@ def _waits(read: _Read) -> list[Finding]:
                 f"Set {key} to 3s, the default.",
             )
         if wait > LONG_WAIT:
-            found[key, "long"] = Finding(
+            findings[key, "long"] = Finding(
                 "locality-wait-long",
                 key,
                 value,
                 f"{key}={value}: a task waits that long for a busy or stalled executor while others idle, and holds "
                 f"its batch up, right after a move too. Set {key} to a few seconds.",
             )
-    return list(found.values())
+    return list(findings.values())
 
 
-def _stores(read: _Read) -> list[Finding]:
-    """Look at how Spark keeps state."""
-    found = []
+def _check_state_stores(read: SettingReader) -> list[Finding]:
+    """Check how Spark stores state."""
+    findings = []
     key = "spark.sql.streaming.stateStore.unloadOnCommit"
-    if _on(read, key):
+    if _is_on(read, key):
         # StateStore.getStateStoreProvider then reports nothing to the coordinator, and no maintenance runs.
-        found.append(
+        findings.append(
             Finding(
                 "unload-on-commit",
                 key,
@@ -249,7 +256,7 @@ def _stores(read: _Read) -> list[Finding]:
     value = read(key, "60s")
     wait = seconds(value)
     if wait is not None and wait > LONG_MAINTENANCE:
-        found.append(
+        findings.append(
             Finding(
                 "maintenance-long",
                 key,
@@ -261,7 +268,7 @@ def _stores(read: _Read) -> list[Finding]:
     key = "spark.sql.streaming.stateStore.providerClass"
     value = read(key, _HDFS_BACKED).strip()
     if value and value not in _PROVIDERS:
-        found.append(
+        findings.append(
             Finding(
                 "store-provider",
                 key,
@@ -272,7 +279,7 @@ def _stores(read: _Read) -> list[Finding]:
         )
     value = read(DATABRICKS_ONLY, "unset")
     if value != "unset":
-        found.append(
+        findings.append(
             Finding(
                 "databricks-only",
                 DATABRICKS_ONLY,
@@ -280,16 +287,16 @@ def _stores(read: _Read) -> list[Finding]:
                 f"{DATABRICKS_ONLY} does nothing in open-source Spark; remove it.",
             )
         )
-    return found
+    return findings
 
 
-def _shuffle(read: _Read) -> list[Finding]:
-    """Look at whether map output leaves the index files that the agents read stream sizes from."""
-    found = []
+def _check_shuffle(read: SettingReader) -> list[Finding]:
+    """Check that map output leaves the index files from which agents read stream sizes."""
+    findings = []
     key = "spark.shuffle.manager"
     value = read(key, "sort").strip()
-    if _other_shuffle_manager(value):
-        found.append(
+    if _is_other_shuffle_manager(value):
+        findings.append(
             Finding(
                 "shuffle-manager",
                 key,
@@ -301,7 +308,7 @@ def _shuffle(read: _Read) -> list[Finding]:
     key = "spark.shuffle.sort.io.plugin.class"
     value = read(key, _SHUFFLE_IO[0]).strip()
     if value not in _SHUFFLE_IO:
-        found.append(
+        findings.append(
             Finding(
                 "shuffle-io",
                 key,
@@ -310,19 +317,19 @@ def _shuffle(read: _Read) -> list[Finding]:
                 f"executors may stay unknown. Moves work; for sizes remove {key}.",
             )
         )
-    return found
+    return findings
 
 
-def _other_shuffle_manager(value: str) -> bool:
+def _is_other_shuffle_manager(value: str) -> bool:
     return value.lower() not in _SHORT_SHUFFLE_MANAGERS and value != _SHUFFLE_MANAGER
 
 
-def enabled(read: _Read, what: str) -> bool:
-    """Whether one of Spark's features that is off unless asked for is on."""
-    return _on(read, f"spark.{what}.enabled")
+def is_enabled(read: SettingReader, what: str) -> bool:
+    """Whether a feature of Spark that is off by default is on."""
+    return _is_on(read, f"spark.{what}.enabled")
 
 
-def _on(read: _Read, key: str) -> bool:
+def _is_on(read: SettingReader, key: str) -> bool:
     """Whether a setting is true; unset is not."""
     return read(key, "false").strip().lower() == "true"
 

@@ -1,18 +1,18 @@
-"""How executors are taken out of an application: cordoned, released, and replaced as far as they shall be."""
+"""Calls that take executors out of an application: cordon, release, and the limit on executors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translated_errors
+from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
 from rechannel.migration.spark.hooks import Watchdog
 
-_MASTER_PATIENCE = 5  # seconds
+_MASTER_TIMEOUT = 5  # seconds
 
 
 class ExecutorControl:
-    """Calls into Spark's scheduler backend and a standalone master. ``watchdog()``: the one at work, if any."""
+    """Calls into Spark's scheduler backend and a standalone master. ``watchdog()``: the running watchdog, if any."""
 
     def __init__(self, gateway: Gateway, context: Any, watchdog: Callable[[], Watchdog | None]) -> None:
         self._gateway, self._jvm, self._context, self._watchdog = gateway, gateway.jvm, context, watchdog
@@ -23,7 +23,7 @@ class ExecutorControl:
         Source: ``CoarseGrainedSchedulerBackend.decommissionExecutors``. The driver's half works on every application;
         the executor's half (migrating blocks) only where ``spark.decommission.enabled`` was set at the start.
         """
-        with translated_errors():
+        with translate_errors():
             none = self._gateway.scala_object(self._jvm.scala, "None")
             info = self._jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("drained by rechannel", none)
             return bool(self._context.schedulerBackend().decommissionExecutor(executor, info, False, False))
@@ -31,7 +31,7 @@ class ExecutorControl:
     def retiring(self) -> set[str]:
         """Return the executors that Spark offers no task any more: decommissioned by the cluster, or cordoned by us."""
         try:
-            with translated_errors():
+            with translate_errors():
                 pending = self._context.schedulerBackend().executorsPendingDecommission()
                 return set(split_names(str(pending.keysIterator().mkString(","))))
         except UnsupportedSparkError:
@@ -43,17 +43,17 @@ class ExecutorControl:
         Killing one executor lowers Spark's target by one, and a target that was never set counts as 0: then nothing
         would ever be replaced. So it is set first.
         """
-        with translated_errors():
+        with translate_errors():
             self.limit_executors(remaining + 1)
             return bool(self._context.schedulerBackend().killExecutor(executor))
 
     def limit_executors(self, most: int) -> None:
         """Let the application have this many executors."""
-        with translated_errors():
+        with translate_errors():
             self._context.requestTotalExecutors(most, 0, self._empty_map())
 
     def lift_limit_without_link(self, most: int) -> None:
-        """Have the watchdog set the limit to this number should the link be gone: nobody looks after it then."""
+        """Have the watchdog set the limit to this number if the link is gone and no longer looks after it."""
         watchdog = self._watchdog()
         if watchdog is not None:
             arguments = ("int", most), ("int", 0), ("scala.collection.immutable.Map", self._empty_map())
@@ -65,20 +65,20 @@ class ExecutorControl:
         return self._gateway.scala_object(self._jvm.scala.collection.immutable, "Map").empty()
 
     def local_checkpoints(self) -> int:
-        """Count the application's RDDs that live on executors alone (``localCheckpoint``): to lose one is a failure."""
-        with translated_errors():
+        """Count the RDDs that live on executors alone (``localCheckpoint``): the loss of one fails the application."""
+        with translate_errors():
             rdds = self._context.getPersistentRDDs().values().toSeq()
             return sum(bool(rdds.apply(index).isLocallyCheckpointed()) for index in range(rdds.size()))
 
     @property
     def standalone(self) -> bool:
         """Whether a standalone master runs the application."""
-        with translated_errors():
+        with translate_errors():
             return str(self._context.master()).startswith("spark://")
 
     def worker_hosts(self) -> list[str] | None:
         """Ask a standalone master for the hosts of its live workers; None where there is no such master to ask."""
-        with translated_errors():
+        with translate_errors():
             if not self.standalone:
                 return None
             master = str(self._context.master())
@@ -86,18 +86,18 @@ class ExecutorControl:
             deploy = spark.deploy
             tag = self._gateway.scala_object(self._jvm.scala.reflect, "ClassTag")
             any_class = tag.apply(self._jvm.java.lang.Class.forName("java.lang.Object"))
-            question = self._gateway.scala_object(deploy, "DeployMessages$RequestMasterState")
+            request = self._gateway.scala_object(deploy, "DeployMessages$RequestMasterState")
             seconds = self._jvm.java.util.concurrent.TimeUnit.SECONDS
-            patience = spark.rpc.RpcTimeout(
-                self._jvm.scala.concurrent.duration.FiniteDuration(_MASTER_PATIENCE, seconds), "rechannel"
+            timeout = spark.rpc.RpcTimeout(
+                self._jvm.scala.concurrent.duration.FiniteDuration(_MASTER_TIMEOUT, seconds), "rechannel"
             )
             rpc = self._context.schedulerBackend().rpcEnv()
             for address in master.removeprefix("spark://").split(","):
                 host, _, port = address.rpartition(":")
                 try:
-                    with translated_errors():
+                    with translate_errors():
                         reference = rpc.setupEndpointRef(spark.rpc.RpcAddress(host, int(port)), "Master")
-                        state = reference.askSync(question, patience, any_class)
+                        state = reference.askSync(request, timeout, any_class)
                 except LinkError:
                     continue  # of several masters one may be down
                 if str(state.status().toString()) == "ALIVE":

@@ -1,7 +1,8 @@
-"""The only module that speaks py4j: a client of the link's own, whose calls all end, and the translation of its errors.
+"""Client of the driver's JVM: calls with a time limit, and translated errors.
 
-The user's gateway has no time limits, and with pinned threads each Python thread that makes a call keeps a connection
-to the JVM. This client talks to the same JVM over at most one connection per thread of the link.
+No other module uses py4j. The user's gateway has no time limits, and with pinned threads each Python thread that makes
+a call keeps a connection to the JVM. This client talks to the same JVM over at most one connection per thread of the
+link.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _REFERENCE = re.compile(r"[xy][a-z](o\d+)")  # an answer that is a Java object o
 
 
 class LinkError(RuntimeError):
-    """Something in the driver cannot be done."""
+    """An operation in the driver that is not possible."""
 
 
 class UnsupportedSparkError(LinkError):
@@ -40,13 +41,14 @@ class _BoundedClient(GatewayClient):  # type: ignore[misc]
 
     py4j's own client sends some commands twice and turns a time-out into an anonymous error. Python's garbage collector
     runs on any thread, so references to Java objects are only queued there, and released with the next command. It
-    runs late, too: a `JavaObject` and its methods refer to each other. So the client knows what the JVM holds for it.
+    also runs late, as a `JavaObject` and its methods refer to each other. So the client itself keeps a list of the
+    objects that the JVM holds for it.
     """
 
     def __init__(self, parameters: GatewayParameters) -> None:
         super().__init__(gateway_parameters=parameters)
         self._garbage: deque[str] = deque()
-        self._held: set[str] = set()
+        self._references: set[str] = set()
 
     def garbage_collect_object(self, target_id: str) -> None:
         """Queue the release of a Java object."""
@@ -58,19 +60,19 @@ class _BoundedClient(GatewayClient):  # type: ignore[misc]
         try:
             while (target := self._next_garbage()) is not None:
                 connection.send_command(f"{_RELEASE}{target}\ne\n")
-                self._held.discard(target)
+                self._references.discard(target)
             response = connection.send_command(command)
         except BaseException:
             connection.close(reset=True)
             raise
         self._give_back_connection(connection)
         if (reference := _REFERENCE.fullmatch(response)) is not None:
-            self._held.add(reference[1])
+            self._references.add(reference[1])
         return response
 
     def release_all(self) -> None:
-        """Release every Java object, whoever in Python still refers to it."""
-        self._garbage.extend(self._held)
+        """Release every Java object, even if something in Python still refers to it."""
+        self._garbage.extend(self._references)
         if (target := self._next_garbage()) is not None:
             self.send_command(f"{_RELEASE}{target}\ne\n")  # carries the others
 
@@ -90,8 +92,8 @@ class Gateway:
     """Calls into the JVM of a PySpark session. ``limit``: seconds that one call may take."""
 
     def __init__(self, users_gateway: Any, limit: float = CALL_LIMIT) -> None:
-        # ClientServer (pinned threads) and JavaGateway name the same parameters differently; whatever is no attribute
-        # of theirs, they take for a package of Java.
+        # ClientServer (pinned threads) and JavaGateway name the same parameters differently; a name that is not an
+        # attribute of theirs, they take for a package of Java.
         own = vars(users_gateway)
         parameters = own.get("java_parameters") or own["gateway_parameters"]
         self._gateway = _BoundedGateway(
@@ -139,7 +141,7 @@ class Gateway:
 
 
 @contextmanager
-def translated_errors() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise a `LinkError` for whatever a call into the JVM raises."""
     try:
         yield
@@ -161,5 +163,5 @@ def translated_errors() -> Iterator[None]:
 
 
 def split_names(joined: str) -> frozenset[str]:
-    """Return the names in what ``mkString(",")`` made of a collection: one call, whatever its size."""
+    """Return the names in the result of ``mkString(",")`` on a collection: one call, whatever its size."""
     return frozenset(name for name in joined.split(",") if name)

@@ -1,4 +1,4 @@
-"""Which state stores an operator has, read off the files that Spark leaves in the checkpoint. Pure: no Spark here."""
+"""Names of an operator's state stores, read from the files of a checkpoint. Pure: no Spark here."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _VERSION_FILE = re.compile(r"\d+\.(delta|snapshot|zip|changelog)")
 
 
 class LayoutError(ValueError):
-    """What lies in the checkpoint is not what Spark writes."""
+    """A file in the checkpoint that Spark does not write so."""
 
 
 def stores_of_metadata(text: str) -> list[str]:
-    """Return the store names out of an operator's metadata (4.0 and newer): a version line, then one JSON document."""
+    """Return the store names in an operator's metadata (4.0 and newer): a version line, then one JSON document."""
     start = text.find("{")
     if start < 0:
         raise LayoutError("operator metadata in the checkpoint is not what Spark writes")
@@ -35,15 +35,15 @@ def stores_of_metadata(text: str) -> list[str]:
 
 
 def stores_of_partition(names: Iterable[str]) -> list[str]:
-    """Return the store names out of the names in a partition's directory, for checkpoints without metadata.
+    """Return the store names by the names in a partition's directory, for checkpoints without metadata.
 
     Before 4.0 an operator had either the one store without a name, whose files lie in the partition's own directory, or
     was a join with four named ones, a directory each (``StateStoreId.storeCheckpointLocation``). Empty as long as
-    nothing proves the one or the other: a store that does not exist must not be steered.
+    no file proves either of the two: a store that does not exist must not be steered.
     """
-    found = set(names)
-    if found.issuperset(JOIN_STORES):
+    entries = set(names)
+    if entries.issuperset(JOIN_STORES):
         return sorted(JOIN_STORES)
-    if any(_VERSION_FILE.fullmatch(name) for name in found) and found.isdisjoint(JOIN_STORES):
+    if any(_VERSION_FILE.fullmatch(name) for name in entries) and entries.isdisjoint(JOIN_STORES):
         return [DEFAULT_STORE]
     return []

@@ -1,6 +1,6 @@
-"""What each minor version of Spark has of what Rechannel uses: one table for the link, the documentation and the tests.
+"""Features of Spark that Rechannel uses, by minor version: the table of link, documentation and tests.
 
-Pure. What is listed was read off each version's classes and run on it (``make matrix``; ``docs/compatibility.md``).
+Pure. Each entry was read in the classes of that version and run on it (``make matrix``; ``docs/compatibility.md``).
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from dataclasses import dataclass
 
 Version = tuple[int, int]
 
-#: Minor versions that were run; the first is the oldest that can be steered.
-TRIED: tuple[Version, ...] = ((3, 5), (4, 0), (4, 1), (4, 2), (4, 3))
+#: Minor versions that were tested; the first is the oldest that can be steered.
+TESTED: tuple[Version, ...] = ((3, 5), (4, 0), (4, 1), (4, 2), (4, 3))
 
 
 @dataclass(frozen=True)
 class Feature:
-    """Something that Spark has from ``since`` on. ``instead``: what Rechannel does where it is missing.
+    """A feature that Spark has from ``since`` on.
 
-    ``lost``: what cannot be done there, to be told at attach; "" where nothing is lost.
+    ``fallback``: what Rechannel does where it is missing; ``loss``: the consequence there, reported at attach, "" if
+    there is none.
     """
 
     name: str
     since: Version
-    instead: str
-    lost: str = ""
+    fallback: str
+    loss: str = ""
 
 
 METADATA = Feature(
@@ -49,38 +50,40 @@ CLOSES = Feature(
 FEATURES = (METADATA, SNAPSHOTS, CLOSES)
 
 
-def minor(version: str) -> Version:
+def minor_version(version: str) -> Version:
     """Return the first two numbers of a version."""
     first, second, *_ = [*(int(part) for part in re.findall(r"\d+", version)[:2]), 0, 0]
     return first, second
 
 
-def text(version: Version) -> str:
-    """Return a minor version as it is written."""
+def format_version(version: Version) -> str:
+    """Return a minor version as text."""
     return f"{version[0]}.{version[1]}"
 
 
-def has(version: str, feature: Feature) -> bool:
+def has_feature(version: str, feature: Feature) -> bool:
     """Whether this Spark has a feature."""
-    return minor(version) >= feature.since
+    return minor_version(version) >= feature.since
 
 
 def refusal(version: str) -> str:
-    """Say why this Spark cannot be steered at all, "" if it can."""
-    if minor(version) >= TRIED[0]:
+    """Return why this Spark cannot be steered at all, "" if it can."""
+    if minor_version(version) >= TESTED[0]:
         return ""
-    return f"Spark {version} is too old to be steered: no partition is moved there; use Spark {text(TRIED[0])} or newer"
+    oldest = format_version(TESTED[0])
+    return f"Spark {version} is too old to be steered: no partition is moved there; use Spark {oldest} or newer"
 
 
 def problems(version: str) -> list[str]:
-    """Say what cannot be done on this Spark, a sentence for each."""
-    found = [
-        f"Spark {version} {feature.lost}; use Spark {text(feature.since)} or newer for it"
+    """Return what is missing in this Spark, a sentence for each feature."""
+    sentences = [
+        f"Spark {version} {feature.loss}; use Spark {format_version(feature.since)} or newer for it"
         for feature in FEATURES
-        if feature.lost and not has(version, feature)
+        if feature.loss and not has_feature(version, feature)
     ]
-    if minor(version) > TRIED[-1]:
-        found.append(
-            f"Spark {version} is newer than any that was tried ({text(TRIED[-1])}); try moves on a test cluster first"
+    if minor_version(version) > TESTED[-1]:
+        newest = format_version(TESTED[-1])
+        sentences.append(
+            f"Spark {version} is newer than any that was tried ({newest}); try moves on a test cluster first"
         )
-    return found
+    return sentences

@@ -1,13 +1,13 @@
-"""An executor's own word that it let go of a state store, read off its standard error.
+"""Evidence of closed state stores, read from the standard error of executors.
 
 Spark 4.3 writes this after the provider's close, the same for the HDFS-backed and the RocksDB provider (INFO, logger
 ``StateStore``)::
 
     Closed StateStoreProviderId[ storeId=StateStoreId[ operatorId=0, partitionId=4, storeName=default ], queryRunId=… ]
 
-Its forerunners ("Queuing provider from task thread for maintenance and close …", "Closing …") only announce it and are
-no evidence. The text is looked for anywhere in a line, so plain text of any pattern and Spark's structured JSON layout
-both do. An executor that logs WARN and above gives no evidence.
+The lines before it ("Queuing provider from task thread for maintenance and close …", "Closing …") only announce it and
+are no evidence. The text is searched for anywhere in a line, so plain text of any pattern and Spark's structured JSON
+layout both match. An executor that logs WARN and above gives no evidence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rechannel.monitors.node.processes import Executor
 from rechannel.wire.measurements import ClosedStore
 
 PASS_BYTES = 256 * 2**10  # read from one log in one pass
-BACKLOG_BYTES = 16 * 2**20  # a log further ahead than this is given up to its end
+BACKLOG_BYTES = 16 * 2**20  # the rest of a log further ahead than this is skipped
 
 _CLOSED = re.compile(
     rb"Closed StateStoreProviderId[\[(] ?(?:storeId=)?"
@@ -51,27 +51,27 @@ class ClosedStoreReader:
         self._pass_bytes = pass_bytes
         self._backlog_bytes = backlog_bytes
         self._logs: dict[tuple[int, float], _Log] = {}
-        self._refused: dict[tuple[int, float], str] = {}
+        self._lasting: dict[tuple[int, float], str] = {}
         self._skipped: Counter[str] = Counter()
 
-    def take_skipped(self) -> dict[str, int]:
-        """Return what could not be read since the last call, by reason; lasting reasons are named each time."""
-        skipped = self._skipped + Counter(self._refused.values())
+    def pop_skipped(self) -> dict[str, int]:
+        """Return the number of failed readings since the last call, by reason; lasting reasons are in each answer."""
+        skipped = self._skipped + Counter(self._lasting.values())
         self._skipped = Counter()
         return dict(skipped)
 
-    def forget(self, alive: set[tuple[int, float]]) -> None:
-        """Close the logs of executors other than these (pid, start time)."""
+    def retain(self, alive: set[tuple[int, float]]) -> None:
+        """Keep the logs of these executors (pid, start time); close all others."""
         for identity in [identity for identity in self._logs if identity not in alive]:
             self._close(identity)
-        self._refused = {identity: reason for identity, reason in self._refused.items() if identity in alive}
+        self._lasting = {identity: reason for identity, reason in self._lasting.items() if identity in alive}
 
     def close(self) -> None:
         """Close every log."""
-        self.forget(set())
+        self.retain(set())
 
     def read(self, executor: Executor) -> list[ClosedStore]:
-        """Return the stores an executor said it closed since the last call."""
+        """Return the stores that an executor has closed by its log since the last call."""
         if executor.log is None:
             return []
         identity = (executor.pid, executor.started)
@@ -79,17 +79,17 @@ class ClosedStoreReader:
             log = self._logs.get(identity)
             if log is None:
                 log = self._logs[identity] = _Log(executor.log, *files.open_regular(executor.log))
-                self._refused.pop(identity, None)
+                self._lasting.pop(identity, None)
                 return []
-            data = self._next(identity, log)
+            data = self._read_lines(identity, log)
         except FileNotFoundError:
-            self._refused[identity] = f"executor {executor.executor}: no stderr in its working directory"
+            self._lasting[identity] = f"executor {executor.executor}: no stderr in its working directory"
             return []
         except PermissionError:
-            self._refused[identity] = f"executor {executor.executor}: rights missing to read its log"
+            self._lasting[identity] = f"executor {executor.executor}: rights missing to read its log"
             return []
         except files.NotRegularError:
-            self._refused[identity] = f"executor {executor.executor}: its log is not a regular file"
+            self._lasting[identity] = f"executor {executor.executor}: its log is not a regular file"
             self._close(identity)
             return []
         except OSError:
@@ -98,8 +98,8 @@ class ClosedStoreReader:
             return []
         return [_store(executor, match) for match in _CLOSED.finditer(data)]
 
-    def _next(self, identity: tuple[int, float], log: _Log) -> bytes:
-        """Return the whole lines that were added, up to the bound."""
+    def _read_lines(self, identity: tuple[int, float], log: _Log) -> bytes:
+        """Return the complete lines that were added, up to the bound."""
         size = os.fstat(log.descriptor).st_size
         if size < log.offset:
             self._skipped["executor log truncated"] += 1
@@ -108,7 +108,7 @@ class ClosedStoreReader:
             self._skipped["executor log too fast: part left unread"] += 1
             log.offset = size - self._pass_bytes
         if size == log.offset:
-            self._follow(identity, log)
+            self._follow_rename(identity, log)
             return b""
         data = os.pread(log.descriptor, self._pass_bytes, log.offset)
         end = data.rfind(b"\n") + 1
@@ -116,19 +116,19 @@ class ClosedStoreReader:
             self._skipped["executor log line too long"] += 1
             end = len(data)
         if end == 0:
-            # An unfinished line; in a renamed log it never will be finished.
-            self._follow(identity, log)
+            # An incomplete line; in a renamed log it will never be completed.
+            self._follow_rename(identity, log)
         log.offset += end
         return data[:end]
 
-    def _follow(self, identity: tuple[int, float], log: _Log) -> None:
-        """Turn to the new file once the old one, renamed or deleted, is read."""
+    def _follow_rename(self, identity: tuple[int, float], log: _Log) -> None:
+        """Open the new file once the old one, renamed or deleted, is read."""
         try:
-            there = os.stat(log.path, follow_symlinks=False)  # noqa: PTH116
+            current = os.stat(log.path, follow_symlinks=False)  # noqa: PTH116
         except FileNotFoundError:
             return  # deleted, or renamed a moment ago
-        here = os.fstat(log.descriptor)
-        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+        open_file = os.fstat(log.descriptor)
+        if (current.st_dev, current.st_ino) == (open_file.st_dev, open_file.st_ino):
             return
         descriptor, _ = files.open_regular(log.path)
         os.close(log.descriptor)

@@ -1,7 +1,7 @@
-"""Opening of files and directories that other people's code can shape: those that executors leave on this node.
+"""Safe opening of files and directories that the code of executors may have made.
 
-Whatever stands there under the right name (a pipe, a socket, a device, a link to somewhere else, a file of any size),
-opening it neither waits nor leads out of the directory, and only regular files are read.
+An entry may be a pipe, a socket, a device, a link to somewhere else, or a file of any size. Opening it neither waits
+nor leads out of the directory, and only regular files are read.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import stat
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK  # a pipe would wait for its writer
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NONBLOCK
-_OF_A_POD = re.compile(r"(/proc/\d+/root)/+(.*)")
-_OTHER_KIND = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR})  # a link, a socket, a device, …
+_POD_ROOT = re.compile(r"(/proc/\d+/root)/+(.*)")
+_NOT_REGULAR = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR})  # a link, a socket, a device, …
 
 
 class NotRegularError(OSError):
-    """What stands there is no regular file: a link, a pipe, a socket, a device, a directory."""
+    """The entry is no regular file: a link, a pipe, a socket, a device, a directory."""
 
 
 def open_regular(path: str | os.PathLike[str], *, directory: int | None = None) -> tuple[int, int]:
-    """Open a regular file for reading without following a link; returns descriptor and size in bytes.
+    """Open a regular file for reading without following a link; return descriptor and size in bytes.
 
     ``directory``: the descriptor that ``path`` is relative to. Raises NotRegularError, or another OSError.
     """
     try:
         descriptor = os.open(path, _FLAGS, dir_fd=directory)
     except OSError as error:
-        if error.errno in _OTHER_KIND:
+        if error.errno in _NOT_REGULAR:
             raise NotRegularError(error.errno, "not a regular file") from error
         raise
     status = os.fstat(descriptor)
@@ -40,12 +40,12 @@ def open_regular(path: str | os.PathLike[str], *, directory: int | None = None) 
 
 
 def open_directory(root: str, *names: str) -> int:
-    """Open a directory below ``root`` without following a link below it; returns the descriptor.
+    """Open a directory below ``root`` without following a link below it; return the descriptor.
 
-    Links in ``root`` itself are followed, as an administrator may have put them there; in the file system of a pod
-    none is, for it would lead into that of the host.
+    Links in ``root`` itself are followed, as an administrator may have put them there. In the file system of a pod
+    no link is followed: it would lead into that of the host.
     """
-    pod = _OF_A_POD.match(root)
+    pod = _POD_ROOT.match(root)
     if pod:
         root, names = pod[1], (*filter(None, pod[2].split("/")), *names)
     descriptor = os.open(root, _DIRECTORY)

@@ -1,8 +1,9 @@
-"""What appears in directories, as the kernel tells it (inotify): no listing, however many old files lie there.
+"""Watch on directories by inotify: new names without a listing, whatever the number of old files.
 
-Only renames into a directory are asked for: Spark's shuffle writers bring every index file into its place by one.
-Everything may fail here (no inotify, no watches left, events lost) and is then said by a plain no: whoever asks lists
-the directory himself. File systems that tell nothing (NFS) cannot be known beforehand; the reader looks after them.
+Only renames into a directory are watched: Spark's shuffle writers put every index file into its place by one
+(``IndexShuffleBlockResolver``). Everything may fail here (no inotify, no watches left, events lost); the methods then
+return False, and the caller lists the directory. File systems that report nothing (NFS) cannot be known beforehand; the
+caller has to detect them.
 """
 
 from __future__ import annotations
@@ -11,29 +12,29 @@ from collections.abc import Collection
 
 from inotify_simple import INotify, flags
 
-_EVENTS_KEPT = 100_000  # names that wait to be taken
+_MAX_NAMES = 100_000  # that wait to be popped
 
 
 class DirectoryWatch:
-    """Names of files that were renamed into the watched directories, kept until they are taken."""
+    """Names of files that were renamed into the watched directories, until they are popped."""
 
     def __init__(self) -> None:
         self._inotify: INotify | None = None  # opened for the first watch
         self._path: dict[int, str] = {}
         self._watch: dict[str, int] = {}
         self._names: dict[str, list[str]] = {}
-        self._kept = 0
+        self._count = 0
 
     @property
     def watches(self) -> int:
-        """How many directories are watched."""
+        """Number of watched directories."""
         return len(self._watch)
 
     def watch(self, path: str) -> bool:
-        """Begin to watch a directory; False where that cannot be had."""
+        """Begin to watch a directory; return False where that is not possible."""
         try:
             if self._inotify is None:
-                self._inotify = INotify()  # fails when the user has no instance left, or the system knows none
+                self._inotify = INotify()  # fails when the user has no instance left, or the system has no inotify
             number = self._inotify.add_watch(path, flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW)
         except OSError:
             return False
@@ -41,10 +42,10 @@ class DirectoryWatch:
         self._watch[path] = number
         return True
 
-    def forget(self, path: str) -> None:
-        """Watch a directory no longer."""
+    def unwatch(self, path: str) -> None:
+        """Stop watching a directory."""
         number = self._watch.pop(path, None)
-        self._kept -= len(self._names.pop(path, ()))
+        self._count -= len(self._names.pop(path, ()))
         if number is None or self._inotify is None:
             return
         del self._path[number]
@@ -53,33 +54,33 @@ class DirectoryWatch:
         except OSError:
             return  # the directory is gone, and its watch with it
 
-    def gather(self) -> bool:
-        """Take in what the kernel has to say; False if it lost events: then every directory has to be listed."""
+    def read_events(self) -> bool:
+        """Read the kernel's events; return False if some were lost: then every directory has to be listed."""
         if self._inotify is None:
             return True
-        whole = True
+        complete = True
         for event in self._inotify.read(timeout=0):
-            if event.mask & flags.Q_OVERFLOW or self._kept >= _EVENTS_KEPT:
-                whole = False
+            if event.mask & flags.Q_OVERFLOW or self._count >= _MAX_NAMES:
+                complete = False
             elif event.mask & flags.MOVED_TO and event.wd in self._path:
                 self._names.setdefault(self._path[event.wd], []).append(event.name)
-                self._kept += 1
-        return whole
+                self._count += 1
+        return complete
 
     @property
-    def told(self) -> Collection[str]:
-        """Directories that names came into."""
+    def changed_directories(self) -> Collection[str]:
+        """Directories with new names."""
         return self._names.keys()
 
-    def take(self, path: str) -> list[str]:
+    def pop_new_names(self, path: str) -> list[str]:
         """Return the names that came into a directory since the last call."""
         names = self._names.pop(path, [])
-        self._kept -= len(names)
+        self._count -= len(names)
         return names
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Drop every watch and name."""
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None
-        self._path, self._watch, self._names, self._kept = {}, {}, {}, 0
+        self._path, self._watch, self._names, self._count = {}, {}, {}, 0

@@ -1,4 +1,4 @@
-"""The agent's figures for Prometheus: the same windows that go to Redis, added up since the agent began."""
+"""Metrics of the agent for Prometheus: the windows that go to Redis, summed since the agent started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rechannel import __version__
 from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.metric_table import MetricDefinition, MetricSamples
 
-REASONS = 100  # a reason may name an executor: what comes beyond so many is counted together
+REASONS = 100  # a reason may name an executor: the ones beyond so many are counted together
 
 _EXECUTOR = ("application", "executor")
 _KIND = (*_EXECUTOR, "kind")
@@ -61,11 +61,11 @@ TABLE = (
 
 
 class EndpointError(RuntimeError):
-    """The endpoint cannot be opened where the settings want it."""
+    """The endpoint cannot be opened at the configured address."""
 
 
 class AgentMetrics(Collector):
-    """Takes windows in one thread, is scraped in another. Executors that are gone are forgotten with their figures."""
+    """Windows added on one thread, scraped on another. Executors that are gone are dropped with their values."""
 
     def __init__(self, waiting: Callable[[], int], reachable: Callable[[], bool], cluster: str) -> None:
         self._cluster = cluster
@@ -81,8 +81,8 @@ class AgentMetrics(Collector):
         self._skipped: Counter[str] = Counter()
 
     def add(self, window: AgentWindow) -> None:
-        """Take in a closed window."""
-        here = {(usage.application, usage.executor) for usage in window.executors}
+        """Add a closed window."""
+        present = {(usage.application, usage.executor) for usage in window.executors}
         with self._lock:
             self._last = window
             self._windows += 1
@@ -94,16 +94,16 @@ class AgentMetrics(Collector):
                 self._outputs[row.application, row.executor] += 1
                 self._bytes[row.application, row.executor] += sum(row.sizes)
             for reason, count in window.skipped.items():
-                known = reason in self._skipped or len(self._skipped) < REASONS
-                self._skipped[reason if known else "other reasons"] += count
+                named = reason in self._skipped or len(self._skipped) < REASONS
+                self._skipped[reason if named else "other reasons"] += count
             for counter in (self._bytes, self._outputs):
-                for key in [key for key in counter if key not in here]:
+                for key in [key for key in counter if key not in present]:
                     del counter[key]
-            for gone in [key for key in self._cpu if key[:2] not in here]:
-                del self._cpu[gone]
+            for cpu_key in [key for key in self._cpu if key[:2] not in present]:
+                del self._cpu[cpu_key]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every figure; Prometheus' client calls this."""
+        """Yield every metric; Prometheus' client calls this."""
         with self._lock:
             values = self._values()
         yield from values.families()
@@ -135,7 +135,7 @@ class AgentMetrics(Collector):
 
 
 def serve(metrics: AgentMetrics, address: str) -> Callable[[], None]:
-    """Answer Prometheus at ``address``, which is host:port; returns what ends it. Raises EndpointError."""
+    """Serve metrics at ``address`` (host:port); return a function that ends it. Raises EndpointError."""
     registry = CollectorRegistry()
     registry.register(metrics)
     host, _, port = address.rpartition(":")

@@ -1,12 +1,12 @@
-"""The executors of this node with their Python workers: who they are, and what they have used so far.
+"""Processes of a node: its executors with their Python workers, and the resources they have used.
 
 An executor belongs to this node when its ``--hostname`` is the agent's node name, so that several agents on one
-machine never report one executor twice. A process is known by pid and creation time, never by pid alone.
+machine never report one executor twice. A process is identified by pid and creation time, never by pid alone.
 
-CPU is a counter per executor in seconds. For the Python side it is the sum of the last value seen of every
-descendant, ended ones included. The kernel's children times are not used: ``pyspark.daemon`` ignores SIGCHLD, and
-then Linux drops the times of its workers when they end. What a worker used after its last sample is lost (less than
-one sampling interval per worker; Spark reuses workers by default).
+CPU is a counter per executor in seconds. For the Python side it is the sum of the last value read of every descendant,
+ended ones included. The kernel's children times are not used: ``pyspark.daemon`` ignores SIGCHLD, and then Linux drops
+the times of its workers when they end. The CPU time of a worker after its last sample is lost (less than one sampling
+interval per worker; Spark reuses workers by default).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ import psutil  # type: ignore[import-untyped]  # its stubs are a package of thei
 VERIFY = 10  # a process's identity is checked every so many readings of its usage, and at once when CPU time went back
 YOUNG = 3.0  # seconds in which a new process may still turn into another program (exec)
 _BACKENDS = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")  # the first also ends YARN's class name
-_IN_A_POD = "KubernetesExecutorBackend"
+_POD_BACKEND = "KubernetesExecutorBackend"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PYTHON = frozenset({"pyspark.daemon", "pyspark.worker"})
 
 
 class ProcessGoneError(Exception):
-    """The process ended, or its pid is another's by now: forget it."""
+    """The process ended, or its pid belongs to another process by now."""
 
 
 class ProcessDeniedError(Exception):
-    """The rights to read this are missing: trying again will not help."""
+    """The rights to read this are missing; a new try does not help."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has used: ``cpu`` seconds since it began (user and system), ``rss`` bytes now."""
+    """Usage of a process: ``cpu`` seconds since it began (user and system), ``rss`` bytes now."""
 
     cpu: float
     rss: int
@@ -50,7 +50,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class MachineUsage:
-    """The whole machine: ``cpu`` seconds of all cores busy since boot, memory in bytes."""
+    """Usage of the machine: busy ``cpu`` seconds of all cores since boot, memory in bytes."""
 
     cpu: float
     cores: int
@@ -59,7 +59,7 @@ class MachineUsage:
 
 
 def machine_usage() -> MachineUsage:
-    """Look at the whole machine."""
+    """Return the usage of the whole machine."""
     times, memory = psutil.cpu_times(), psutil.virtual_memory()
     busy = times.user + times.nice + times.system + times.irq + times.softirq  # guests are part of user and nice
     return MachineUsage(busy, psutil.cpu_count() or 1, memory.total, memory.total - memory.available)
@@ -111,34 +111,34 @@ class MachineTable:
 
 class _MachineProcess:
     def __init__(self, pid: int) -> None:
-        with _translated():
+        with _translate_errors():
             self._process = psutil.Process(pid)
             self.created: float = self._process.create_time()
         self._reads = 0
         self._cpu = 0.0
 
     def parent(self) -> int:
-        with _translated():
+        with _translate_errors():
             return int(self._process.ppid())
 
     def command_line(self) -> list[str]:
-        with _translated():
+        with _translate_errors():
             return list(self._process.cmdline())
 
     def environment(self) -> Mapping[str, str]:
-        with _translated():
+        with _translate_errors():
             return dict(self._process.environ())
 
     def directory(self) -> str:
-        with _translated():
+        with _translate_errors():
             return str(self._process.cwd())
 
     def usage(self) -> Usage:
-        with _translated():
+        with _translate_errors():
             with self._process.oneshot():
                 times, memory = self._process.cpu_times(), self._process.memory_info()
             usage = Usage(times.user + times.system, memory.rss)
-            self._reads += 1  # asking whether the pid is still this process's costs as much as the rest
+            self._reads += 1  # the check that the pid is still of this process costs as much as the rest
             if (usage.cpu < self._cpu or self._reads % VERIFY == 0) and not self._process.is_running():
                 raise ProcessGoneError
             self._cpu = usage.cpu
@@ -146,8 +146,8 @@ class _MachineProcess:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Turn every error of psutil and the system into one of ours; half-read files of a dying process included."""
+def _translate_errors() -> Iterator[None]:
+    """Translate every error of psutil and the system, half-read files of a dying process included."""
     try:
         yield
     except (psutil.AccessDenied, PermissionError) as error:
@@ -211,16 +211,16 @@ def own_names() -> set[str]:
 
 
 def find_host(table: ProcessTable, names: Collection[str]) -> str:
-    """Return the host that an executor on this machine carries, if it is one of these names; else "".
+    """Return the host name of an executor on this machine, if it is one of these names; else "".
 
-    A standalone worker calls its executors by its address, not its host name, unless told otherwise.
+    A standalone worker uses its address, not its host name, for its executors, unless configured otherwise.
     """
     for pid in table.pids():
         try:
-            words = table.open(pid).command_line()
+            arguments = table.open(pid).command_line()
         except (ProcessGoneError, ProcessDeniedError):
             continue
-        host = _options(words).get("--hostname", "") if _is_executor(words) else ""
+        host = _options(arguments).get("--hostname", "") if _is_executor(arguments) else ""
         if host in names:
             return host
     return ""
@@ -229,9 +229,9 @@ def find_host(table: ProcessTable, names: Collection[str]) -> str:
 class ProcessWatcher:
     """Finds the executors of one node and samples them.
 
-    Only processes not seen before are looked into, so a sample costs one listing of pids and two small reads for each
-    process of an executor. A new process is looked at again until it is `YOUNG` seconds old: before its exec it shows
-    its parent's command line.
+    Only new processes are examined, so a sample costs one listing of pids and two small reads for each process of an
+    executor. A new process is examined again until it is `YOUNG` seconds old: before its exec it has the command line
+    of its parent.
     """
 
     def __init__(
@@ -241,10 +241,10 @@ class ProcessWatcher:
         self._table: ProcessTable = table or MachineTable()
         self._monotonic = monotonic
         self._skipped: Counter[str] = Counter()
-        self._known: set[int] = set()
-        self._young: dict[int, tuple[Process, float]] = {}  # with when first seen
+        self._examined: set[int] = set()
+        self._young: dict[int, tuple[Process, float]] = {}  # with the time of its first sample
         self._tracked: dict[int, _Tracked] = {}
-        self._owner: dict[int, int] = {}  # pid of a descendant -> pid of its executor
+        self._executor_of: dict[int, int] = {}  # pid of a descendant -> pid of its executor
         self._foreign: dict[int, str] = {}
 
     @property
@@ -252,37 +252,37 @@ class ProcessWatcher:
         """Host names that the machine's other executors carry."""
         return sorted({host for host in self._foreign.values() if host})
 
-    def take_skipped(self) -> dict[str, int]:
-        """Return what could not be measured since the last call, by reason; lasting reasons are named each time."""
+    def pop_skipped(self) -> dict[str, int]:
+        """Return the number of failed readings since the last call, by reason; lasting reasons are in each answer."""
         skipped, self._skipped = self._skipped, Counter()
         skipped.update(note for tracked in self._tracked.values() for note in tracked.notes)
         return dict(skipped)
 
     def sample(self) -> list[ExecutorSample]:
-        """Look once at every executor of the node."""
+        """Sample every executor of the node once."""
         now = self._monotonic()
         pids = set(self._table.pids())
-        self._forget(pids)
+        self._drop_ended(pids)
         self._discover(pids, now)
-        samples = [self._sampled(pid) for pid in list(self._tracked)]
+        samples = [self._sample_executor(pid) for pid in list(self._tracked)]
         return [sample for sample in samples if sample is not None]
 
-    def _forget(self, pids: set[int]) -> None:
-        self._known &= pids
+    def _drop_ended(self, pids: set[int]) -> None:
+        self._examined &= pids
         self._young = {pid: newcomer for pid, newcomer in self._young.items() if pid in pids}
         self._foreign = {pid: host for pid, host in self._foreign.items() if pid in pids}
         for pid in self._tracked.keys() - pids:
             self._drop_executor(pid)
-        for pid in self._owner.keys() - pids:
+        for pid in self._executor_of.keys() - pids:
             self._drop_child(pid)
 
     def _discover(self, pids: set[int], now: float) -> None:
-        for pid in pids - self._known:
-            self._known.add(pid)
+        for pid in pids - self._examined:
+            self._examined.add(pid)
             try:
                 self._young[pid] = (self._table.open(pid), now)
             except ProcessGoneError:
-                self._known.discard(pid)
+                self._examined.discard(pid)
             except ProcessDeniedError:
                 self._skipped["process: rights missing to read it"] += 1
         parents: dict[int, int] = {}
@@ -294,14 +294,14 @@ class ProcessWatcher:
             except ProcessGoneError:
                 del self._young[pid]
             except ProcessDeniedError:
-                continue  # its parent may still tell whose it is
-        self._adopt_executors(parents, arguments)
-        self._adopt_children(parents, arguments)
-        for pid in [pid for pid, (_, seen) in self._young.items() if now - seen >= YOUNG]:
+                continue  # its parent may still identify its executor
+        self._track_executors(parents, arguments)
+        self._track_children(parents, arguments)
+        for pid in [pid for pid, (_, first) in self._young.items() if now - first >= YOUNG]:
             del self._young[pid]
 
-    def _adopt_executors(self, parents: dict[int, int], arguments: dict[int, list[str]]) -> None:
-        candidates = {pid for pid, words in arguments.items() if _is_executor(words)}
+    def _track_executors(self, parents: dict[int, int], arguments: dict[int, list[str]]) -> None:
+        candidates = {pid for pid, line in arguments.items() if _is_executor(line)}
         for pid in candidates:
             if parents[pid] in candidates or parents[pid] in self._tracked or parents[pid] in self._foreign:
                 continue  # a fork that has not yet become another program
@@ -312,23 +312,25 @@ class ProcessWatcher:
                 self._foreign[pid] = host
                 continue
             try:
-                self._tracked[pid] = _described(pid, process, options)
+                self._tracked[pid] = _describe_executor(pid, process, options)
             except ProcessGoneError:
-                self._known.discard(pid)
+                self._examined.discard(pid)
             except ValueError:
                 self._skipped["executor: command line not understood"] += 1
 
-    def _adopt_children(self, parents: dict[int, int], arguments: dict[int, list[str]]) -> None:
+    def _track_children(self, parents: dict[int, int], arguments: dict[int, list[str]]) -> None:
         waiting = {pid: parent for pid, parent in parents.items() if pid in self._young}
-        while found := [pid for pid, parent in waiting.items() if parent in self._tracked or parent in self._owner]:
-            for pid in found:
+        while children := [
+            pid for pid, parent in waiting.items() if parent in self._tracked or parent in self._executor_of
+        ]:
+            for pid in children:
                 parent = waiting.pop(pid)
-                executor = parent if parent in self._tracked else self._owner[parent]
-                self._owner[pid] = executor
+                executor = parent if parent in self._tracked else self._executor_of[parent]
+                self._executor_of[pid] = executor
                 worker = _is_worker(arguments.get(pid, []), of_jvm=parent == executor)
                 self._tracked[executor].children[pid] = _Child(self._young.pop(pid)[0], worker)
 
-    def _sampled(self, pid: int) -> ExecutorSample | None:
+    def _sample_executor(self, pid: int) -> ExecutorSample | None:
         tracked, name = self._tracked[pid], self._tracked[pid].executor.executor
         try:
             jvm = tracked.process.usage()
@@ -363,41 +365,44 @@ class ProcessWatcher:
         )
 
     def _drop_child(self, pid: int) -> None:
-        self._known.discard(pid)
-        tracked = self._tracked.get(self._owner.pop(pid))
+        self._examined.discard(pid)
+        tracked = self._tracked.get(self._executor_of.pop(pid))
         if tracked is not None:
             tracked.ended_cpu += tracked.children.pop(pid).cpu
 
     def _drop_executor(self, pid: int) -> None:
-        self._known.discard(pid)
+        self._examined.discard(pid)
         for child in self._tracked.pop(pid).children:
-            self._owner.pop(child, None)
+            self._executor_of.pop(child, None)
 
 
-def _is_executor(words: Sequence[str]) -> bool:
-    # Not every process that names the class is it: a pod's tini has the executor's whole command line behind its own.
-    return bool(words) and Path(words[0]).name == "java" and any(word.endswith(_BACKENDS) for word in words)
+def _is_executor(arguments: Sequence[str]) -> bool:
+    # Not every process that names the class is one: a pod's tini has the executor's command line behind its own.
+    is_java = bool(arguments) and Path(arguments[0]).name == "java"
+    return is_java and any(argument.endswith(_BACKENDS) for argument in arguments)
 
 
-def _is_worker(words: Sequence[str], *, of_jvm: bool) -> bool | None:
-    if not words or _is_executor(words):
+def _is_worker(arguments: Sequence[str], *, of_jvm: bool) -> bool | None:
+    if not arguments or _is_executor(arguments):
         return None  # still the image of its parent
     # The JVM's own child is the daemon, which runs no rows; with daemons off it is the worker.
     if of_jvm:
-        return "pyspark.worker" in words and "pyspark.daemon" not in words  # the daemon is told its worker's module
-    return not _PYTHON.isdisjoint(words)
+        return (
+            "pyspark.worker" in arguments and "pyspark.daemon" not in arguments
+        )  # the daemon names its worker's module
+    return not _PYTHON.isdisjoint(arguments)
 
 
-def _options(words: Sequence[str]) -> dict[str, str]:
-    return {word: value for word, value in pairwise(words) if word.startswith("--")}
+def _options(arguments: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, value in pairwise(arguments) if name.startswith("--")}
 
 
-def _described(pid: int, process: Process, options: Mapping[str, str]) -> _Tracked:
+def _describe_executor(pid: int, process: Process, options: Mapping[str, str]) -> _Tracked:
     if not options.get("--executor-id") or not options.get("--app-id"):
         raise ValueError("no --executor-id or --app-id")
     name, notes, log = options["--executor-id"], list[str](), None
     directories: tuple[Path, ...] = ()
-    in_a_pod = any(word.endswith(_IN_A_POD) for word in process.command_line())
+    in_a_pod = any(argument.endswith(_POD_BACKEND) for argument in process.command_line())
     try:
         environment = process.environment()
         directories = local_directories(environment)
@@ -408,7 +413,7 @@ def _described(pid: int, process: Process, options: Mapping[str, str]) -> _Track
     except ProcessDeniedError:
         notes.append(f"executor {name}: rights missing to read its environment")
     if in_a_pod:
-        # Its paths are those of its own mount namespace; its standard error goes to the container's log.
+        # Its paths are of its own mount namespace; its standard error goes to the container's log.
         directories = tuple(Path(f"/proc/{pid}/root{path}") for path in directories)
     else:
         try:
@@ -429,7 +434,7 @@ def _described(pid: int, process: Process, options: Mapping[str, str]) -> _Track
 
 
 def local_directories(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return an executor's local directories, by the order in which Spark itself looks for them."""
+    """Return an executor's local directories, in the order of ``Utils.getConfiguredLocalDirs``."""
     if environment.get("CONTAINER_ID"):
         names = environment.get("LOCAL_DIRS", "").split(",")
     elif environment.get("SPARK_EXECUTOR_DIRS"):

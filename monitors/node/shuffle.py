@@ -1,18 +1,18 @@
-"""Stream sizes off the node: what every map task sends to each downstream partition.
+"""Stream sizes: the bytes that every map task sends to each downstream partition.
 
-Spark's own shuffle writers leave ``shuffle_<shuffle>_<map task>_0.index`` under ``blockmgr-*/xx/`` of the executor's
-local directories: big-endian 64-bit offsets into the data file, so their differences are bytes per downstream
-partition. The file appears whole, by a rename. Other shuffle managers leave none, and then there is nothing to report.
+Spark's own shuffle writers (``IndexShuffleBlockResolver``) leave ``shuffle_<shuffle>_<map task>_0.index`` under
+``blockmgr-*/xx/`` of the executor's local directories: big-endian 64-bit offsets into the data file, so their
+differences are bytes per downstream partition. The file appears complete, by a rename. Other shuffle managers leave
+none, and then there is nothing to report.
 
-New files are told by the kernel (`rechannel.monitors.node.inotify`), so thousands of old ones cost nothing. A
-directory that
-cannot be watched is listed whenever it changed; a watched one is looked at once in `VERIFY_EVERY` seconds all the same,
-and is listed from then on if it held something that was never told.
+The kernel reports new files (`rechannel.monitors.node.inotify`), so thousands of old ones cost nothing. A directory
+that cannot be watched is listed whenever it changed. A watched one is checked once in `VERIFY_EVERY` seconds all the
+same, and is listed from then on if it holds a new file that was never reported.
 
 The directories belong to the executors, whose code may put anything there: only regular files are read, no link is
 followed, and files count by their size in what one pass may cost.
 
-Read with `struct`: for some hundred partitions it is as quick as NumPy, and the agent is spared NumPy's memory.
+Offsets are read with `struct`: for some hundred partitions it is as fast as NumPy, without NumPy's memory.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from rechannel.wire.measurements import StreamRow
 
 MOST_PARTITIONS = 200_000  # downstream partitions of a map output; a window has no room for more
 LARGEST_INDEX = 8 * (MOST_PARTITIONS + 1)  # bytes
-READ_COST = 20  # what reading an index file costs, in names of a directory's listing
-SIZES_A_NAME = 50  # so many of its numbers cost as much as a name more
+READ_COST = 20  # cost of reading an index file, in names of a directory's listing
+SIZES_A_NAME = 50  # numbers of an index file that cost as much as one more name
 SETTLED = 0.1  # seconds: two changes closer than the file system's clock ticks leave one modification time
-VERIFY_EVERY = 30.0  # seconds after which a watched directory is looked at all the same
+VERIFY_EVERY = 30.0  # seconds after which a watched directory is checked all the same
 _INDEX = re.compile(r"shuffle_(\d{1,9})_(\d{1,18})_0\.index")
 
 
-_Named = tuple[str, re.Match[str]]  # a file's name, taken apart
+_Named = tuple[str, re.Match[str]]  # a file's name and its match
 
 
 class IndexFileError(ValueError):
-    """A shuffle index file that cannot be used; the message is the reason, fit for counting."""
+    """A shuffle index file that cannot be used; the message is a reason to count by."""
 
 
 def read_index(path: str | os.PathLike[str], *, directory: int | None = None) -> list[int]:
@@ -80,14 +80,14 @@ def read_index(path: str | os.PathLike[str], *, directory: int | None = None) ->
 class _Directory:
     changed: int = -1  # modification time in nanoseconds when last listed, -1 to list it again
     files: set[str] = field(default_factory=set)
-    waiting: list[_Named] = field(default_factory=list)  # that the budget did not reach to
+    waiting: list[_Named] = field(default_factory=list)  # beyond the budget of the last pass
     watched: bool = False
-    verify_at: float = 0.0  # when a watched one is looked at next
+    verify_at: float = 0.0  # time of the next check of a watched one
 
 
 @dataclass
-class _Seen:
-    old: bool  # ran before the reader did: what it left so far is no news
+class _ExecutorFiles:
+    old: bool  # started before the reader: its files so far are not new
     leaves: dict[str, _Directory] = field(default_factory=dict)
 
 
@@ -95,9 +95,9 @@ class ShuffleReader:
     """Reads every new shuffle index file once.
 
     A directory that did not change costs nothing, or one stat where it cannot be watched; a file read before costs
-    nothing in a watched one. Without ``changes`` nothing is watched. ``budget`` bounds one executor's pass
-    (names listed, a file read counting as `READ_COST` names and more by its size); what it leaves is read in the next
-    pass, the directory that waited longest first.
+    nothing in a watched one. Without ``watch`` nothing is watched. ``budget`` bounds one executor's pass
+    (names listed; a file counts as `READ_COST` names and more by its size); the rest is read in the next pass, the
+    directory that waited longest first.
     """
 
     def __init__(
@@ -105,59 +105,59 @@ class ShuffleReader:
         *,
         wall: Callable[[], float] = time.time,
         budget: int = 5_000,
-        changes: DirectoryWatch | None = None,
+        watch: DirectoryWatch | None = None,
     ) -> None:
-        self._changes = changes
+        self._watch = watch
         self._wall = wall
         self._budget = budget
         self._since = wall()
-        self._seen: dict[tuple[int, float], _Seen] = {}
+        self._executors: dict[tuple[int, float], _ExecutorFiles] = {}
         self._owners: dict[str, tuple[int, float]] = {}
         self._skipped: Counter[str] = Counter()
 
-    def take_skipped(self) -> dict[str, int]:
-        """Return what could not be read since the last call, by reason."""
+    def pop_skipped(self) -> dict[str, int]:
+        """Return the number of failed readings since the last call, by reason."""
         skipped, self._skipped = self._skipped, Counter()
         return dict(skipped)
 
-    def forget(self, alive: set[tuple[int, float]]) -> None:
-        """Drop what is remembered of executors other than these (pid, start time)."""
-        for identity in [identity for identity in self._seen if identity not in alive]:
-            for leaf in self._seen.pop(identity).leaves:
+    def retain(self, alive: set[tuple[int, float]]) -> None:
+        """Keep the files of these executors (pid, start time); drop all others."""
+        for identity in [identity for identity in self._executors if identity not in alive]:
+            for leaf in self._executors.pop(identity).leaves:
                 self._unwatch(leaf)
         self._owners = {path: owner for path, owner in self._owners.items() if owner in alive}
 
     def close(self) -> None:
-        """Watch nothing any more."""
-        if self._changes is not None:
-            self._changes.close()
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.close()
 
-    def gather(self) -> None:
-        """Take in what the kernel has told since the last call; to be called before a round of `read`."""
-        if self._changes is None or self._changes.gather():
+    def read_changes(self) -> None:
+        """Read the kernel's reports since the last call; to be called before a round of `read`."""
+        if self._watch is None or self._watch.read_events():
             return
         self._skipped["changes of directories lost by the kernel, directories listed instead"] += 1
-        for seen in self._seen.values():
-            for directory in seen.leaves.values():
+        for tracked in self._executors.values():
+            for directory in tracked.leaves.values():
                 directory.verify_at = 0.0
 
     def read(self, executor: Executor) -> Iterator[StreamRow]:
-        """Yield the map outputs an executor wrote since the last call."""
+        """Yield the map outputs that an executor wrote since the last call."""
         identity = (executor.pid, executor.started)
-        first = identity not in self._seen
-        seen = self._seen.setdefault(identity, _Seen(old=executor.started < self._since))
-        self._find_leaves(executor, identity, seen, first=first)
+        first = identity not in self._executors
+        tracked = self._executors.setdefault(identity, _ExecutorFiles(old=executor.started < self._since))
+        self._find_directories(executor, identity, tracked, first=first)
         spent = 0
-        # Those with files that were told come first: they cost no listing, and the budget may end before the others.
-        told = self._changes.told if self._changes is not None else frozenset[str]()
-        for path in sorted(seen.leaves, key=lambda leaf: leaf not in told):
-            directory = seen.leaves[path]
+        # Those with reported files come first: they cost no listing, and the budget may end before the others.
+        changed = self._watch.changed_directories if self._watch is not None else frozenset[str]()
+        for path in sorted(tracked.leaves, key=lambda leaf: leaf not in changed):
+            directory = tracked.leaves[path]
             waiting, directory.waiting = directory.waiting, []
-            new, listed = self._new_files(executor, path, seen)
-            if path not in seen.leaves or (new is None and not waiting):
+            new, listed = self._new_files(executor, path, tracked)
+            if path not in tracked.leaves or (new is None and not waiting):
                 continue
-            # To the end of the line: the next pass begins with those that waited longer.
-            seen.leaves[path] = seen.leaves.pop(path)
+            # To the end of the queue: the next pass begins with those that waited longer.
+            tracked.leaves[path] = tracked.leaves.pop(path)
             spent += listed
             rows, cost, directory.waiting = self._rows(executor, path, waiting + (new or []), self._budget - spent)
             yield from rows
@@ -166,28 +166,30 @@ class ShuffleReader:
                 self._skipped["shuffle directories put off to the next pass"] += 1
                 return
 
-    def _find_leaves(self, executor: Executor, identity: tuple[int, float], seen: _Seen, *, first: bool) -> None:
+    def _find_directories(
+        self, executor: Executor, identity: tuple[int, float], tracked: _ExecutorFiles, *, first: bool
+    ) -> None:
         for root in map(str, executor.directories):
-            for name in self._subdirectories(executor, seen, root):
+            for name in self._subdirectories(executor, tracked, root):
                 if not name.startswith("blockmgr-"):
                     continue
-                # Executors that share a local directory: each block manager is reported for one of them only.
+                # Executors may share a local directory: each block manager is reported for one of them only.
                 if self._owners.setdefault(f"{root}/{name}", identity) != identity:
                     continue
-                for inner in self._subdirectories(executor, seen, root, name):
+                for inner in self._subdirectories(executor, tracked, root, name):
                     leaf = f"{root}/{name}/{inner}"
-                    if leaf in seen.leaves:
+                    if leaf in tracked.leaves:
                         continue
-                    # Watched before it is listed: between the two nothing is missed.
-                    directory = seen.leaves[leaf] = _Directory()
-                    directory.watched = self._changes is not None and self._changes.watch(leaf)
-                    if self._changes is not None and not directory.watched:
+                    # Watched before it is listed, so that no file in between is missed.
+                    directory = tracked.leaves[leaf] = _Directory()
+                    directory.watched = self._watch is not None and self._watch.watch(leaf)
+                    if self._watch is not None and not directory.watched:
                         self._skipped["shuffle directory that cannot be watched, listed instead"] += 1
-                    if seen.old and first:
+                    if tracked.old and first:
                         self._list(executor, leaf, directory)
 
-    def _subdirectories(self, executor: Executor, seen: _Seen, *parts: str) -> list[str]:
-        """Name the directories in a directory that holds few entries; a change of theirs shows in its own stat."""
+    def _subdirectories(self, executor: Executor, tracked: _ExecutorFiles, *parts: str) -> list[str]:
+        """Return the directories in a directory of few entries; a change of one shows in its own stat."""
         try:
             descriptor = files.open_directory(*parts)
             try:
@@ -198,55 +200,55 @@ class ShuffleReader:
         except PermissionError:
             self._skipped[f"executor {executor.executor}: rights missing to read its local directories"] += 1
         except FileNotFoundError:
-            for leaf in [leaf for leaf in seen.leaves if leaf.startswith("/".join(parts) + "/")]:
+            for leaf in [leaf for leaf in tracked.leaves if leaf.startswith("/".join(parts) + "/")]:
                 self._unwatch(leaf)
-                del seen.leaves[leaf]
+                del tracked.leaves[leaf]
         except OSError:
             self._skipped["local directory unreadable"] += 1
         return []
 
-    def _new_files(self, executor: Executor, path: str, seen: _Seen) -> tuple[list[_Named] | None, int]:
+    def _new_files(self, executor: Executor, path: str, tracked: _ExecutorFiles) -> tuple[list[_Named] | None, int]:
         """Return the new index files of a directory, None if it did not change, and how many names were listed."""
-        directory = seen.leaves[path]
-        told = self._told(path)
+        directory = tracked.leaves[path]
+        reported = self._pop_index_names(path)
         before, now = directory.files, self._wall()
         if directory.watched and now < directory.verify_at <= now + VERIFY_EVERY:
-            new = told - before
+            new = reported - before
             directory.files |= new
-            return _matched(new) or None, 0
+            return _index_files(new) or None, 0
         try:
             # 64 directories of each executor, every second.
             changed = os.stat(path, follow_symlinks=False).st_mtime_ns  # noqa: PTH116
         except OSError:
             self._unwatch(path)
-            del seen.leaves[path]
+            del tracked.leaves[path]
             return None, 0
         if changed == directory.changed:
-            directory.verify_at = _next_look(path, now)
-            return _matched(told - before) or None, 0
+            directory.verify_at = _next_check(path, now)
+            return _index_files(reported - before) or None, 0
         self._list(executor, path, directory)
         if directory.watched:
-            # What was there before the watch, or before events were lost, was never to be told.
-            known_to_tell, directory.verify_at = directory.verify_at > 0, _next_look(path, now)
-            self.gather()
-            told |= self._told(path)
-            if known_to_tell and _matched(directory.files - before - told):
+            # Files from before the watch, or from before events were lost, could not be reported.
+            complete, directory.verify_at = directory.verify_at > 0, _next_check(path, now)
+            self.read_changes()
+            reported |= self._pop_index_names(path)
+            if complete and _index_files(directory.files - before - reported):
                 self._skipped["new files the kernel does not tell of: directory listed from now on"] += 1
                 directory.watched = False
                 self._unwatch(path)
-        return _matched((directory.files | told) - before), len(directory.files)
+        return _index_files((directory.files | reported) - before), len(directory.files)
 
-    def _told(self, path: str) -> set[str]:
-        names = self._changes.take(path) if self._changes is not None else []
+    def _pop_index_names(self, path: str) -> set[str]:
+        names = self._watch.pop_new_names(path) if self._watch is not None else []
         return {name for name in names if name.endswith("_0.index")}
 
     def _unwatch(self, path: str) -> None:
-        if self._changes is not None:
-            self._changes.forget(path)
+        if self._watch is not None:
+            self._watch.unwatch(path)
 
     def _list(self, executor: Executor, path: str, directory: _Directory) -> None:
         try:
-            descriptor = files.open_directory(*_parts(path))
+            descriptor = files.open_directory(*_split(path))
             try:
                 changed = os.fstat(descriptor).st_mtime_ns
                 names = {name for name in os.listdir(descriptor) if name.endswith("_0.index")}  # noqa: PTH208
@@ -267,11 +269,11 @@ class ShuffleReader:
     def _rows(
         self, executor: Executor, path: str, named: list[_Named], budget: int
     ) -> tuple[list[StreamRow], int, list[_Named]]:
-        """Read files of a directory; returns the rows, what that cost, and the files that the budget did not reach."""
+        """Read files of a directory; return the rows, their cost, and the files beyond the budget."""
         if not named:
             return [], 0, []
         try:
-            descriptor = files.open_directory(*_parts(path))
+            descriptor = files.open_directory(*_split(path))
         except FileNotFoundError:
             self._skipped["index file vanished"] += len(named)
             return [], 0, []
@@ -312,18 +314,18 @@ class ShuffleReader:
         return None
 
 
-def _next_look(path: str, now: float) -> float:
-    """Directories are not looked at all at once."""
+def _next_check(path: str, now: float) -> float:
+    """Return the time of a directory's next check; they are spread, so that not all fall together."""
     return now + VERIFY_EVERY * (0.5 + 0.5 * (crc32(path.encode()) / 2**32))
 
 
-def _parts(leaf: str) -> tuple[str, str, str]:
-    """Take the path of a leaf apart: local directory, block manager, name."""
+def _split(leaf: str) -> tuple[str, str, str]:
+    """Split the path of a leaf into local directory, block manager and name."""
     outer, _, name = leaf.rpartition("/")
     root, _, manager = outer.rpartition("/")
     return root, manager, name
 
 
-def _matched(names: set[str]) -> list[_Named]:
-    found = [(name, _INDEX.fullmatch(name)) for name in sorted(names)]
-    return [(name, match) for name, match in found if match]
+def _index_files(names: set[str]) -> list[_Named]:
+    matches = [(name, _INDEX.fullmatch(name)) for name in sorted(names)]
+    return [(name, match) for name, match in matches if match]

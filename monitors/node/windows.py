@@ -1,8 +1,8 @@
-"""Windows: what counters grew by in each aligned span of time.
+"""Windows: the growth of counters in aligned spans of time.
 
-Pure but for the clock it is given. Stamps come from the wall clock, and windows begin at its multiples of the window
-length, so that those of different nodes can be laid side by side. The monotonic clock watches over it: a window in
-which the two differ by more than `JUMP` of its length would tell a wrong rate, and is dropped.
+Pure but for its clock. Time stamps come from the wall clock, and windows begin at its multiples of the window length,
+so that those of different nodes can be compared. The monotonic clock checks the wall clock: a window in which the two
+differ by more than `JUMP` of its length would have a wrong rate, and is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Clock(Protocol):
         """Return seconds on a clock that never jumps."""
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
-        """Wait so long or until ``stop`` is set; say whether it is."""
+        """Wait so long or until ``stop`` is set; return whether it is."""
 
 
 class SystemClock:
@@ -47,7 +47,7 @@ class SystemClock:
         return time.monotonic()
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
-        """Wait so long or until ``stop`` is set; say whether it is."""
+        """Wait so long or until ``stop`` is set; return whether it is."""
         return stop.wait(seconds)
 
 
@@ -61,7 +61,7 @@ class CounterReading:
 
 @dataclass(frozen=True)
 class ClosedWindow:
-    """A window that is over. ``complete`` is the share of the wanted samples that were taken.
+    """A window that has ended. ``complete`` is the share of its samples that were taken.
 
     ``start`` and ``end`` are seconds since the epoch; only the first window, the one after a dropped one and the last
     one may be shorter than the others. ``growth`` has each counter's increase, ``samples`` how often it was read.
@@ -76,18 +76,18 @@ class ClosedWindow:
 
 
 class WindowAggregator:
-    """Takes counters sample by sample, gives their growth window by window.
+    """Aggregates counters, sample by sample, into their growth, window by window.
 
     The growth between two samples is split at a window's edge in proportion to time. A counter first seen counts from
-    zero if it was born since the last sample, else from its first value: a key must therefore tell a restarted counter
-    from its forerunner. Drops are counted by reason in `take_skipped`: a window in which the wall clock jumped,
-    and windows that passed while nobody sampled.
+    zero if it was born since the last sample, else from its first value: the key of a restarted
+    counter must therefore differ from the one before. Drops are counted by reason in `pop_skipped`: a window in which
+    the wall clock jumped, and windows that passed without a sample.
     """
 
     def __init__(self, window: float, sample: float, clock: Clock) -> None:
         self._window = window
         self._sample = sample
-        self._wanted = max(1, round(window / sample))
+        self._samples_per_window = max(1, round(window / sample))
         self._clock = clock
         self._skipped: Counter[str] = Counter()
         self._last: dict[Hashable, float] = {}
@@ -97,55 +97,55 @@ class WindowAggregator:
         self._start = 0.0
         self._steps: list[tuple[float, dict[Hashable, float]]] = []
         self._samples: Counter[Hashable] = Counter()
-        self._taken = 0
+        self._sample_count = 0
 
     def wait_time(self) -> float:
         """Return the seconds until the next sample is due: samples lie just behind the wall clock's grid."""
         return self._sample - self._clock.wall() % self._sample + LATE
 
-    def take_skipped(self) -> dict[str, int]:
+    def pop_skipped(self) -> dict[str, int]:
         """Return what was dropped since the last call, by reason."""
         skipped, self._skipped = self._skipped, Counter()
         return dict(skipped)
 
     def add(self, readings: Mapping[Hashable, CounterReading]) -> ClosedWindow | None:
-        """Take one sample; returns the window it closes, if it does."""
+        """Add one sample; return the window that it closes, if any."""
         wall, monotonic = self._clock.wall(), self._clock.monotonic()
         if self._wall is None:
-            self._remember(readings, wall, monotonic)
+            self._store(readings, wall, monotonic)
             self._begin(wall, math.floor(wall / self._window))
-            self._count(readings)
+            self._count_samples(readings)
             return None
         if abs((wall - self._wall) - (monotonic - self._monotonic)) > JUMP * self._window:
             self._skipped[CLOCK_JUMPED] += 1
-            self._remember(readings, wall, monotonic)
+            self._store(readings, wall, monotonic)
             self._begin(wall, math.floor(wall / self._window))
-            self._count(readings)
+            self._count_samples(readings)
             return None
-        growth = self._grown(readings, self._wall)
+        growth = self._growth_since(readings, self._wall)
         before = self._wall
-        self._remember(readings, wall, monotonic)
+        self._store(readings, wall, monotonic)
         index = math.floor(wall / self._window)
         if index <= self._index:
-            self._add(growth, 1.0, wall)
-            self._count(readings)
+            self._add_step(growth, 1.0, wall)
+            self._count_samples(readings)
             return None
         end, edge = (self._index + 1) * self._window, index * self._window
         span = wall - before
-        self._add(growth, min(1.0, (end - before) / span) if span > 0 else 1.0, end)
-        closed = self._closed(end)
+        self._add_step(growth, min(1.0, (end - before) / span) if span > 0 else 1.0, end)
+        closed = self._build_window(end)
         if index - self._index > 1:
             self._skipped[PAUSED] += index - self._index - 1
         self._begin(edge, index)
-        self._add(growth, min(1.0, (wall - edge) / span) if span > 0 else 0.0, wall)
-        self._count(readings)
+        self._add_step(growth, min(1.0, (wall - edge) / span) if span > 0 else 0.0, wall)
+        self._count_samples(readings)
         return closed
 
     def close(self) -> ClosedWindow | None:
-        """Close the window that is open, as far as its last sample; None if it holds nothing."""
+        """Close the open window at its last sample and return it; None if it is empty."""
         if self._wall is None or self._wall <= self._start:
             return None
-        closed = self._closed(self._wall)
+        closed = self._build_window(self._wall)
         self._begin(self._wall, self._index)
         return closed
 
@@ -153,17 +153,17 @@ class WindowAggregator:
         self._start, self._index = start, index
         self._steps = []
         self._samples = Counter()
-        self._taken = 0
+        self._sample_count = 0
 
-    def _count(self, readings: Mapping[Hashable, CounterReading]) -> None:
-        self._taken += 1
+    def _count_samples(self, readings: Mapping[Hashable, CounterReading]) -> None:
+        self._sample_count += 1
         self._samples.update(readings.keys())
 
-    def _remember(self, readings: Mapping[Hashable, CounterReading], wall: float, monotonic: float) -> None:
+    def _store(self, readings: Mapping[Hashable, CounterReading], wall: float, monotonic: float) -> None:
         self._last = {key: reading.value for key, reading in readings.items()}
         self._wall, self._monotonic = wall, monotonic
 
-    def _grown(self, readings: Mapping[Hashable, CounterReading], since: float) -> dict[Hashable, float]:
+    def _growth_since(self, readings: Mapping[Hashable, CounterReading], since: float) -> dict[Hashable, float]:
         growth = {}
         for key, reading in readings.items():
             before = self._last.get(key, 0.0 if reading.born >= since else reading.value)
@@ -172,10 +172,10 @@ class WindowAggregator:
             growth[key] = max(0.0, reading.value - before)
         return growth
 
-    def _add(self, growth: Mapping[Hashable, float], share: float, end: float) -> None:
+    def _add_step(self, growth: Mapping[Hashable, float], share: float, end: float) -> None:
         self._steps.append((end, {key: value * share for key, value in growth.items()}))
 
-    def _closed(self, end: float) -> ClosedWindow:
+    def _build_window(self, end: float) -> ClosedWindow:
         growth: dict[Hashable, float] = {}
         for _, step in self._steps:
             for key, value in step.items():
@@ -183,7 +183,7 @@ class WindowAggregator:
         return ClosedWindow(
             start=self._start,
             end=end,
-            complete=min(1.0, self._taken / self._wanted),
+            complete=min(1.0, self._sample_count / self._samples_per_window),
             growth=growth,
             samples=dict(self._samples),
             steps=tuple(self._steps),

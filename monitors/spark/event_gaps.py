@@ -1,8 +1,9 @@
-"""Events that Spark's listener bus lost, told by comparing what was folded so far with Spark's own state. Pure.
+"""Detection of lost events, by comparing the task table with Spark's own state. Pure.
 
-A bus queue drops events when it is full, and a listener that fails loses one. What the task table holds is then wrong
-for good: a job that never ends, an executor that never leaves. `EventGaps.missing` returns the events that bring it
-back into line. A difference counts once two comparisons in a row see it: events arrive some moments late.
+A bus queue drops events when it is full, and a listener that fails loses one. The task table is then wrong for good: a
+job that never ends, an executor that never leaves. `EventGaps.confirmed_differences` returns the differences, and
+`healing_event` the event that brings the table back into line. A difference counts if two comparisons in a row have
+it, as events arrive some moments late.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class SparkState:
 
 @dataclass
 class EventGaps:
-    """Compares a task table with Spark's state again and again. ``healed``: differences that were made good."""
+    """Repeated comparison of a task table with Spark's state. ``healed``: differences that were made good."""
 
     table: TaskTable
     healed: int = 0
     _suspects: set[Difference] = field(default_factory=set)
 
-    def missing(self, state: SparkState) -> list[Difference]:
-        """Return the differences seen now and in the comparison before."""
+    def confirmed_differences(self, state: SparkState) -> list[Difference]:
+        """Return the differences in this comparison that were in the one before too."""
         differences = self._differences(state)
         confirmed = differences & self._suspects
         self._suspects = differences - confirmed
@@ -49,18 +50,18 @@ class EventGaps:
     def _differences(self, state: SparkState) -> set[Difference]:
         table = self.table
         executors, jobs, runs = set(table.executors), table.jobs, table.runs
-        found: set[Difference] = set()
-        found |= {("executor added", name) for name in state.executors - executors}
-        found |= {("executor removed", name) for name in executors - state.executors}
-        found |= {("job started", str(job)) for job in state.jobs - jobs}
-        found |= {("job ended", str(job)) for job in jobs - state.jobs}
-        found |= {("query terminated", run) for run in runs.keys() - state.runs.keys()}
-        found |= {("batch committed", run) for run, query in table.uncommitted().items() if query in state.idle}
-        return found
+        differences: set[Difference] = set()
+        differences |= {("executor added", name) for name in state.executors - executors}
+        differences |= {("executor removed", name) for name in executors - state.executors}
+        differences |= {("job started", str(job)) for job in state.jobs - jobs}
+        differences |= {("job ended", str(job)) for job in jobs - state.jobs}
+        differences |= {("query terminated", run) for run in runs.keys() - state.runs.keys()}
+        differences |= {("batch committed", run) for run, query in table.uncommitted().items() if query in state.idle}
+        return differences
 
 
 def healing_event(difference: Difference, table: TaskTable, now: float) -> events.Event | None:
-    """Return the event that was lost, where the table alone can tell; None where Spark has to be asked for it."""
+    """Return the event that was lost, by the table alone; None where Spark has to be asked for it."""
     kind, name = difference
     match kind:
         case "executor removed":

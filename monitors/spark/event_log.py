@@ -1,4 +1,4 @@
-"""Tails the rolling event stream that Spark writes for us, and deletes each part once it is read."""
+"""Reader of the rolling event log that Spark writes for the link; deletes each part once it is read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EventStream:
             self._finish_part()
 
     def close(self) -> None:
-        """Let go of the open part."""
+        """Close the open part."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -61,20 +61,20 @@ class EventStream:
         return self._file
 
     def _successor(self) -> tuple[int, Path] | None:
-        # Looked at ten times a second and more: plain listings, for a glob costs ten times as much.
+        # Called ten times a second and more: plain listings, as a glob costs ten times as much.
         if self._path is not None:
             parents = [self._path.parent]
         else:
             with os.scandir(self._directory) as entries:
                 parents = [Path(entry.path) for entry in entries if entry.name.startswith(_PARENT)]
-        found = []
+        successors = []
         for parent in parents:
             with os.scandir(parent) as entries:
                 for entry in entries:
                     match = _PART.match(entry.name)
                     if match and int(match[1]) > self._number:
-                        found.append((int(match[1]), Path(entry.path)))
-        return min(found, default=None)
+                        successors.append((int(match[1]), Path(entry.path)))
+        return min(successors, default=None)
 
     def _finish_part(self) -> None:
         self.close()

@@ -1,7 +1,7 @@
-"""Spark's event stream, read line by line into small typed events. Pure: lines in, events out.
+"""Parser of Spark's event log into small typed events. Pure: lines in, events out.
 
 The lines are those of Spark's own ``EventLoggingListener`` (``org.apache.spark.util.JsonProtocol``). Only the fields
-used are decoded; unknown events and fields are passed over, so other Spark versions do not break the reader.
+used are decoded; unknown events and fields are skipped, so other Spark versions do not break the reader.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from rechannel.wire.measurements import TaskRow
 
-# RDDs by whose names a stage is known to hold state stores (Spark's class names, used when an RDD has no name).
+# Names of RDDs that hold state stores (Spark's class names, used when an RDD has no name).
 STATE_RDDS = frozenset({"StateStoreRDD", "StateStoreAwareZipPartitionsRDD"})
 
 
@@ -102,7 +102,7 @@ class QueryTerminated(msgspec.Struct, frozen=True):
 
 
 class ApplicationEnded(msgspec.Struct, frozen=True):
-    """The application says goodbye."""
+    """The application has ended."""
 
     at: float
 
@@ -283,19 +283,19 @@ _STATE_METRICS = {
     "number of total state rows": 0,
     "memory used by state": 1,
     "time to commit changes": 2,
-    # What another executor would load: Spark's two providers each tell it in their own way.
+    # The bytes that another executor would load: Spark's two providers each have a metric of their own.
     "estimated size of state only on current version": 3,
     "RocksDB: size of all SST files": 3,
 }
 
 
 class EventError(ValueError):
-    """A line that is not an event of Spark's."""
+    """A line that is not an event of Spark."""
 
 
 def parse(line: bytes) -> Event | None:
     """Read one line; None for events of no interest. Raises EventError on garbage (a cut-off line, say)."""
-    # Spark writes the name first in every event; a full decode of the many that do not matter is saved.
+    # Spark writes the name first in every event: the many others need no full decode.
     kind = line[10 : line.find(b'"', 10)] if line.startswith(b'{"Event":"') else b""
     try:
         name = kind.decode() or msgspec.json.decode(line, type=_Kind).kind
@@ -308,9 +308,9 @@ def parse(line: bytes) -> Event | None:
 def _event(data: object) -> Event | None:
     match data:
         case _TaskEnd():
-            return _task(data)
+            return _task_ended(data)
         case _JobStart():
-            return _job(data)
+            return _job_started(data)
         case _JobEnd():
             return JobEnded(data.job, data.result.result == "JobSucceeded", data.time / 1000)
         case _StageEnd():
@@ -336,7 +336,7 @@ def _event(data: object) -> Event | None:
     return None
 
 
-def _job(data: _JobStart) -> JobStarted:
+def _job_started(data: _JobStart) -> JobStarted:
     properties = data.properties or {}
     batch = properties.get("streaming.sql.batchId") or "-1"
     return JobStarted(
@@ -357,7 +357,7 @@ def _job(data: _JobStart) -> JobStarted:
     )
 
 
-def _task(data: _TaskEnd) -> TaskEnded:
+def _task_ended(data: _TaskEnd) -> TaskEnded:
     info, metrics = data.info, data.metrics or _Metrics()
     state = [0, 0, 0, 0]
     opened, python = False, 0

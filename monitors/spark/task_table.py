@@ -1,7 +1,7 @@
-"""The task table: folds the event stream into running jobs, finished batches and where each partition last ran.
+"""Task table: folds the event stream into running jobs, finished batches and placements.
 
-Pure bookkeeping on an application's events, in order; no clock and no Spark. Knows when a query is *quiet*: no job of
-it runs, so none of its state stores is open and a steer cannot reach a store in use.
+Pure bookkeeping on an application's events, in order; no clock and no Spark. It knows when a query is *quiet*: no job
+of it runs, so none of its state stores is open and a steer cannot reach a store in use.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rechannel.monitors.spark import events
 from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import ExecutorInfo
 
-_KEPT_BATCHES = 4  # unfinished batches kept per query; one is usual, more means their progress was never told
+_MAX_UNFINISHED = 4  # batches of a query; one is usual, more means that the events of their progress were lost
 
 
 @dataclass
@@ -41,7 +41,7 @@ class StatefulStageFinished:
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A micro-batch of ``seconds`` is committed. ``report``: None where the event that told of it was lost."""
+    """A micro-batch of ``seconds`` is committed. ``report``: None where its event was lost."""
 
     query: str
     run: str
@@ -91,75 +91,89 @@ Notice = (
 
 
 class TaskTable:
-    """Fold events with `add`; read executors, placement and quiet queries at any time."""
+    """Executors, jobs, batches and placements by the events added so far.
+
+    Attributes
+    ----------
+    placement : dict of (query, stateful stage)
+        The executor that each partition last ran on.
+    last_ran : dict of (query, stateful stage)
+        The batch in which that was, by partition.
+    committed : dict of run
+        The last batch that is known to be committed.
+    runs : dict of run
+        The query, for runs that began a batch.
+    doubts : set of (query, stage, partition)
+        Partitions that may have run elsewhere than ``placement`` says, since events were lost.
+    """
 
     def __init__(self) -> None:
         self.executors: dict[str, ExecutorInfo] = {}
-        self.placement: dict[tuple[str, int], list[str]] = {}  # (query, stateful stage) -> executor per partition
-        self.ran: dict[tuple[str, int], list[int]] = {}  # the same -> batch in which the partition last ran there
+        self.placement: dict[tuple[str, int], list[str]] = {}
+        self.last_ran: dict[tuple[str, int], list[int]] = {}
         self.stages: dict[str, set[int]] = {}  # query -> its stateful stages that have a placement
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
-        self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
-        self.runs: dict[str, str] = {}  # run -> query, of runs that began a batch
-        self.doubts: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
+        self.committed: dict[str, int] = {}
+        self.runs: dict[str, str] = {}
+        self.doubts: set[tuple[str, int, int]] = set()
         self.ended = False
         self._jobs: dict[int, _Job] = {}
         self._stage_job: dict[int, int] = {}
         self._running: dict[str, set[int]] = {}
-        self._strangers: set[int] = set()  # running jobs that open state stores and name no query
-        self._others: set[int] = set()  # running jobs that are of no concern
-        self._trusted: set[str] = set()  # queries seen from one batch's end on: no job of theirs is unseen
+        self._unnamed_jobs: set[int] = set()  # running jobs that open state stores and name no query
+        self._unrelated_jobs: set[int] = set()  # running jobs that open no state store and name no query
+        self._complete: set[str] = set()  # queries all of whose running jobs are known: a batch's end was seen
         self._tasks: dict[tuple[int, int], list[events.TaskEnded]] = {}
         self._batches: dict[tuple[str, int], _Batch] = {}
 
-    def quiet(self, query: str) -> bool | None:
-        """Say whether no job of the query runs; None as long as a job of before the attach may still run."""
-        if query not in self._trusted:
+    def is_quiet(self, query: str) -> bool | None:
+        """Whether no job of the query runs; None as long as a job from before the attach may still run."""
+        if query not in self._complete:
             return None
-        return not self._running.get(query) and not self._strangers
+        return not self._running.get(query) and not self._unnamed_jobs
 
     def in_batch(self, query: str) -> bool:
-        """Say whether the batch begun last is not committed yet; it may be between two of its jobs."""
+        """Whether the batch begun last is not committed yet; it may be between two of its jobs."""
         return (query, self.last_batch.get(query, -1)) in self._batches
 
-    def began(self, query: str) -> float:
-        """When the batch began that is not committed yet, 0 when there is none."""
+    def batch_start(self, query: str) -> float:
+        """Return when the uncommitted batch began, 0 if there is none."""
         batch = self._batches.get((query, self.last_batch.get(query, -1)))
         return batch.start if batch else 0.0
 
     def assume_quiet(self, query: str) -> None:
-        """Take a query for quiet whose jobs were never seen (the driver says its trigger is not active)."""
+        """Take a query as quiet whose jobs were never seen (by the driver, its trigger is not active)."""
         if not self._running.get(query):
-            self._trusted.add(query)
+            self._complete.add(query)
 
     @property
     def jobs(self) -> set[int]:
-        """All jobs that run, as far as the events tell."""
-        return self._jobs.keys() | self._strangers | self._others
+        """All running jobs by the events."""
+        return self._jobs.keys() | self._unnamed_jobs | self._unrelated_jobs
 
     def uncommitted(self) -> dict[str, str]:
-        """Return run -> query where the last batch's jobs have ended and its commit was not told of yet."""
+        """Return run -> query where the last batch's jobs have ended and its commit is not known yet."""
         return {run: query for run, query in self.runs.items() if self.in_batch(query) and not self._running.get(query)}
 
     def doubt_placement(self) -> None:
-        """Events were lost: every partition may have run elsewhere than the table says."""
+        """Doubt every partition's placement, as events were lost."""
         self.doubts = {
             (query, stage, partition)
-            for (query, stage), where in self.placement.items()
-            for partition in range(len(where))
+            for (query, stage), executors in self.placement.items()
+            for partition in range(len(executors))
         }
 
-    def place(self, query: str, stage: int, partition: int, executor: str) -> None:
-        """Take over from Spark itself where a doubtful partition is; "": Spark does not know, and the table stands."""
+    def resolve_doubt(self, query: str, stage: int, partition: int, executor: str) -> None:
+        """Set a doubtful partition's executor by Spark itself; "": Spark does not know, and the table stands."""
         self.doubts.discard((query, stage, partition))
-        where = self.placement.get((query, stage), [])
-        if executor and partition < len(where) and where[partition] != executor:
-            where[partition] = executor
-            self.ran[query, stage][partition] = self.last_batch.get(query, -1)
+        placement = self.placement.get((query, stage), [])
+        if executor and partition < len(placement) and placement[partition] != executor:
+            placement[partition] = executor
+            self.last_ran[query, stage][partition] = self.last_batch.get(query, -1)
 
     def add(self, event: events.Event) -> list[Notice]:
-        """Fold one event in; returns what follows from it."""
+        """Fold one event in; return what follows from it."""
         match event:
             case events.TaskEnded():
                 return self._task_ended(event)
@@ -179,7 +193,7 @@ class TaskTable:
                 self.executors.pop(event.executor, None)
                 return [event]
             case events.QueryTerminated():
-                self._forget(event.query, event.run)
+                self._forget_run(event.query, event.run)
                 return [event]
             case events.ApplicationEnded():
                 self.ended = True
@@ -187,19 +201,19 @@ class TaskTable:
 
     def _job_started(self, event: events.JobStarted) -> list[Notice]:
         if not event.query:
-            # foreachBatch from a thread of the user's own: whose state it opens is not said, so nobody is quiet.
-            opens_state = any(shape.stateful for shape in event.stages)
-            (self._strangers if opens_state else self._others).add(event.job)
+            # foreachBatch on a thread of the user: the job may open any query's state, so no query is quiet.
+            opens_state = any(stage.stateful for stage in event.stages)
+            (self._unnamed_jobs if opens_state else self._unrelated_jobs).add(event.job)
             return []
         self.runs[event.run] = event.query
-        stateful = sorted(shape.stage for shape in event.stages if shape.stateful)
+        stateful = sorted(stage.stage for stage in event.stages if stage.stateful)
         self._jobs[event.job] = _Job(event, {stage: ordinal for ordinal, stage in enumerate(stateful)})
-        for shape in event.stages:
-            self._stage_job[shape.stage] = event.job
+        for stage in event.stages:
+            self._stage_job[stage.stage] = event.job
         self._running.setdefault(event.query, set()).add(event.job)
         self.last_batch[event.query] = event.batch
-        mine = sorted(batch for query, batch in self._batches if query == event.query)
-        for batch in mine[: -_KEPT_BATCHES + 1]:
+        unfinished = sorted(batch for query, batch in self._batches if query == event.query)
+        for batch in unfinished[: -_MAX_UNFINISHED + 1]:
             del self._batches[event.query, batch]
         self._batches.setdefault((event.query, event.batch), _Batch(start=event.at))
         return [QueryBusy(event.query, event.run, event.batch)]
@@ -207,31 +221,31 @@ class TaskTable:
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
         job = self._jobs.get(event.job)
         if event.job not in self.jobs or (job is not None and not job.started.stages):
-            self.doubt_placement()  # its start was lost, so nobody knows which stages were its own
-        self._strangers.discard(event.job)
-        self._others.discard(event.job)
+            self.doubt_placement()  # its start was lost, and with it the list of its stages
+        self._unnamed_jobs.discard(event.job)
+        self._unrelated_jobs.discard(event.job)
         if job is None:
             return []
         started = job.started
         notices: list[Notice] = []
-        for shape in started.stages:
-            # Tasks are left where the end of their stage was lost.
-            for stage, attempt in [key for key in self._tasks if key[0] == shape.stage]:
-                notices += self._stage_ended(events.StageEnded(stage, attempt, "", frozenset(), shape.partitions))
-            self._stage_job.pop(shape.stage, None)
+        for stage in started.stages:
+            # Tasks remain where the end of their stage was lost.
+            for number, attempt in [key for key in self._tasks if key[0] == stage.stage]:
+                notices += self._stage_ended(events.StageEnded(number, attempt, "", frozenset(), stage.partitions))
+            self._stage_job.pop(stage.stage, None)
         del self._jobs[event.job]
         batch = self._batches.get((started.query, started.batch))
         if batch is not None:
             batch.end = event.at
         running = self._running.get(started.query, set())
         running.discard(event.job)
-        if not running and self.quiet(started.query):
+        if not running and self.is_quiet(started.query):
             notices.append(QueryIdle(started.query, started.run, started.batch))
         return notices
 
     def _task_ended(self, event: events.TaskEnded) -> list[Notice]:
         if event.failure:
-            # "TaskKilled" is Spark's own doing (a copy lost a speculation race, the query was stopped): no failure.
+            # "TaskKilled" comes from Spark itself (a copy lost a speculation race, the query was stopped): no failure.
             self.failed_tasks += event.failure != "TaskKilled"
             return []
         if event.stage in self._stage_job:
@@ -246,8 +260,8 @@ class TaskTable:
         if job is None:
             return []
         started = job.started
-        shape = next(item for item in started.stages if item.stage == event.stage)
-        # A stage that lists state among its ancestors but opened no store read a cached copy: no partition ran here.
+        stage = next(item for item in started.stages if item.stage == event.stage)
+        # A stage with state among its ancestors that opened no store has read a cached copy: no partition ran here.
         opened = [task.row for task in ended if task.opened_state]
         ordinal = job.ordinals.get(event.stage, -1) if opened else -1
         batch = self._batches.get((started.query, started.batch))
@@ -255,7 +269,7 @@ class TaskTable:
             earlier = batch.stages.get(event.stage)
             batch.stages[event.stage] = StageRun(
                 spark_stage=event.stage,
-                parents=list(shape.parents),
+                parents=list(stage.parents),
                 stateful=ordinal,
                 tasks=(earlier.tasks if earlier else []) + rows,
             )
@@ -264,43 +278,43 @@ class TaskTable:
         if ordinal < 0:
             return []
         key = (started.query, ordinal)
-        # A job may run a part of the partitions only (df.isEmpty in foreachBatch, say): the others stay as known.
-        size = max(shape.partitions, 1 + max(row.partition for row in opened))
+        # A job may run a part of the partitions only (df.isEmpty in foreachBatch, say): the others stay as they are.
+        size = max(stage.partitions, 1 + max(row.partition for row in opened))
         self.stages.setdefault(started.query, set()).add(ordinal)
-        where = self.placement.setdefault(key, [])
-        ran = self.ran.setdefault(key, [])
-        where += [""] * (size - len(where))
-        ran += [-1] * (size - len(ran))
+        placement = self.placement.setdefault(key, [])
+        last_ran = self.last_ran.setdefault(key, [])
+        placement += [""] * (size - len(placement))
+        last_ran += [-1] * (size - len(last_ran))
         notices: list[Notice] = []
         for row in sorted(opened, key=lambda row: row.finish):
-            before = where[row.partition]
+            before = placement[row.partition]
             if before and before != row.executor:
                 notices.append(PartitionMoved(started.query, ordinal, row.partition, before, row.executor))
-            where[row.partition], ran[row.partition] = row.executor, started.batch
+            placement[row.partition], last_ran[row.partition] = row.executor, started.batch
             self.doubts.discard((*key, row.partition))
         if event.failure:
             return notices
         return [
             *notices,
-            StatefulStageFinished(started.query, started.run, ordinal, shape.partitions, event.accumulators),
+            StatefulStageFinished(started.query, started.run, ordinal, stage.partitions, event.accumulators),
         ]
 
     def _doubt(self, query: str, ordinal: int, tasks: int) -> None:
-        """Ends of tasks were lost: where the partitions ran of which no other tells is not known."""
+        """Doubt a stage's partitions, as ends of tasks were lost; a task that is known to end resolves its own."""
         size = max(len(self.placement.get((query, ordinal), [])), tasks if ordinal >= 0 else 0)
         self.doubts |= {(query, ordinal, partition) for partition in range(size)}
 
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
-        self._trusted.add(event.query)
+        self._complete.add(event.query)
         self.runs[event.run] = event.query
         self.committed[event.run] = event.batch
         notices: list[Notice] = []
-        # A committed batch has no running job. Should the end of one have been lost, this heals it.
+        # A committed batch has no running job: this repairs the loss of a job's end.
         for number, job in list(self._jobs.items()):
             if job.started.query == event.query and job.started.batch <= event.batch:
                 notices += self._job_ended(events.JobEnded(number, True, job.started.at))
         batch = self._batches.pop((event.query, event.batch), None)
-        # What was never told to be committed is so with the batches after it.
+        # A batch whose progress was lost is committed with the batches after it.
         for older in [key for key in self._batches if key[0] == event.query and key[1] < event.batch]:
             del self._batches[older]
         if batch is None:
@@ -314,28 +328,28 @@ class TaskTable:
             stages=[batch.stages[stage] for stage in sorted(batch.stages)],
             duration=event.seconds,
         )
-        told = event.input_rows >= 0
-        return [*notices, BatchDone(event.query, event.run, event.batch, event.seconds, report if told else None)]
+        complete = event.input_rows >= 0  # a healing event has no row count
+        return [*notices, BatchDone(event.query, event.run, event.batch, event.seconds, report if complete else None)]
 
-    def _forget(self, query: str, run: str) -> None:
+    def _forget_run(self, query: str, run: str) -> None:
         self.runs.pop(run, None)
         self.committed.pop(run, None)
         for number, job in list(self._jobs.items()):
             if job.started.query == query and job.started.run in (run, ""):
                 self._running.get(query, set()).discard(number)
                 del self._jobs[number]
-                for shape in job.started.stages:
-                    self._stage_job.pop(shape.stage, None)
-                    for attempt in [key for key in self._tasks if key[0] == shape.stage]:
+                for stage in job.started.stages:
+                    self._stage_job.pop(stage.stage, None)
+                    for attempt in [key for key in self._tasks if key[0] == stage.stage]:
                         del self._tasks[attempt]
         if query in self.runs.values():
-            return  # restarted already, and the end of the run before is told late
+            return  # restarted already, and the end of the run before comes late
         self._running.pop(query, None)
-        self._trusted.discard(query)
+        self._complete.discard(query)
         self.last_batch.pop(query, None)
         self.doubts = {doubt for doubt in self.doubts if doubt[0] != query}
-        for stage in self.stages.pop(query, ()):
-            del self.placement[query, stage]
-            del self.ran[query, stage]
+        for ordinal in self.stages.pop(query, ()):
+            del self.placement[query, ordinal]
+            del self.last_ran[query, ordinal]
         for batch in [key for key in self._batches if key[0] == query]:
             del self._batches[batch]

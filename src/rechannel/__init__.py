@@ -15,13 +15,13 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "attach"]
 
 if TYPE_CHECKING:
-    from rechannel.migration.link import attach
+    from rechannel.migration.link.attach import attach
 
 
 def __getattr__(name: str) -> Any:
     # attach needs PySpark; the agent and the CLI import this package on nodes that may not want it.
     if name == "attach":
-        from rechannel.migration.link import attach
+        from rechannel.migration.link.attach import attach
 
         return attach
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

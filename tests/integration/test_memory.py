@@ -133,7 +133,7 @@ def asked(store: Store, link: Mailbox, rounds: int = 10) -> dict[str, int]:
     names = ("xrange", "xrevrange", "memory|usage", "info")
     before = {name: calls(store, name) for name in names}
     for _ in range(rounds):
-        link._round()
+        link._exchange()
     return {name: calls(store, name) - before[name] - (name == "info") * len(names) for name in names}
 
 
@@ -152,13 +152,13 @@ def test_nodes_are_asked_only_while_their_evidence_is_awaited(store: Store, sett
     link.post_report(fakes.report([]), ())
     assert asked(store, link) == {"xrange": 0, "xrevrange": 0, "memory|usage": 0, "info": 1}, "when it connects"
     link.post_report(fakes.report([]), nodes)
-    link._round()
-    assert len(link.take_closed()) == 1000
+    link._exchange()
+    assert len(link.pop_closed_stores()) == 1000
     assert asked(store, link) == {"xrange": 10_000, "xrevrange": 0, "memory|usage": 0, "info": 0}
     link.post_report(fakes.report([]), nodes[:3])
     store.append(keys.EVIDENCE, nodes[0], evidence(nodes[0]), evidence(nodes[0]))
     assert asked(store, link) == {"xrange": 30, "xrevrange": 0, "memory|usage": 0, "info": 0}
-    assert len(link.take_closed()) == 2
+    assert len(link.pop_closed_stores()) == 2
     link.post_report(fakes.report([]), ())
     assert not any(asked(store, link).values())
     link._store.close()

@@ -109,11 +109,11 @@ def _as(user: int, *capabilities: int, look: Callable[[], Any]) -> Any:
 
 
 def _look() -> dict[str, Any]:
-    watcher, shuffle = ProcessWatcher(NODE), ShuffleReader(wall=lambda: 0.0, changes=DirectoryWatch())
+    watcher, shuffle = ProcessWatcher(NODE), ShuffleReader(wall=lambda: 0.0, watch=DirectoryWatch())
     samples = watcher.sample()
     rows = [row.sizes for sample in samples for row in shuffle.read(sample.executor)]
     shuffle.close()
-    reasons = {**watcher.take_skipped(), **shuffle.take_skipped()}
+    reasons = {**watcher.pop_skipped(), **shuffle.pop_skipped()}
     return {
         "executors": len(samples),
         "memory": [sample.jvm_rss > 0 for sample in samples],

@@ -26,7 +26,7 @@ from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
-from rechannel.monitors.node.agent import Sender, open_store
+from rechannel.monitors.node.sender import Sender, open_store
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.keys import KeyRule, Keys, Role
@@ -343,26 +343,26 @@ def test_a_link_carries_its_mail_with_its_own_user(
     world.ready()
     courier = Mailbox(own.redis, author, APP, Verifier.from_file(own.signing.public_key_file))
     courier.fetch_orders()
-    assert courier.take_orders() is not None
-    assert courier.recall("no-query") is None
+    assert courier.pop_orders() is not None
+    assert courier.read_last_placement("no-query") is None
     report = open_as(Role.VIEWER).get(keys.REPORT, APP)
     courier.post_report(report.body, {NODE})  # type: ignore[union-attr, arg-type]
     courier.start()
     try:
-        assert until(courier.take_desired).body.decision == "d"
+        assert until(courier.pop_desired).body.decision == "d"
     finally:
         courier.stop(PATIENCE)
-    assert courier.refused == 0
+    assert courier.rejected_messages == 0
 
 
 def test_an_agent_pushes_with_its_own_user(
     settings: Callable[[Role | None], Settings], open_as: Callable[[Role | None], Store]
 ) -> None:
     own = settings(Role.AGENT)
-    pusher = Sender(NODE, lambda: open_store(own), buffered_windows=10)
-    pusher.offer(EnvelopeFactory("default", f"agent:{NODE}").envelope(window(0), ttl=60))
-    assert pusher.attempt() == 0.0
-    pusher._let_go()
+    sender = Sender(NODE, lambda: open_store(own), buffered_windows=10)
+    sender.offer(EnvelopeFactory("default", f"agent:{NODE}").envelope(window(0), ttl=60))
+    assert sender.push() == 0.0
+    sender._let_go()
     assert len(open_as(Role.VIEWER).last(keys.WINDOWS, NODE, 10)) == 1
 
 

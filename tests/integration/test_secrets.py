@@ -23,7 +23,7 @@ from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
-from rechannel.monitors.node.agent import Sender, open_store
+from rechannel.monitors.node.sender import Sender, open_store
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.redis.store import Store
@@ -200,8 +200,8 @@ def test_no_daemon_logs_a_secret(
 
 
 def _push(settings: Settings) -> None:
-    pusher = Sender("127.0.0.2", lambda: open_store(settings), buffered_windows=10)
-    pusher.attempt()
+    sender = Sender("127.0.0.2", lambda: open_store(settings), buffered_windows=10)
+    sender.push()
     store: Any = open_store(settings)
     store.check()
 
@@ -211,7 +211,7 @@ def _carry(settings: Settings, said: list[str]) -> None:
     courier = Mailbox(settings.redis, EnvelopeFactory("default", f"link@{APP}"), APP, verifier)
     said.append(repr(courier) + repr(vars(courier)) + repr(vars(verifier)))
     courier.fetch_orders()
-    courier.recall("query")
+    courier.read_last_placement("query")
 
 
 def test_nothing_shows_a_secret_when_it_is_looked_at(config: Path, secrets: list[str], lines: io.StringIO) -> None:

@@ -43,7 +43,7 @@ def test_a_version_is_a_row_and_the_features_stand_below():
     assert "In all 18 moves landed, 2 steers missed" in text
     assert "numpy 2.4.6" in text
     for feature in versions.FEATURES:
-        assert f"| {feature.name} | {versions.text(feature.since)} |" in text
+        assert f"| {feature.name} | {versions.format_version(feature.since)} |" in text
 
 
 def test_packages_that_differ_are_named_with_their_spark():

@@ -21,7 +21,7 @@ from tests.versions import environment
 from tests.versions.document import between_marks, held, page_part
 
 ROOT = Path(__file__).parents[2]
-ALL = [versions.text(version) for version in versions.TRIED]
+ALL = [versions.format_version(version) for version in versions.TESTED]
 #: Aggregation, deduplication, a join, two stages, and state of Python: of each kind of stateful operator one.
 QUERIES = (
     "aggregation",

@@ -32,7 +32,7 @@ def held(found: dict[str, Any]) -> bool:
 
 def page_part(results: dict[str, Any]) -> str:
     """Return what stands between the marks."""
-    known = sorted(results, key=versions.minor)
+    known = sorted(results, key=versions.minor_version)
     lines = [f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}"]
     lines += [f"| {' | '.join(_row(version, results[version]))} |" for version in known]
     complete = [results[version] for version in known if "moved" in results[version]]
@@ -108,8 +108,8 @@ def _summary(complete: list[dict[str, Any]]) -> str:
 def _features() -> list[str]:
     lines = ["| what Rechannel uses | since Spark | on older ones it |", "| --- | --- | --- |"]
     for feature in versions.FEATURES:
-        told = "; said at attach" if feature.lost else ""
-        lines.append(f"| {feature.name} | {versions.text(feature.since)} | {feature.instead}{told} |")
+        told = "; said at attach" if feature.loss else ""
+        lines.append(f"| {feature.name} | {versions.format_version(feature.since)} | {feature.fallback}{told} |")
     return lines
 
 

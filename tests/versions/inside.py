@@ -111,7 +111,7 @@ def changed(loop: Loop) -> dict[str, Any]:
     loop.wait("it ran again", lambda: "before its first batch" in starts().get("counts", ""))
     loop.wait("it is put back", lambda: starts().get("counts", "").endswith((" landed", " now")))
     restarted = starts()["counts"]
-    if told is not None and versions.has(told.spark_version, versions.SNAPSHOTS):
+    if told is not None and versions.has_feature(told.spark_version, versions.SNAPSHOTS):
         with contextlib.suppress(TimeoutError):
             within(60.0, lambda: bool(lags()))
     known = lags()

@@ -15,7 +15,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon import service
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.leadership import LeaderElection
-from rechannel.monitors.node.agent import Sender
+from rechannel.monitors.node.sender import Sender
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.signing import Signer
 from unit.daemon.fakes import APP, CONFIG, FakeClock, FakeStore, World, decisions, go_on, window
@@ -90,14 +90,14 @@ def test_settings_are_not_changed_amid_a_cycle(leader: Controller) -> None:
 
 
 def test_the_agent_takes_bounds_over(clock: FakeClock) -> None:
-    pusher = Sender("n", lambda: None, buffered_windows=3)  # type: ignore[arg-type, return-value]
+    sender = Sender("n", lambda: None, buffered_windows=3)  # type: ignore[arg-type, return-value]
     author = EnvelopeFactory("default", "agent:n", clock)
     for number in range(3):
-        pusher.offer(author.envelope(window(0, end=float(number)), ttl=60))
-    pusher.take(load(None, {"RECHANNEL_AGENT__BUFFERED_WINDOWS": "1"}))
-    pusher.offer(author.envelope(window(0), ttl=60))
-    assert pusher.waiting == 1
-    assert sum(pusher.take_dropped().values()) == 3
+        sender.offer(author.envelope(window(0, end=float(number)), ttl=60))
+    sender.reload(load(None, {"RECHANNEL_AGENT__BUFFERED_WINDOWS": "1"}))
+    sender.offer(author.envelope(window(0), ttl=60))
+    assert sender.waiting == 1
+    assert sum(sender.pop_dropped().values()) == 3
 
 
 def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeClock) -> None:

@@ -203,12 +203,12 @@ class Link:
         return DriverState(
             executors=driver.executors,
             placement={(query.name, stage): query.placement[stage] for query, stage in placed},
-            ran={(query.name, stage): query.ran[stage] for query, stage in placed},
+            last_ran={(query.name, stage): query.ran[stage] for query, stage in placed},
             runs={query.name: query.run for query in met},
-            stores={(query.name, stage) for query, stage in placed},
+            known_stages={(query.name, stage) for query, stage in placed},
             batches={query.name: query.batch for query in met if query.batch >= 0},
             quiet={query.name for query in met if query.quiet and query.trusted},
-            closed=self.world.leaving,
+            leaving=self.world.leaving,
             replay=replay,
         )
 
@@ -236,7 +236,7 @@ class Link:
             if query is None:
                 continue
             stores = [(store.operator, str(number)) for number in range(query.stores.get(store.operator, 1))]
-            self.write(self.reconciler.closed(store, stores, store.operator, query.name, self.world.now))
+            self.write(self.reconciler.handle_closed_store(store, stores, store.operator, query.name, self.world.now))
 
     def _evidence(self) -> Iterator[ClosedStore]:
         while self.world.driver.evidence:
@@ -245,7 +245,7 @@ class Link:
     def take(self, envelope: Envelope) -> None:
         """Obey a desired placement, or refuse it."""
         try:
-            lines = self.reconciler.accept(envelope, self.observed(), self.world.now)
+            lines = self.reconciler.accept_desired(envelope, self.observed(), self.world.now)
         except MessageError:
             self.refused += 1
             return
@@ -266,24 +266,24 @@ class Link:
             if self.world.race(query):
                 return
             self.write(self.reconciler.steer(move, observed, self.world.now))
-            self._read_backs[move.wanted.move] = (0, self.world.now)
+            self._read_backs[move.name] = (0, self.world.now)
             self._tell(move, again=False)
-        for move in self.reconciler.steered_now(query.name, self.observed(), self.world.now):
-            count, at = self._read_backs.get(move.wanted.move, (_READ_BACKS, 0.0))
+        for move in self.reconciler.awaiting_batch(query.name, self.observed(), self.world.now):
+            count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
             if count < _READ_BACKS and self.world.now - at >= _READ_BACK_EVERY:
-                self._read_backs[move.wanted.move] = (count + 1, self.world.now)
-                if query.preferred[move.wanted.stage][move.wanted.partition] != move.wanted.target:
+                self._read_backs[move.name] = (count + 1, self.world.now)
+                if query.preferred[move.desired.stage][move.desired.partition] != move.desired.target:
                     self._tell(move, again=True)
 
     def _tell(self, move: Move, *, again: bool) -> None:
-        if move.wanted.target not in self.world.driver.executors:
+        if move.desired.target not in self.world.driver.executors:
             return
         self.watch.told(self, move, again=again)
         if self.deaf:
             self.deaf -= 1
             return
-        query = self.world.driver.queries[move.wanted.query]
-        query.preferred[move.wanted.stage][move.wanted.partition] = move.wanted.target
+        query = self.world.driver.queries[move.desired.query]
+        query.preferred[move.desired.stage][move.desired.partition] = move.desired.target
 
     def _spread_what_was_lost(self, query: Query) -> None:
         if not (lost := self.lost.pop(query.name, set())):
@@ -299,7 +299,7 @@ class Link:
                 wanted.append(a_move(unit, source, target, 0, name=f"link-{query.run}-{self._numbers}"))
         if wanted:
             name = f"link-{self._numbers}"
-            self.write(self.reconciler.add(name, wanted, query.run, "its executor was lost", self.world.now))
+            self.write(self.reconciler.add_own_moves(name, wanted, query.run, "its executor was lost", self.world.now))
 
     def tick(self) -> None:
         """Let the reconciler see that time passes."""
@@ -432,7 +432,7 @@ class World:
         else:
             query.phase, query.committed, query.trusted = "idle", query.batch, True
             seconds, self.slow = (3.0 if self.slow else 1.0), False
-            lines = self.link.reconciler.batch_done(query.name, query.batch, self.link.observed(), self.now, seconds)
+            lines = self.link.reconciler.handle_batch(query.name, query.batch, self.link.observed(), self.now, seconds)
             self.link.write(lines)
 
     def _astray(self, units: list[Unit]) -> None:
@@ -463,7 +463,7 @@ class World:
                     self._astray(self.driver.run_stage(query, stage, only=executor))
         for holders in self.driver.copies.values():
             holders.pop(executor, None)
-        self.link.write(self.link.reconciler.executor_gone(executor, self.now))
+        self.link.write(self.link.reconciler.handle_executor_loss(executor, self.now))
 
     def join(self, executor: str) -> None:
         """An executor joins."""
@@ -490,7 +490,7 @@ class World:
             self.driver.copies[unit] = {where: query.stores.get(unit[1], 1)} if where in self.driver.executors else {}
             self.link.watch.unsettled(unit)
         self.link.lost.pop(query.name, None)
-        self.link.write(self.link.reconciler.run_ended(query.name, old, self.now))
+        self.link.write(self.link.reconciler.handle_run_end(query.name, old, self.now))
 
     def driver_dies(self) -> None:
         """The driver dies and starts again: new runs, and a link that knows nothing."""

@@ -43,7 +43,7 @@ class Laws:
             assert query.ran[line.stage][line.partition] <= query.committed
             self.brought[unit] = line.target
         if after is MoveState.KILLED and line.reason == MoveReason.CLOSED:
-            holder = next(move.holder for move in link.reconciler.moves if move.wanted.move == line.move)
+            holder = next(move.holder for move in link.reconciler.moves if move.name == line.move)
             # What came back since, or is about to, has a new copy.
             home = query.placement[line.stage][line.partition], query.preferred[line.stage][line.partition]
             left = 0 if holder in home else link.world.driver.copies[unit].get(holder, 0)
@@ -69,12 +69,12 @@ class Laws:
             ):
                 continue
             ran = query.ran[stage][partition]
-            missed = ran > self.told_in[move.wanted.move] and query.placement[stage][partition] != move.wanted.target
+            missed = ran > self.told_in[move.name] and query.placement[stage][partition] != move.desired.target
             if missed and not _held(link, move) and not _expired(link, move):
-                self.misses.add((move.wanted.move, ran))
+                self.misses.add((move.name, ran))
 
     def told(self, link: Link, move: Move, *, again: bool) -> None:
-        world, wanted, name = link.world, move.wanted, move.wanted.move
+        world, wanted, name = link.world, move.desired, move.name
         query = world.driver.queries[wanted.query]
         where, ran = query.placement[wanted.stage][wanted.partition], query.ran[wanted.stage][wanted.partition]
         assert query.quiet, f"{name}: steered while a job runs"
@@ -115,22 +115,22 @@ class Laws:
         if not move.until:
             assert link.accepted is not None
             assert isinstance(link.accepted.body, DesiredPlacement)
-            assert move.decision == link.accepted.body.decision, f"{move.wanted.move}: its decision is over"
+            assert move.decision == link.accepted.body.decision, f"{move.name}: its decision is over"
         for other in link.reconciler.moves:
-            if other.decision == move.decision and other.wanted.step < move.wanted.step:
-                assert not other.unsettled, f"{move.wanted.move} overtook {other.wanted.move}"
+            if other.decision == move.decision and other.desired.step < move.desired.step:
+                assert not other.unsettled, f"{move.name} overtook {other.desired.move}"
                 closing = other.state is MoveState.DRAINED and not link.reconciler.limits.overlap
-                assert not closing, f"{move.wanted.move} overlaps {other.wanted.move}"
+                assert not closing, f"{move.name} overlaps {other.desired.move}"
 
     def _paced(self, link: Link, query: Query) -> None:
         most = link.reconciler.limits
         pending = [
-            move.wanted
+            move.desired
             for move in link.reconciler.moves
             if move.state == "steered"
-            and move.wanted.query == query.name
-            and query.ran[move.wanted.stage][move.wanted.partition] <= self.told_in.get(move.wanted.move, -1)
-            and query.placement[move.wanted.stage][move.wanted.partition] != move.wanted.target
+            and move.desired.query == query.name
+            and query.ran[move.desired.stage][move.desired.partition] <= self.told_in.get(move.name, -1)
+            and query.placement[move.desired.stage][move.desired.partition] != move.desired.target
         ]
         assert len(pending) <= most.moves_per_batch, "one batch takes over more partitions than it may"
         size = sum(wanted.bytes for wanted in pending)
@@ -146,7 +146,7 @@ class Laws:
         if checked == self._checked:
             return
         self._checked = checked
-        assert {move.wanted.move: str(move.state) for move in moves} == self.last, "the journal tells another story"
+        assert {move.name: str(move.state) for move in moves} == self.last, "the journal tells another story"
         open_units = [move.unit for move in moves if move.open]
         assert len(open_units) == len(set(open_units)), "a partition has two open moves"
         counts = (link.reconciler.landed, link.reconciler.abandoned)

@@ -33,10 +33,11 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector, implausibility
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.migration.link.initial_placement import put_back
+from rechannel.migration.link.initial_placement import restore_placement as put_back
 from rechannel.migration.link.mailbox import Mailbox
-from rechannel.migration.link.reconciler import DriverState, Reconciler, ReconcilerLimits
-from rechannel.migration.spark.checkpoint import KnownOperator
+from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
+from rechannel.migration.link.reconciler import Reconciler
+from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule
@@ -500,7 +501,7 @@ def test_names_are_only_ever_shown(name: str) -> None:
 def courier(store: FakeStore, application: str = APP) -> Mailbox:
     made = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), application, VERIFIER)
     made._store = store  # type: ignore[assignment]
-    made._nodes = {HOST: "0"}
+    made._cursors = {HOST: "0"}
     return made
 
 
@@ -521,11 +522,11 @@ def test_a_link_obeys_nothing_that_was_changed_after_it_was_signed(rule: KeyRule
     original = seal(rule, body)
     data = spoiled(original, spoils)
     put(store, rule, name, data)
-    carrier._round()
-    taken = carrier.take_desired() or carrier.take_orders()
+    carrier._exchange()
+    taken = carrier.pop_desired() or carrier.pop_orders()
     assert taken is None or taken == original
     if taken is None:
-        assert carrier.refused + store.rejected >= 1
+        assert carrier.rejected_messages + store.rejected >= 1
 
 
 @FUZZ
@@ -539,16 +540,16 @@ def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> Non
     reconciler = Reconciler(LIMITS)
     now = NOW
     try:
-        reconciler.accept(wild, observed(), now)
+        reconciler.accept_desired(wild, observed(), now)
     except MessageError:
         return
     for _ in range(4):
         lines, due = reconciler.due(QUERY, observed(), now)
         for move in due:
-            assert move.wanted.target in observed().executors
-            assert 0 <= move.wanted.partition < len(PLACEMENT)
+            assert move.desired.target in observed().executors
+            assert 0 <= move.desired.partition < len(PLACEMENT)
             lines += reconciler.steer(move, observed(), now)
-        reconciler.batch_done(QUERY, 10, observed(), now, 1.0)
+        reconciler.handle_batch(QUERY, 10, observed(), now, 1.0)
         reconciler.tick(observed(), now)
         now += 60
     reconciler.tick(observed(), max(now, wild.expires) + 200)
@@ -561,13 +562,15 @@ def test_evidence_and_memories_of_anybody_do_a_link_no_harm(writes: Any) -> None
     store, _, _ = world()
     carrier = courier(store)
     reconciler = Reconciler(LIMITS)
-    reconciler.accept(sealed(DESIRED), observed(), NOW)
+    reconciler.accept_desired(sealed(DESIRED), observed(), NOW)
     for spoils in writes:
         put(store, keys.EVIDENCE, HOST, spoiled(sealed(AgentEvidence(node=HOST, closed=[CLOSED])), spoils))
-    carrier._round()
-    for store_closed in carrier.take_closed():
+    carrier._exchange()
+    for store_closed in carrier.pop_closed_stores():
         assert store_closed.application == APP
-        assert not reconciler.closed(store_closed, {(0, "default")}, 0, QUERY, NOW)  # nothing was steered yet
+        assert not reconciler.handle_closed_store(
+            store_closed, {(0, "default")}, 0, QUERY, NOW
+        )  # nothing was steered yet
     known = fakes.executors()
     for spoils in writes:
         try:
@@ -575,7 +578,9 @@ def test_evidence_and_memories_of_anybody_do_a_link_no_harm(writes: Any) -> None
         except MessageError:
             continue
         if isinstance(last, LastPlacement):
-            wanted = put_back(last, [KnownOperator(0, 12, ("default",))], {info.executor: info for info in known})
+            wanted = restore_placement(
+                last, [CheckpointOperator(0, 12, ("default",))], {info.executor: info for info in known}
+            )
             assert {name for where in wanted.values() for name in where} <= {info.executor for info in known}
 
 
@@ -610,32 +615,32 @@ BROKEN: dict[str, Envelope] = {
 def test_each_binding_alone_keeps_a_placement_from_being_obeyed(what: str) -> None:
     store, _, _ = world()
     carrier, reconciler = courier(store), Reconciler(LIMITS)
-    reconciler.accept(sealed(LATER, signer=SIGNER, epoch=5, sequence=3), observed(), NOW)
-    before = {move.wanted.move: move.state for move in reconciler.moves}
+    reconciler.accept_desired(sealed(LATER, signer=SIGNER, epoch=5, sequence=3), observed(), NOW)
+    before = {move.name: move.state for move in reconciler.moves}
     store.strings[store.keys(keys.DESIRED, APP)] = (encode(BROKEN[what]), 1e12)
     carrier._read_desired(store)  # type: ignore[arg-type]
-    taken = carrier.take_desired()
+    taken = carrier.pop_desired()
     if taken is not None:
         with pytest.raises(MessageError):
-            reconciler.accept(taken, observed(), NOW)
+            reconciler.accept_desired(taken, observed(), NOW)
     else:
         assert carrier.rejected + store.rejected == 1
-    assert {move.wanted.move: move.state for move in reconciler.moves} == before
+    assert {move.name: move.state for move in reconciler.moves} == before
     assert (reconciler.epoch, reconciler.decision) == (5, "d2")
 
 
 def test_a_placement_decided_for_another_run_moves_nothing() -> None:
     reconciler = Reconciler(LIMITS)
-    lines = reconciler.accept(sealed(DESIRED, signer=SIGNER), observed("run-2"), NOW)
+    lines = reconciler.accept_desired(sealed(DESIRED, signer=SIGNER), observed("run-2"), NOW)
     assert [line.after for line in lines] == ["planned", "abandoned"]
     assert reconciler.due(QUERY, observed("run-2"), NOW) == ([], [])
 
 
 def test_a_placement_said_again_begins_nothing_twice_and_lives_no_longer() -> None:
     reconciler = Reconciler(LIMITS)
-    assert len(reconciler.accept(GOOD, observed(), NOW)) == 1
+    assert len(reconciler.accept_desired(GOOD, observed(), NOW)) == 1
     for _ in range(3):
-        assert reconciler.accept(GOOD, observed(), NOW + 30) == []
+        assert reconciler.accept_desired(GOOD, observed(), NOW + 30) == []
     assert reconciler.tick(observed(), GOOD.expires)[0].reason == "expired"
 
 

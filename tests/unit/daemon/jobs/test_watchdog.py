@@ -393,9 +393,7 @@ def _agent(notifier: Notifier, clock: _StoppingClock, settings: AgentSettings) -
         dataclasses.replace(Settings(), agent=settings),
         stop=threading.Event(),
         store_factory=lambda _: _Store(),
-        clock=clock,
-        table=FakeTable(FakeProcess(10, words=backend())),
-        notifier=notifier,
+        host=AgentHost(clock, FakeTable(FakeProcess(10, words=backend())), notifier),
     )
 
 
@@ -418,7 +416,7 @@ def test_an_agent_that_samples_seldom_asks_for_a_longer_interval(manager: Manage
 
 
 def test_an_agent_whose_pushing_thread_died_stops_beating(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent.Sender, "alive", property(lambda _: False))
+    monkeypatch.setattr(Sender, "alive", property(lambda _: False))
     clock = _StoppingClock(100.0, manager)
     _agent(Notifier(manager.address, 40.0, monotonic=clock.monotonic), clock, AgentSettings(node=NODE))
     assert "WATCHDOG" not in manager.names()
@@ -430,7 +428,9 @@ def test_an_agent_without_an_executor_is_ready_and_says_what_it_waits_for(
     stop = threading.Event()
     monkeypatch.setattr(stop, "wait", lambda _: True)
     notifier = Notifier(manager.address, 40.0)
-    run_agent(Settings(), stop=stop, store_factory=lambda _: _Store(), table=FakeTable(), notifier=notifier)
+    run_agent(
+        Settings(), stop=stop, store_factory=lambda _: _Store(), host=AgentHost(table=FakeTable(), notifier=notifier)
+    )
     ready, beat, stopping = manager.heard()
     assert ready == {"READY": "1", "STATUS": "waits for an executor of this machine"}
     assert beat == {"WATCHDOG": "1"}

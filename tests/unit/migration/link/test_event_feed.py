@@ -39,7 +39,7 @@ class FakeAdapter:
     def stop_watchdog(self):
         self.stopped += 1
 
-    def beat(self):
+    def send_heartbeat(self):
         return self.alive
 
     def dropped_events(self):
@@ -63,7 +63,7 @@ def test_it_reads_what_spark_writes_and_leaves_nothing(feed, adapter, tmp_path):
     assert feed.read(0.0) == [b"one"]
     adapter.write(b"two\n")
     assert feed.read(1.0) == [b"two"]
-    assert not feed.take_incomplete()
+    assert not feed.pop_incomplete()
     feed.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -82,23 +82,23 @@ def test_a_directory_that_somebody_removed_is_made_anew(feed, adapter, tmp_path)
     feed.read(1.0)
     assert feed.openings == 2
     assert feed.read(2.0) == [b"one"]
-    assert feed.take_incomplete()
+    assert feed.pop_incomplete()
 
 
 def test_a_stream_that_the_watchdog_ended_is_opened_anew(feed, adapter):
     adapter.alive = False
     feed.read(10.0)
     assert feed.openings == 2
-    assert feed.take_incomplete()
+    assert feed.pop_incomplete()
 
 
 def test_events_that_spark_dropped_are_told_once(feed, adapter):
     adapter.drops = 3
     feed.read(10.0)
     assert feed.dropped == 3
-    assert feed.take_incomplete()
+    assert feed.pop_incomplete()
     feed.read(20.0)
-    assert not feed.take_incomplete()
+    assert not feed.pop_incomplete()
 
 
 def test_what_killed_drivers_left_is_removed_and_nothing_else(tmp_path):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.link.executor_release import UNLIMITED, ExecutorReleaser, ReleaseInputs, scene, target
+from rechannel.migration.link.executor_release import (
+    UNLIMITED,
+    ExecutorReleaser,
+    ReleaseInputs,
+    collect_inputs,
+    executor_target,
+)
 from rechannel.migration.moves import Move
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark.task_table import TaskTable
@@ -91,13 +97,13 @@ def look(cluster: FakeCluster, drains, holders=(), begun=None, quiet=()) -> Rele
 
 def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
     cluster = FakeCluster("a", "b", "c")
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("c"), holders=["2"], begun={"q": 5}), 20.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("c"), holders=["2"], begun={"q": 5}), 20.0)
     assert cluster.cordoned == [], "it holds state"
-    releases.turn(look(cluster, drained("c"), begun={"q": 5}), 21.0)
+    releaser.step(look(cluster, drained("c"), begun={"q": 5}), 21.0)
     assert cluster.cordoned == ["2"]
     assert cluster.hosts() == ["a", "b", "c"], "batch 5 may want its map output"
-    releases.turn(look(cluster, drained("c"), begun={"q": 6}), 22.0)
+    releaser.step(look(cluster, drained("c"), begun={"q": 6}), 22.0)
     assert cluster.hosts() == ["a", "b"]
     assert cluster.limit == 2
     cluster.schedule(23.0)
@@ -106,52 +112,52 @@ def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
 
 def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batches_of_all():
     cluster = FakeCluster("a", "b")
-    releases = ExecutorReleaser(cluster, dynamic=False, ends_by_itself=True)
-    releases.turn(look(cluster, drained("b"), begun={"p": 5, "q": 5}, quiet=["p"]), 20.0)
-    assert (cluster.cordoned, releases.cordoned) == ([], ["1"]), "nothing is placed there any more all the same"
-    releases.turn(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["q"]), 81.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False, cordon_ends_executor=True)
+    releaser.step(look(cluster, drained("b"), begun={"p": 5, "q": 5}, quiet=["p"]), 20.0)
+    assert (cluster.cordoned, releaser.cordoned) == ([], ["1"]), "nothing is placed there any more all the same"
+    releaser.step(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["q"]), 81.0)
     assert cluster.hosts() == ["a", "b"]
-    assert "no query runs a batch" in releases.problem
-    releases.turn(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["p", "q"]), 82.0)
-    assert (cluster.hosts(), cluster.cordoned, releases.problem) == (["a"], [], "")
+    assert "no query runs a batch" in releaser.problem
+    releaser.step(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["p", "q"]), 82.0)
+    assert (cluster.hosts(), cluster.cordoned, releaser.problem) == (["a"], [], "")
 
 
 def test_without_remove_executors_stay():
     cluster = FakeCluster("a", "b")
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("b", remove=False)), 20.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("b", remove=False)), 20.0)
     assert (cluster.cordoned, cluster.limit) == ([], UNLIMITED)
 
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
     cluster = FakeCluster("a", "b")
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
     assert cluster.cordoned == []
-    releases.turn(look(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
+    releaser.step(look(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
     assert cluster.hosts() == ["a"]
 
 
 def test_the_last_executor_and_a_busy_one_stay():
     cluster = FakeCluster("a")
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("a")), 20.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("a")), 20.0)
     assert cluster.hosts() == ["a"]
     cluster = FakeCluster("a", "b")
     cluster.busy = {"1"}
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("b")), 20.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("b")), 20.0)
     assert cluster.hosts() == ["a", "b"]
 
 
 @pytest.mark.parametrize("order", [["a", "b", "c", "d"], ["c", "d", "b", "a"]])
 def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_prefers(order):
     cluster = FakeCluster("a", "b", "c")
-    releases = ExecutorReleaser(cluster, dynamic=False)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
 
     def turns(start: float, count: int) -> float:
         for step in range(count):
-            releases.turn(look(cluster, drained("c")), start + 6.0 * step)
+            releaser.step(look(cluster, drained("c")), start + 6.0 * step)
             cluster.schedule(start + 6.0 * step + 1.0, order)
         return start + 6.0 * count
 
@@ -168,50 +174,50 @@ def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_
 def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_it_is_said_and_seldom_tried():
     cluster = FakeCluster("a", "b")
     cluster.most = 2
-    releases = ExecutorReleaser(cluster, dynamic=False)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
     released = []
     for step in range(200):
         now = 20.0 + 5.0 * step
         if step == 2:
             cluster.workers.append("d")
-        before = releases.released
-        releases.turn(look(cluster, drained("b")), now)
-        if releases.released > before:
+        before = releaser.released
+        releaser.step(look(cluster, drained("b")), now)
+        if releaser.released > before:
             released.append(now)
         cluster.schedule(now + 1.0, ["b", "d"])
     assert len(released) < 8
-    assert releases.problem == "executors were started on drained b again: stop Spark's worker there"
+    assert releaser.problem == "executors were started on drained b again: stop Spark's worker there"
     cluster.workers.remove("b")
     cluster.executors = {name: item for name, item in cluster.executors.items() if item.host != "b"}
     for step in range(3):
-        releases.turn(look(cluster, drained("b")), 2000.0 + 6.0 * step)
+        releaser.step(look(cluster, drained("b")), 2000.0 + 6.0 * step)
         cluster.schedule(2000.0 + 6.0 * step)
     assert cluster.hosts() == ["a", "d"]
-    assert releases.problem == ""
+    assert releaser.problem == ""
 
 
 def test_an_executor_is_released_once_though_spark_tells_late_that_it_is_gone():
     cluster = FakeCluster("a", "b", "c")
     cluster.told = False
-    releases = ExecutorReleaser(cluster, dynamic=False)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
     for step in range(20):
-        releases.turn(look(cluster, drained("c")), 20.0 + 0.1 * step)
+        releaser.step(look(cluster, drained("c")), 20.0 + 0.1 * step)
         cluster.schedule(20.0 + 0.1 * step)
     assert (cluster.kills, cluster.limit, cluster.hosts()) == (1, 2, ["a", "b"])
-    assert releases.cordoned == ["2"]
+    assert releaser.cordoned == ["2"]
     cluster.unseen.clear()
-    releases.turn(look(cluster, drained("c")), 30.0)
-    assert releases.cordoned == []
+    releaser.step(look(cluster, drained("c")), 30.0)
+    assert releaser.cordoned == []
 
 
 def test_nodes_drained_one_after_the_other_leave_the_rest_alone():
     cluster = FakeCluster("a", "b", "c", "d")
-    releases = ExecutorReleaser(cluster, dynamic=False)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
     both = drained("d")
     for step in range(60):
         if step == 5:
             both = both | drained("c")
-        releases.turn(look(cluster, both), 20.0 + 5.0 * step)
+        releaser.step(look(cluster, both), 20.0 + 5.0 * step)
         cluster.schedule(20.0 + 5.0 * step, ["d", "c", "b", "a"])
     assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a", "b"], 2, 2)
 
@@ -219,47 +225,47 @@ def test_nodes_drained_one_after_the_other_leave_the_rest_alone():
 def test_two_executors_of_one_node_that_empty_at_different_moments():
     cluster = FakeCluster("a", "b")
     cluster.executors["9"] = info("9", "b")
-    releases = ExecutorReleaser(cluster, dynamic=False)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
     for step in range(30):
         holders = ["9"] if step < 4 else []
-        releases.turn(look(cluster, drained("b"), holders=holders), 20.0 + 5.0 * step)
+        releaser.step(look(cluster, drained("b"), holders=holders), 20.0 + 5.0 * step)
         cluster.schedule(20.0 + 5.0 * step)
     assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a"], 2, 1)
 
 
 def test_where_all_executors_are_to_leave_none_is_cordoned():
     cluster = FakeCluster("a", "b")
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("a") | drained("b")), 20.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("a") | drained("b")), 20.0)
     assert cluster.cordoned == []
 
 
 def test_elsewhere_than_on_standalone_the_target_of_before_comes_back():
     cluster = FakeCluster("a", "b", "c")
     cluster.standalone = False
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("c")), 20.0)
-    releases.turn(look(cluster, {}), 30.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("c")), 20.0)
+    releaser.step(look(cluster, {}), 30.0)
     assert cluster.limit == 3
 
 
 def test_whoever_goes_leaves_the_target_to_spark():
     cluster = FakeCluster("a", "b")
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.lift()
-    releases.turn(look(cluster, drained("b")), 20.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.restore_target()
+    releaser.step(look(cluster, drained("b")), 20.0)
     assert cluster.limit == 1
-    releases.lift()
+    releaser.restore_target()
     assert cluster.limit == UNLIMITED
 
 
 def test_undrained_the_target_is_sparks_own_again():
     cluster = FakeCluster("a", "b")
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("b")), 20.0)
-    releases.turn(look(cluster, drained("b")), 26.0)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("b")), 20.0)
+    releaser.step(look(cluster, drained("b")), 26.0)
     assert cluster.limit == 1
-    releases.turn(look(cluster, {}), 32.0)
+    releaser.step(look(cluster, {}), 32.0)
     assert cluster.limit == UNLIMITED
     cluster.schedule(33.0)
     assert cluster.hosts() == ["a", "b"]
@@ -267,42 +273,42 @@ def test_undrained_the_target_is_sparks_own_again():
 
 def test_with_dynamic_allocation_spark_removes_them():
     cluster = FakeCluster("a", "b")
-    releases = ExecutorReleaser(cluster, dynamic=True)
-    releases.turn(look(cluster, drained("b")), 20.0)
+    releaser = ExecutorReleaser(cluster, dynamic=True)
+    releaser.step(look(cluster, drained("b")), 20.0)
     assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], UNLIMITED)
 
 
 def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadline():
     cluster = FakeCluster("a", "b")
     cluster.local = 2
-    releases = ExecutorReleaser(cluster, dynamic=False)
+    releaser = ExecutorReleaser(cluster, dynamic=False)
     drains = drained("b", deadline=100.0)
     for now in (10.0, 20.0, 99.0):
-        releases.turn(look(cluster, drains), now)
-        assert "localCheckpoint" in releases.problem
-    assert releases.released == 0
-    releases.turn(look(cluster, drains), 101.0)
-    assert releases.released == 1
+        releaser.step(look(cluster, drains), now)
+        assert "localCheckpoint" in releaser.problem
+    assert releaser.released == 0
+    releaser.step(look(cluster, drains), 101.0)
+    assert releaser.released == 1
     assert cluster.lifted_without_link > 0, "without the link, nobody would lift the limit"
 
 
 def test_an_error_of_sparks_is_said_and_tried_again():
     cluster = FakeCluster("a", "b")
     cluster.fails = True
-    releases = ExecutorReleaser(cluster, dynamic=False)
-    releases.turn(look(cluster, drained("b")), 20.0)
-    assert "no" in releases.problem
+    releaser = ExecutorReleaser(cluster, dynamic=False)
+    releaser.step(look(cluster, drained("b")), 20.0)
+    assert "no" in releaser.problem
     cluster.fails = False
-    releases.turn(look(cluster, drained("b")), 21.0)
-    assert releases.problem == ""
+    releaser.step(look(cluster, drained("b")), 21.0)
+    assert releaser.problem == ""
     assert cluster.cordoned == ["1"]
 
 
 def test_how_many_executors_an_application_is_to_have():
-    assert target(["a", "b"], 2, ["a", "b", "c"], ["c"]) == 2
-    assert target(["a", "b"], 2, ["a", "b", "c", "d"], ["c"]) == 3
-    assert target(["a"], 2, ["a", "b"], []) == 3, "one is missing, and one host is free"
-    assert target(["a", "b"], 2, None, ["c"]) == 2
+    assert executor_target(["a", "b"], 2, ["a", "b", "c"], ["c"]) == 2
+    assert executor_target(["a", "b"], 2, ["a", "b", "c", "d"], ["c"]) == 3
+    assert executor_target(["a"], 2, ["a", "b"], []) == 3, "one is missing, and one host is free"
+    assert executor_target(["a", "b"], 2, None, ["c"]) == 2
 
 
 def test_state_that_was_steered_away_from_an_idle_query_no_longer_counts():
@@ -311,5 +317,5 @@ def test_state_that_was_steered_away_from_an_idle_query_no_longer_counts():
     table.placement = {("q", 0): ["0", "1"], ("other", 0): ["1"]}
     wanted = DesiredMove(move="m", query="q", stage=0, partition=1, source="1", target="0", step=0)
     move = Move(wanted, "d", "run", 0.0, state=MoveState.RELEASED_IDLE)
-    assert scene(table, ["q"], {}, []).holders == {"0", "1"}
-    assert scene(table, ["q"], {}, [move]).holders == {"0"}
+    assert collect_inputs(table, ["q"], {}, []).holders == {"0", "1"}
+    assert collect_inputs(table, ["q"], {}, [move]).holders == {"0"}

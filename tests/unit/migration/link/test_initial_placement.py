@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rechannel.migration.link.initial_placement import InitialPlacement, put_back
-from rechannel.migration.spark.checkpoint import KnownOperator
+from rechannel.migration.link.initial_placement import InitialPlacement, restore_placement
+from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.wire.messages import ExecutorInfo, LastPlacement
 
 
@@ -21,7 +21,7 @@ def last(where: list[str], **hosts: str) -> LastPlacement:
     return LastPlacement(query="q", name="", batch=7, operators={0: where}, hosts=named)
 
 
-OPERATOR = KnownOperator(0, 4, ("default",))
+OPERATOR = CheckpointOperator(0, 4, ("default",))
 THREE = executors(e0="a", e1="b", e2="c")
 
 
@@ -45,11 +45,11 @@ class FakeAdapter:
     ],
 )
 def test_partitions_are_put_back_where_they_ran(remembered, now, expected):
-    assert put_back(remembered, [OPERATOR], now) == {0: expected}
+    assert restore_placement(remembered, [OPERATOR], now) == {0: expected}
 
 
 def test_what_cannot_be_put_back_is_spread():
-    found = put_back(last(["0", "1", "9", "9"], e0="a", e1="b", e9="gone"), [OPERATOR], THREE)[0]
+    found = restore_placement(last(["0", "1", "9", "9"], e0="a", e1="b", e9="gone"), [OPERATOR], THREE)[0]
     assert found[:2] == ["0", "1"]
     assert Counter(found).most_common(1)[0][1] == 2
     assert set(found) == {"0", "1", "2"}
@@ -57,63 +57,65 @@ def test_what_cannot_be_put_back_is_spread():
 
 @pytest.mark.parametrize("remembered", [None, last(["0"] * 3, e0="a")])
 def test_nothing_remembered_or_for_other_partitions_means_an_even_start(remembered):
-    found = put_back(remembered, [OPERATOR, KnownOperator(1, 4, ("default",))], THREE)
+    found = restore_placement(remembered, [OPERATOR, CheckpointOperator(1, 4, ("default",))], THREE)
     assert sorted(Counter(found[0]).values()) == [1, 1, 2]
     assert found[0] == found[1], "operators of one stage stay together"
 
 
 def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
-    join = KnownOperator(0, 2, ("left", "right"))
+    join = CheckpointOperator(0, 2, ("left", "right"))
     adapter = FakeAdapter([join])
     starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(["2", "1"], e0="a", e1="b", e2="c"))
-    starts.started("q", "run", "file:/c/state")
+    starts.place_before_first_batch("q", "run", "file:/c/state")
     assert adapter.steered == [
         (0, 0, "left", "c", "2"),
         (0, 0, "right", "c", "2"),
         (0, 1, "left", "b", "1"),
         (0, 1, "right", "b", "1"),
     ]
-    assert starts.words(["q"])["q"] == "2 of 2 partitions placed before its first batch, as they ran last"
+    assert starts.start_reports(["q"])["q"] == "2 of 2 partitions placed before its first batch, as they ran last"
     placement = {("q", 0): ["2", "0"]}
-    wish = starts.due("q", "run", {0: [0]}, placement, [])
-    assert [(move.partition, move.source, move.target) for move in wish.moves] == [(1, "0", "1")], "one missed"
-    assert starts.due("q", "run", {0: [0]}, placement, []) is None, "once"
+    request = starts.request_moves("q", "run", {0: [0]}, placement, [])
+    assert [(move.partition, move.source, move.target) for move in request.moves] == [(1, "0", "1")], "one missed"
+    assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None, "once"
 
 
 def test_a_query_that_ran_under_this_driver_needs_no_redis():
     starts = InitialPlacement(FakeAdapter(), lambda: THREE, set, lambda query: pytest.fail("asked Redis"))
-    known = starts.ran("q", "name", 3, {0: ["0", "1", "2", "0"]}, THREE)
+    known = starts.save_last_placement("q", "name", 3, {0: ["0", "1", "2", "0"]}, THREE)
     assert known is not None
     assert known.hosts == {"0": "a", "1": "b", "2": "c"}
-    assert starts.ran("q", "name", 4, {0: ["0", "1", "2", "0"]}, THREE) is None, "unchanged is not said again"
-    starts.ended("q", "run1")
-    starts.started("q", "run2", "file:/c/state")
+    assert starts.save_last_placement("q", "name", 4, {0: ["0", "1", "2", "0"]}, THREE) is None, (
+        "unchanged is not said again"
+    )
+    starts.forget_run("q", "run1")
+    starts.place_before_first_batch("q", "run2", "file:/c/state")
     assert [item[4] for item in starts._adapter.steered] == ["0", "1", "2", "0"]
 
 
 def test_a_new_query_is_spread_after_its_first_batch():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
-    starts.started("q", "run", "file:/c/state")
+    starts.place_before_first_batch("q", "run", "file:/c/state")
     placement = {("q", 0): ["0"] * 4, ("other", 0): ["1", "1"]}
-    assert starts.due("q", "run", {}, placement, []) is None, "its stages are not known yet"
-    wish = starts.due("q", "run", {0: [0]}, placement, [])
-    assert wish.why == "a new query is spread evenly"
-    assert Counter(move.target for move in wish.moves) == {"1": 1, "2": 1} or len(wish.moves) == 3
-    assert starts.due("q", "run", {0: [0]}, placement, []) is None
+    assert starts.request_moves("q", "run", {}, placement, []) is None, "its stages are not known yet"
+    request = starts.request_moves("q", "run", {0: [0]}, placement, [])
+    assert request.why == "a new query is spread evenly"
+    assert Counter(move.target for move in request.moves) == {"1": 1, "2": 1} or len(request.moves) == 3
+    assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None
 
 
 def test_a_query_that_was_there_before_us_is_left_as_it_is():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
-    assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
 
 
 def test_what_a_lost_executor_held_is_spread_and_nothing_else():
     starts = InitialPlacement(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
-    starts.lost("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
+    starts.record_lost_executor("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
     # They fell on one executor in the batch that was running.
-    wish = starts.due("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [("q", 0, 5)])
-    assert {(move.partition, move.target) for move in wish.moves} == {(2, "1"), (3, "1")}
-    assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
+    request = starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [("q", 0, 5)])
+    assert {(move.partition, move.target) for move in request.moves} == {(2, "1"), (3, "1")}
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_restarted_driver_waits_for_its_executors_while_they_arrive(arrivals, 
 
     adapter = FakeAdapter()
     starts = InitialPlacement(adapter, allowed, set, lambda query: remembered, lambda: now[0], sleep)
-    starts.started("q", "run", "file:/c/state")
+    starts.place_before_first_batch("q", "run", "file:/c/state")
     assert now[0] == pytest.approx(100.0 + waited, abs=0.2)
     assert {item[4] for item in adapter.steered} == used
 
@@ -146,8 +148,8 @@ def test_a_restarted_driver_waits_for_its_executors_while_they_arrive(arrivals, 
 def test_a_start_does_not_wait_for_hosts_of_which_none_is_back():
     remembered = last(["0", "1", "2", "2"], e0="pod-1", e1="pod-2", e2="pod-3")
     starts = InitialPlacement(FakeAdapter(), lambda: THREE, set, lambda query: remembered, lambda: 0.0, pytest.fail)
-    starts.started("q", "run", "file:/c/state")
-    assert starts.words(["q"])["q"].endswith("evenly, for nothing is remembered of it")
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    assert starts.start_reports(["q"])["q"].endswith("evenly, for nothing is remembered of it")
 
 
 def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
@@ -161,18 +163,18 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
 
     adapter.steer = slow
     starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: None, lambda: now[0], pytest.fail)
-    starts.started("q", "run", "file:/c/state")
-    assert starts.words(["q"])["q"].startswith("3 of 4 partitions placed before its first batch")
-    assert starts.pending("q", "run")
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    assert starts.start_reports(["q"])["q"].startswith("3 of 4 partitions placed before its first batch")
+    assert starts.is_pending("q", "run")
 
 
 def test_while_nothing_may_be_begun_nothing_is_made_up_for():
     allowed = None
     adapter = FakeAdapter()
     starts = InitialPlacement(adapter, lambda: allowed, set, lambda query: None)
-    starts.started("q", "run", "file:/c/state")
-    starts.lost("2", {("q", 0): ["2"] * 4})
-    assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    starts.record_lost_executor("2", {("q", 0): ["2"] * 4})
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
     allowed = THREE
-    assert starts.due("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
     assert adapter.steered == []

@@ -8,7 +8,7 @@ import pytest
 
 import rechannel
 from rechannel.conf.loader import load
-from rechannel.migration.link import log_output
+from rechannel.migration.link import attach
 from rechannel.migration.link.loop import Link
 from rechannel.migration.spark.adapter import (
     SparkAdapter,
@@ -24,7 +24,7 @@ from rechannel.wire.messages import ExecutorInfo
 @pytest.fixture(autouse=True)
 def _loggers_stay(monkeypatch):
     """Attaching has all of Rechannel's loggers write elsewhere, for good: other tests look at what they log."""
-    monkeypatch.setattr(log_output, "to_standard_error", lambda: None)
+    monkeypatch.setattr(attach, "log_to_standard_error", lambda: None)
 
 
 def part(directory, number):
@@ -64,10 +64,10 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
     hosts = {"0": "a", "1": "b", "2": "c"}
     infos = {name: ExecutorInfo(executor=name, host=host, cores=1, added=1.0) for name, host in hosts.items()}
     link._table = SimpleNamespace(executors=infos)
-    link._reconciler = SimpleNamespace(asked_for=lambda _query, _stage, _partition, where: where == "2")
-    link._releases = SimpleNamespace(cordoned=set())
+    link._reconciler = SimpleNamespace(was_steered_to=lambda _query, _stage, _partition, where: where == "2")
+    link._releaser = SimpleNamespace(cordoned=set())
     link._check, link._drains, link._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
-    link._relocated(PartitionMoved("q", 0, 3, before, after))
+    link._count_drift(PartitionMoved("q", 0, 3, before, after))
     assert link._drifted == drifted
 
 

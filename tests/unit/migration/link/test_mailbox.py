@@ -46,7 +46,7 @@ def test_a_failed_round_is_told_without_the_values_of_variables(
         raise ZeroDivisionError(str(len(password)))
 
     monkeypatch.setattr(mailbox, "_PERIOD", 0.0)
-    monkeypatch.setattr(made, "_round", fails)
+    monkeypatch.setattr(made, "_exchange", fails)
     made._run()
     said = "".join(capsys.readouterr())
     assert "a round with redis failed" in said
@@ -93,7 +93,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def link(store: FakeStore) -> Mailbox:
-    """A courier whose Redis is in memory; it carries when it is told to, by ``_round``."""
+    """A courier whose Redis is in memory; it carries when it is told to, by ``_exchange``."""
     made = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), APP, None, store.clock)
     made._store = store  # type: ignore[assignment]
     return made
@@ -106,7 +106,7 @@ def test_a_batch_of_any_size_can_be_decided_on(store: FakeStore, link: Mailbox, 
     sent = huge(partitions)
     link.post_report(fakes.report([fakes.query(where)]), ())
     link.post_batch(sent, "run-1")
-    link._round()
+    link._exchange()
     assert link.dropped == 0
     assert len(in_redis(store)) == messages
     assert max(map(len, in_redis(store))) < 2**20
@@ -140,16 +140,16 @@ def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(sto
         return [] if facts is None else [batch.batch for batch in facts.batches]
 
     link.post_batch(huge(5000, 7), "run-1")
-    link._round()
+    link._exchange()
     lost = entries.pop(1)
     assert gathered() == [] and collector.incomplete == 0, "it may still come"
     link.post_batch(huge(5000, 8), "run-1")
-    link._round()
+    link._exchange()
     assert gathered() == [8]
     assert collector.incomplete == 1
     store.append_raw(keys.BATCHES, APP, lost[1])
     link.post_batch(huge(5000, 9), "run-1")
-    link._round()
+    link._exchange()
     assert gathered() == [8, 9]
     assert collector.incomplete == 2
 
@@ -158,7 +158,7 @@ def test_a_batch_whose_sending_broke_off_is_sent_again_and_counts_once(
     store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link.post_report(fakes.report([fakes.query(["0"] * 50_000)]), ())
-    link._round()
+    link._exchange()
     sent = huge(50_000)
     link.post_batch(sent, "run-1")
     real, calls = store.append, []
@@ -171,8 +171,8 @@ def test_a_batch_whose_sending_broke_off_is_sent_again_and_counts_once(
 
     monkeypatch.setattr(store, "append", breaks_off)
     with pytest.raises(StoreUnavailableError):
-        link._round()
-    link._round()
+        link._exchange()
+    link._exchange()
     assert len(in_redis(store)) == 10 + 25
     assert max(len(arguments[2:]) for arguments in calls) == 10, "a few megabytes are made ready at once, not all"
     collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
@@ -211,7 +211,7 @@ def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may() -> No
     batch = huge(5000)
     for number in range(60):
         link.post_batch(msgspec.structs.replace(batch, batch=number), "run-1")
-        link._round()
+        link._exchange()
     held = sum(map(len, in_redis(store)))
     assert 3 * 10_000 * 100 < held <= 32 * 2**20
 
@@ -230,16 +230,16 @@ def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Ma
         link.post_report(fakes.report([fakes.query(["0"], query)]), {f"node-{number}"})
         store.clock.sleep(1.0)
     assert len(link._batches) <= 512 and sum(batch.tasks for _, batch in link._batches) <= 100_000
-    assert len(link._placements) <= 1000 and len(link._kept) == 1 and len(link._sizes) <= 1
+    assert len(link._placements) <= 1000 and len(link._last_placements) == 1 and len(link._batch_sizes) <= 1
     assert len(link._journal) == 5000
-    assert len(link._nodes) <= 301
+    assert len(link._cursors) <= 301
     assert link.dropped == (3000 - 512) + (3000 - 1000) + (30_000 - 5000)
 
 
 def test_placements_that_wait_are_bounded_in_partitions_too(
     store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "_KEPT_PARTITIONS", 1000)
+    monkeypatch.setattr(mailbox, "_MAX_PARTITIONS", 1000)
     for number in range(10):
         where = {0: ["0"] * 200, 1: ["0"] * 200}
         link.post_placement(LastPlacement(query=f"q{number}", name="", batch=1, operators=where, hosts={}))
@@ -269,7 +269,7 @@ def transition(number: int) -> MoveTransition:
 def test_a_huge_batch_waits_for_no_redis_that_is_away(
     store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "_KEPT_TASKS", 1000)
+    monkeypatch.setattr(mailbox, "_MAX_TASKS", 1000)
     monkeypatch.setattr(mailbox, "_PERIOD", 0.0)
     store.away = True
     link.post_batch(huge(1000), "run-1")
@@ -289,9 +289,9 @@ def test_a_message_too_large_for_redis_holds_up_no_other(
     store.put = refuses  # type: ignore[method-assign]
     link.post_report(fakes.report([]), ())
     link.post_batch(fakes.batch(1, ["0"]), "run-1")
-    link._round()
+    link._exchange()
     link.post_report(fakes.report([]), ())
-    link._round()
+    link._exchange()
     assert link.dropped == 2 and link._report is None
     assert len(in_redis(store)) == 1
     assert capsys.readouterr().out.count("too large for redis") == 1
@@ -313,9 +313,9 @@ def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeSt
     closed(store, "node-1", 1)
     for _ in range(10):
         link.post_report(fakes.report([fakes.query(["0"])]), ())
-        link._round()
+        link._exchange()
     assert store.reads == []
-    assert link.take_closed() == []
+    assert link.pop_closed_stores() == []
 
 
 def test_evidence_from_before_it_was_awaited_is_found_and_told_once(store: FakeStore, link: Mailbox) -> None:
@@ -324,36 +324,36 @@ def test_evidence_from_before_it_was_awaited_is_found_and_told_once(store: FakeS
     recent = closed(store, "node-1", 2)
     store.clock.sleep(200)
     link.post_report(fakes.report([]), {"node-1"})
-    link._round()
-    assert link.take_closed() == [recent], "not what is older than can matter"
-    link._round()
-    assert link.take_closed() == []
+    link._exchange()
+    assert link.pop_closed_stores() == [recent], "not what is older than can matter"
+    link._exchange()
+    assert link.pop_closed_stores() == []
 
 
 def test_a_node_awaited_again_is_read_on_from_where_it_was_left(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     link.post_report(fakes.report([]), {"node-1"})
-    link._round()
-    assert len(link.take_closed()) == 1
+    link._exchange()
+    assert len(link.pop_closed_stores()) == 1
     link.post_report(fakes.report([]), ())
     store.clock.sleep(60)
     meanwhile = closed(store, "node-1", 2)
-    link._round()
-    assert link.take_closed() == []
+    link._exchange()
+    assert link.pop_closed_stores() == []
     link.post_report(fakes.report([]), {"node-1"})
-    link._round()
-    assert link.take_closed() == [meanwhile]
+    link._exchange()
+    assert link.pop_closed_stores() == [meanwhile]
 
 
 def test_all_nodes_are_asked_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Mailbox) -> None:
     nodes = {f"node-{number}" for number in range(1000)}
     link.post_report(fakes.report([]), nodes | {"no key {can have this}"})
     for _ in range(3):
-        link._round()
+        link._exchange()
     assert [(len(after), len(doubtful)) for after, doubtful in store.reads] == [(1000, 1000), (1000, 0), (1000, 0)]
     large = AgentEvidence(node="node-7", closed=[closed(store, "node-7", 0)] * 3000)
     store.append(keys.EVIDENCE, "node-7", EnvelopeFactory("default", "agent", store.clock).envelope(large, ttl=60))
-    link._round()
-    link._round()
-    link._round()
+    link._exchange()
+    link._exchange()
+    link._exchange()
     assert [doubtful for _, doubtful in store.reads[3:]] == [set(), {"node-7"}, set()]

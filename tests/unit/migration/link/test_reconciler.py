@@ -59,14 +59,14 @@ class Driver:
         lines, due = reconciler.due("q", self.observed(), now)
         for item in due:
             lines += reconciler.steer(item, self.observed(), now)
-            self.preferred[item.wanted.partition] = item.wanted.target
+            self.preferred[item.desired.partition] = item.desired.target
         return lines
 
     def step(self, reconciler: Reconciler, now: float) -> list[MoveTransition]:
         lines = self.boundary(reconciler, now)
         self.run_batch()
         lines += self.boundary(reconciler, now)
-        return lines + reconciler.batch_done("q", self.batch, self.observed(), now)
+        return lines + reconciler.handle_batch("q", self.batch, self.observed(), now)
 
 
 def move(partition: int, source: str, target: str, step: int = 0, name: str = "") -> DesiredMove:
@@ -87,44 +87,44 @@ def steps(lines: list[MoveTransition], name: str) -> list[str]:
 
 def test_a_move_goes_through_its_whole_life():
     driver, reconciler = Driver(["0", "0", "1"]), Reconciler(LIMITS)
-    lines = reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    lines = reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
     lines += driver.step(reconciler, 2.0)
     closed = ClosedStore(
         application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="Closed"
     )
-    lines += reconciler.closed(closed, STORES, 0, "q", 3.0)
+    lines += reconciler.handle_closed_store(closed, STORES, 0, "q", 3.0)
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "drained", "killed"]
     assert (reconciler.landed, reconciler.missed, reconciler.busy) == (1, 0, False)
 
 
 def test_evidence_that_comes_before_the_commit_kills_once_drained():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
     assert steps(driver.boundary(reconciler, 2.0), "m0") == ["prepared", "steered"]
     closed = ClosedStore(
         application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="x"
     )
-    assert reconciler.closed(closed, STORES, 0, "q", 2.5) == []
+    assert reconciler.handle_closed_store(closed, STORES, 0, "q", 2.5) == []
     driver.run_batch()
-    lines = reconciler.batch_done("q", driver.batch, driver.observed(), 3.0)
+    lines = reconciler.handle_batch("q", driver.batch, driver.observed(), 3.0)
     assert steps(lines, "m0") == ["drained", "killed"]
 
 
 def test_a_move_is_killed_only_when_all_its_stores_are_closed():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     stores = {(0, "left"), (0, "right")}
-    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
     driver.step(reconciler, 2.0)
     for name, expected in (("left", []), ("right", ["killed"])):
         closed = ClosedStore(
             application="a", executor="0", run="run", operator=0, partition=0, store=name, evidence="x"
         )
-        assert steps(reconciler.closed(closed, stores, 0, "q", 3.0), "m0") == expected
+        assert steps(reconciler.handle_closed_store(closed, stores, 0, "q", 3.0), "m0") == expected
 
 
 def test_a_later_step_waits_for_the_earlier_one():
     driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
     lines = driver.boundary(reconciler, 2.0)
     assert [(line.move, line.after) for line in lines] == [
         ("m0", "prepared"),
@@ -136,21 +136,21 @@ def test_a_later_step_waits_for_the_earlier_one():
 
 def test_without_overlap_a_step_waits_until_the_old_copies_are_closed():
     driver, reconciler = Driver(["0", "0"]), Reconciler(dataclasses.replace(LIMITS, overlap=False))
-    reconciler.accept(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
     lines = driver.step(reconciler, 2.0)
     assert steps(lines, "m0") == ["prepared", "steered", "drained"]
     assert driver.step(reconciler, 3.0) == [], "its old copy may still be there"
     closed = ClosedStore(
         application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="closed"
     )
-    assert steps(reconciler.closed(closed, STORES, 0, "q", 4.0), "m0") == ["killed"]
+    assert steps(reconciler.handle_closed_store(closed, STORES, 0, "q", 4.0), "m0") == ["killed"]
     assert steps(driver.step(reconciler, 5.0), "m1") == ["prepared", "steered", "drained"]
 
 
 def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
-    reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "1")), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), move(1, "0", "1")), driver.observed(), 1.0)
     driver.replay = [6, 6]
     assert driver.step(reconciler, 2.0) == []
     assert sorted(reconciler.unsteered) == [("run", 0, 0), ("run", 0, 1)]
@@ -169,7 +169,7 @@ def test_a_prepared_move_waits_again_when_its_snapshot_aged_meanwhile():
     reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
     driver.replay = [0, 5]
     wanted = desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1))
-    reconciler.accept(wanted, driver.observed(), 1.0)
+    reconciler.accept_desired(wanted, driver.observed(), 1.0)
     assert steps(driver.step(reconciler, 2.0), "m1") == ["prepared"]
     driver.replay = [0, 6]
     assert driver.step(reconciler, 3.0) == []
@@ -180,13 +180,13 @@ def test_a_prepared_move_waits_again_when_its_snapshot_aged_meanwhile():
 def test_one_batch_takes_over_no_more_than_its_pace_allows():
     reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2))
     driver = Driver(["0"] * 5)
-    reconciler.accept(desired(*(move(partition, "0", "1") for partition in range(5))), driver.observed(), 0.0)
+    reconciler.accept_desired(desired(*(move(partition, "0", "1") for partition in range(5))), driver.observed(), 0.0)
     taken = []
     for now in range(1, 4):
         driver.boundary(reconciler, now)
         driver.boundary(reconciler, now)  # looked at again within the same quiet moment
         driver.run_batch()
-        reconciler.batch_done("q", driver.batch, driver.observed(), now)
+        reconciler.handle_batch("q", driver.batch, driver.observed(), now)
         taken.append(driver.placement.count("1"))
     assert taken == [2, 4, 5]
 
@@ -194,7 +194,7 @@ def test_one_batch_takes_over_no_more_than_its_pace_allows():
 def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     driver.drift = {0}
-    lines = reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    lines = reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
     for at in range(2, 8):
         lines += driver.step(reconciler, float(at))
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "steered", "steered", "abandoned"]
@@ -205,21 +205,21 @@ def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
 def test_hold_begins_nothing_new_and_lets_what_is_steered_finish():
     driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
     moves = (move(0, "0", "1", step=0), move(1, "1", "2", step=1))
-    reconciler.accept(desired(*moves), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(*moves), driver.observed(), 1.0)
     lines = driver.boundary(reconciler, 2.0)
-    reconciler.accept(desired(*moves, at=3.0, hold=True), driver.observed(), 3.0)
+    reconciler.accept_desired(desired(*moves, at=3.0, hold=True), driver.observed(), 3.0)
     driver.run_batch()
-    lines += reconciler.batch_done("q", 1, driver.observed(), 4.0)
+    lines += reconciler.handle_batch("q", 1, driver.observed(), 4.0)
     assert steps(lines, "m0")[-1] == "drained"
     assert driver.boundary(reconciler, 5.0) == []
     assert not reconciler.waiting
-    reconciler.accept(desired(*moves, at=6.0), driver.observed(), 6.0)
+    reconciler.accept_desired(desired(*moves, at=6.0), driver.observed(), 6.0)
     assert len(reconciler.due("q", driver.observed(), 7.0)[1]) == 1
 
 
 def test_an_expired_placement_is_not_begun():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1"), ttl=10.0), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), ttl=10.0), driver.observed(), 1.0)
     assert driver.boundary(reconciler, 11.0) == []
     assert [line.reason for line in reconciler.tick(driver.observed(), 11.0)] == ["expired"]
 
@@ -236,25 +236,25 @@ def test_an_expired_placement_is_not_begun():
 )
 def test_a_placement_that_must_not_be_obeyed_is_refused(second, why):
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1"), epoch=5), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), epoch=5), driver.observed(), 1.0)
     with pytest.raises(MessageError, match=why):
-        reconciler.accept(second, driver.observed(), 2.0)
+        reconciler.accept_desired(second, driver.observed(), 2.0)
     assert reconciler.decision == "d1"
 
 
 def test_the_same_decision_of_a_new_leader_is_not_begun_again():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1"), epoch=5), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), epoch=5), driver.observed(), 1.0)
     driver.step(reconciler, 2.0)
-    assert reconciler.accept(desired(move(0, "0", "1"), epoch=6, at=3.0), driver.observed(), 3.0) == []
+    assert reconciler.accept_desired(desired(move(0, "0", "1"), epoch=6, at=3.0), driver.observed(), 3.0) == []
     assert reconciler.landed == 1
     assert driver.boundary(reconciler, 4.0) == []
 
 
 def test_a_new_decision_supersedes_what_was_not_steered_yet():
     driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
-    lines = reconciler.accept(desired(move(1, "1", "2"), decision="d2", at=2.0), driver.observed(), 2.0)
+    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    lines = reconciler.accept_desired(desired(move(1, "1", "2"), decision="d2", at=2.0), driver.observed(), 2.0)
     assert [(line.move, line.after, line.reason) for line in lines] == [
         ("m0", "abandoned", "superseded"),
         ("m1", "planned", "accepted"),
@@ -264,41 +264,41 @@ def test_a_new_decision_supersedes_what_was_not_steered_yet():
 def test_moves_of_another_run_are_given_up():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     observed = DriverState(driver.executors, {}, {}, {"q": "another"}, set(), {})
-    lines = reconciler.accept(desired(move(0, "0", "1")), observed, 1.0)
+    lines = reconciler.accept_desired(desired(move(0, "0", "1")), observed, 1.0)
     assert [line.after for line in lines] == ["planned", "abandoned"]
     assert lines[-1].reason == MoveReason.RUN_ENDED
 
 
 def test_a_lost_target_abandons_and_a_lost_source_kills():
     driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1"), move(1, "1", "2", step=1)), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), move(1, "1", "2", step=1)), driver.observed(), 1.0)
     driver.step(reconciler, 2.0)
     driver.executors -= {"2", "0"}
-    assert [(line.move, line.after) for line in reconciler.executor_gone("2", 3.0)] == [("m1", "abandoned")]
-    assert [(line.move, line.after) for line in reconciler.executor_gone("0", 3.0)] == [("m0", "killed")]
+    assert [(line.move, line.after) for line in reconciler.handle_executor_loss("2", 3.0)] == [("m1", "abandoned")]
+    assert [(line.move, line.after) for line in reconciler.handle_executor_loss("0", 3.0)] == [("m0", "killed")]
 
 
 def test_a_query_that_stands_still_releases_its_move_and_drains_it_later():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1"), ttl=10_000), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), ttl=10_000), driver.observed(), 1.0)
     driver.boundary(reconciler, 2.0)
     assert [line.after for line in reconciler.tick(driver.observed(), 200.0)] == ["released_idle"]
     driver.run_batch()
-    assert [line.after for line in reconciler.batch_done("q", 1, driver.observed(), 300.0)] == ["drained"]
+    assert [line.after for line in reconciler.handle_batch("q", 1, driver.observed(), 300.0)] == ["drained"]
     assert [line.reason for line in reconciler.tick(driver.observed(), 421.0)] == ["presumed"]
 
 
 def test_an_unknown_store_is_never_steered():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     observed = DriverState(driver.executors, {("q", 0): ["0"]}, {}, {"q": "run"}, set(), {})
-    reconciler.accept(desired(move(0, "0", "1")), observed, 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1")), observed, 1.0)
     assert reconciler.due("q", observed, 2.0) == ([], [])
     assert [line.reason for line in reconciler.tick(observed, 102.0)] == ["stores-unknown"]
 
 
 def released_idle() -> tuple[Driver, Reconciler]:
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1"), ttl=10_000), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), ttl=10_000), driver.observed(), 1.0)
     driver.boundary(reconciler, 2.0)
     reconciler.tick(driver.observed(), 200.0)
     return driver, reconciler
@@ -306,14 +306,14 @@ def released_idle() -> tuple[Driver, Reconciler]:
 
 def test_a_released_move_ends_when_its_target_is_lost():
     _, reconciler = released_idle()
-    assert [line.reason for line in reconciler.executor_gone("1", 300.0)] == ["target-gone"]
+    assert [line.reason for line in reconciler.handle_executor_loss("1", 300.0)] == ["target-gone"]
 
 
 def test_a_released_move_is_said_again_when_a_batch_runs_elsewhere_after_all():
     driver, reconciler = released_idle()
     driver.drift = {0}
     driver.run_batch()
-    assert reconciler.batch_done("q", 1, driver.observed(), 300.0) == []
+    assert reconciler.handle_batch("q", 1, driver.observed(), 300.0) == []
     lines, due = reconciler.due("q", driver.observed(), 300.0)
     assert lines == []
     assert [line.reason for line in reconciler.steer(due[0], driver.observed(), 300.0)] == ["said-again"]
@@ -323,25 +323,25 @@ def test_a_released_move_ends_when_it_missed_and_its_placement_is_no_longer_obey
     driver, reconciler = released_idle()
     driver.drift = {0}
     driver.run_batch()
-    assert [line.after for line in reconciler.batch_done("q", 1, driver.observed(), 1e9)] == ["abandoned"]
+    assert [line.after for line in reconciler.handle_batch("q", 1, driver.observed(), 1e9)] == ["abandoned"]
 
 
 def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), move(1, "0", "1", step=1)), driver.observed(), 1.0)
     for item in reconciler.due("q", driver.observed(), 2.0)[1]:
         reconciler.steer(item, driver.observed(), 2.0)
-    assert reconciler.asked_for("q", 0, 0, "1")
-    assert not reconciler.asked_for("q", 0, 0, "2")
-    assert not reconciler.asked_for("q", 0, 1, "1"), "its step has not come"
-    reconciler.accept(desired(move(0, "0", "2", name="n"), decision="d2", at=3.0), driver.observed(), 3.0)
-    assert reconciler.asked_for("q", 0, 0, "1")
+    assert reconciler.was_steered_to("q", 0, 0, "1")
+    assert not reconciler.was_steered_to("q", 0, 0, "2")
+    assert not reconciler.was_steered_to("q", 0, 1, "1"), "its step has not come"
+    reconciler.accept_desired(desired(move(0, "0", "2", name="n"), decision="d2", at=3.0), driver.observed(), 3.0)
+    assert reconciler.was_steered_to("q", 0, 0, "1")
 
 
 def test_a_move_of_the_links_own_takes_the_place_of_an_older_one_of_the_same_partition():
     _, reconciler = released_idle()
-    lines = reconciler.add("own", [move(0, "0", "2", name="own.0")], "run", "its executor was lost", 300.0)
+    lines = reconciler.add_own_moves("own", [move(0, "0", "2", name="own.0")], "run", "its executor was lost", 300.0)
     assert [(line.move, line.after, line.reason) for line in lines] == [
         ("m0", "abandoned", "superseded"),
         ("own.0", "planned", "accepted"),
@@ -351,8 +351,8 @@ def test_a_move_of_the_links_own_takes_the_place_of_an_older_one_of_the_same_par
 def test_nothing_is_given_to_an_executor_that_is_to_leave():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
-    leaving = dataclasses.replace(driver.observed(), closed={"1"})
+    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    leaving = dataclasses.replace(driver.observed(), leaving={"1"})
     lines, due = reconciler.due("q", leaving, 2.0)
     assert ([line.reason for line in lines], due) == (["target-gone"], [])
 
@@ -360,17 +360,17 @@ def test_nothing_is_given_to_an_executor_that_is_to_leave():
 def test_a_held_migration_does_not_hold_the_links_own_moves():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1"), hold=True), driver.observed(), 1.0)
-    reconciler.add("own", [move(1, "0", "1", name="own.0")], "run", "a new query", 1.0)
-    assert [item.wanted.move for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["own.0"]
+    reconciler.accept_desired(desired(move(0, "0", "1"), hold=True), driver.observed(), 1.0)
+    reconciler.add_own_moves("own", [move(1, "0", "1", name="own.0")], "run", "a new query", 1.0)
+    assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["own.0"]
 
 
 def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(LIMITS)
-    lines = reconciler.add("own", [move(0, "0", "1")], "run", "a new query", 1.0)
+    lines = reconciler.add_own_moves("own", [move(0, "0", "1")], "run", "a new query", 1.0)
     assert [(line.after, line.evidence) for line in lines] == [("planned", "a new query")]
-    assert [item.wanted.move for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["m0"]
+    assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["m0"]
     reconciler.paused = True
     assert reconciler.due("q", driver.observed(), 2.0) == ([], [])
     reconciler.paused = False
@@ -380,14 +380,14 @@ def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_th
 def test_a_released_move_ends_when_its_partition_is_decided_on_anew():
     driver, reconciler = released_idle()
     again = desired(move(0, "0", "2", name="new"), decision="d2", at=300.0)
-    lines = reconciler.accept(again, driver.observed(), 300.0)
+    lines = reconciler.accept_desired(again, driver.observed(), 300.0)
     assert [(line.move, line.after) for line in lines] == [("m0", "abandoned"), ("new", "planned")]
 
 
 def test_a_boundary_before_the_partition_ran_is_no_miss():
     """A batch may first run jobs without state: a broadcast, or a read inside foreachBatch."""
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
     driver.boundary(reconciler, 2.0)
     driver.batch += 1
     assert driver.boundary(reconciler, 3.0) == []
@@ -398,7 +398,7 @@ def test_a_quiet_query_takes_over_no_more_than_its_pace_until_it_was_quiet_for_a
     reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2, deadline_seconds=1000.0))
     driver = Driver(["0"] * 6)
     moves = [move(partition, "0", "1", step=partition) for partition in range(6)]
-    reconciler.accept(desired(*moves), driver.observed(), 0.0)
+    reconciler.accept_desired(desired(*moves), driver.observed(), 0.0)
     quiet = dataclasses.replace(driver.observed(), quiet={"q"})
     for now in range(60):
         driver.boundary(reconciler, now)
@@ -416,7 +416,7 @@ def test_a_quiet_query_takes_over_no_more_than_its_pace_until_it_was_quiet_for_a
 def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
     reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=1))
     driver = Driver(["0"] * 4)
-    reconciler.accept(desired(*(move(partition, "0", "1") for partition in range(4))), driver.observed(), 0.0)
+    reconciler.accept_desired(desired(*(move(partition, "0", "1") for partition in range(4))), driver.observed(), 0.0)
     now = 0.0
     for _ in range(4):
         now += 60.0
@@ -425,7 +425,7 @@ def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
     assert driver.placement == ["1"] * 4, "240 s in all, though the deadline is 100 s"
     held = Reconciler(LIMITS)
     driver = Driver(["0"])
-    held.accept(desired(move(0, "0", "1")), driver.observed(), 0.0)
+    held.accept_desired(desired(move(0, "0", "1")), driver.observed(), 0.0)
     held.tick(driver.observed(), 1.0)
     held.paused = True
     for now in range(2, 400):
@@ -437,11 +437,11 @@ def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
 
 def test_a_decision_about_others_leaves_the_links_own_moves_alone():
     driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
-    reconciler.add("link", [move(0, "0", "1")], "run", "spread", 1.0)
+    reconciler.add_own_moves("link", [move(0, "0", "1")], "run", "spread", 1.0)
     own = reconciler.moves[0]
-    reconciler.accept(desired(msgspec.structs.replace(move(1, "0", "1"), move="other")), driver.observed(), 2.0)
+    reconciler.accept_desired(desired(msgspec.structs.replace(move(1, "0", "1"), move="other")), driver.observed(), 2.0)
     assert own.state is MoveState.PLANNED
-    reconciler.accept(
+    reconciler.accept_desired(
         desired(msgspec.structs.replace(move(0, "0", "2"), move="third"), decision="d2"), driver.observed(), 3.0
     )
     assert own.state is MoveState.ABANDONED
@@ -457,18 +457,18 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
     second = move(0, "0", "1", step=1)
     body = DesiredPlacement(decision="d", runs=runs, moves=[first, second])
     reconciler = Reconciler(LIMITS)
-    reconciler.accept(EnvelopeFactory("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
+    reconciler.accept_desired(EnvelopeFactory("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
     (waiting,) = reconciler.due("idle", observed, 2.0)[1]
     reconciler.steer(waiting, observed, 2.0)
     assert reconciler.due("q", observed, 3.0)[1] == [], "prepared beside it, not steered"
     assert reconciler.tick(observed, 3.0) == []
     assert [line.after for line in reconciler.tick(observed, 13.0)] == ["released_idle"]
-    assert [item.wanted.move for item in reconciler.due("q", observed, 13.0)[1]] == ["m0"]
+    assert [item.name for item in reconciler.due("q", observed, 13.0)[1]] == ["m0"]
 
 
 def test_a_late_steps_deadline_counts_from_its_turn():
     driver, reconciler = Driver(["0", "0"]), Reconciler(ReconcilerLimits(1000, 100.0, 120.0))
-    reconciler.accept(desired(move(0, "0", "1"), move(1, "0", "2", step=1), ttl=10_000), driver.observed(), 1.0)
+    reconciler.accept_desired(desired(move(0, "0", "1"), move(1, "0", "2", step=1), ttl=10_000), driver.observed(), 1.0)
     driver.boundary(reconciler, 2.0)
     for at in range(3, 95, 10):  # batches that miss: the first step takes its time
         driver.drift = {0}
@@ -482,7 +482,7 @@ def test_a_late_steps_deadline_counts_from_its_turn():
 
 def test_an_illegal_step_raises():
     with pytest.raises(IllegalTransitionError):
-        Move(move(0, "0", "1"), "d", "run", 0.0).to(MoveState.KILLED, MoveReason.CLOSED, at=1.0)
+        Move(move(0, "0", "1"), "d", "run", 0.0).transition(MoveState.KILLED, MoveReason.CLOSED, at=1.0)
     assert set(TRANSITIONS) == set(MoveState)
 
 
@@ -496,13 +496,13 @@ def test_whatever_drifts_or_dies_each_move_ends_and_each_line_is_legal(seed, cou
     for partition in chance.sample(range(count), chance.randint(1, count)):
         target = chance.choice([name for name in "012" if name != driver.placement[partition]])
         moves.append(move(partition, driver.placement[partition], target, step=chance.randint(0, 2)))
-    lines = reconciler.accept(desired(*moves, ttl=400.0), driver.observed(), 1.0)
+    lines = reconciler.accept_desired(desired(*moves, ttl=400.0), driver.observed(), 1.0)
     for at in range(2, 60):
         driver.drift = {partition for partition in range(count) if chance.random() < 0.3}
         if chance.random() < 0.03:
             lost = chance.choice("012")
             driver.executors.discard(lost)
-            lines += reconciler.executor_gone(lost, float(at))
+            lines += reconciler.handle_executor_loss(lost, float(at))
         lines += driver.step(reconciler, float(at))
         lines += reconciler.tick(driver.observed(), float(at))
     lines += reconciler.tick(driver.observed(), 1000.0)

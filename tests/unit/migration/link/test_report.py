@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from rechannel.migration.link.report import query_state, unlike
+from rechannel.migration.link.report import QuerySources, query_state
+from rechannel.migration.link.stages import describe_mismatch
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
 from rechannel.monitors.spark.task_table import StatefulStageFinished, TaskTable
 
@@ -9,12 +10,12 @@ QUERY = ActiveQuery("q", "run", "counts", problem="")
 
 
 def test_a_stage_whose_tasks_are_not_its_partitions_is_the_querys_problem() -> None:
-    text = unlike(StatefulStageFinished("q", "run", 0, 3, frozenset({1})), [(OPERATOR, ["default"])])
+    text = describe_mismatch(StatefulStageFinished("q", "run", 0, 3, frozenset({1})), [(OPERATOR, ["default"])])
     assert "3 tasks" in text
     assert "stateStoreSave has 8 partitions" in text
     assert "repartition" in text
     table = TaskTable()
     table.placement["q", 0], table.stages["q"] = ["0", "0", "1"], {0}
-    known = table, {}, lambda *_: []
-    assert query_state(QUERY, *known, {("run", 0): text}).problem == text
-    assert query_state(QUERY, *known, {("earlier-run", 0): text}).problem == ""
+    for run, problem in (("run", text), ("earlier-run", "")):
+        sources = QuerySources(table, {}, lambda *_: [], {(run, 0): text})
+        assert query_state(QUERY, sources).problem == problem

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.link.report import StageStores
-from rechannel.migration.link.snapshot_lag import NOT_ASKED, UNKNOWN, Snapshots
+from rechannel.migration.link.snapshot_lag import NOT_ASKED, UNKNOWN, SnapshotLag
+from rechannel.migration.link.stages import StageStores
 from rechannel.migration.spark.adapter import PlannedOperator, StoreId
 from rechannel.migration.spark.gateway import SparkCallError, UnsupportedSparkError
 
@@ -33,45 +33,45 @@ DONE = {"run": 9}  # batch 9 leaves version 10
 def test_a_round_asks_once_for_each_partition_within_its_time() -> None:
     spark = _Spark()
     spark.versions = {(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8}
-    snapshots = Snapshots(spark, DONE)
-    assert snapshots.of("run", 0, 3) == []
+    snapshots = SnapshotLag(spark, DONE)
+    assert snapshots.lags("run", 0, 3) == []
     for tenth in range(40):
-        snapshots.turn(STAGES, tenth / 10)
-    assert snapshots.of("run", 0, 3) == [7, 3, UNKNOWN], "of two operators the older snapshot counts"
+        snapshots.step(STAGES, tenth / 10)
+    assert snapshots.lags("run", 0, 3) == [7, 3, UNKNOWN], "of two operators the older snapshot counts"
     assert len(spark.asked) in (6, 8), "a round, and perhaps one more"
     assert {store.store for store in spark.asked} == {"default"}
 
 
 def test_one_turn_asks_for_one_partition_at_most() -> None:
     spark = _Spark()
-    snapshots = Snapshots(spark, DONE)
+    snapshots = SnapshotLag(spark, DONE)
     for turn in range(5):
         before = len(spark.asked)
-        snapshots.turn({("run", 0): _stage(0, partitions=1000)}, turn * 100.0)
+        snapshots.step({("run", 0): _stage(0, partitions=1000)}, turn * 100.0)
         assert len(spark.asked) - before <= 1
 
 
 def test_a_failed_call_costs_one_partition_its_figure() -> None:
     spark = _Spark()
-    snapshots = Snapshots(spark, DONE)
-    snapshots.turn(STAGES, 0.0)
+    snapshots = SnapshotLag(spark, DONE)
+    snapshots.step(STAGES, 0.0)
     spark.error = SparkCallError("no")
     with pytest.raises(SparkCallError):
-        snapshots.turn(STAGES, 100.0)
+        snapshots.step(STAGES, 100.0)
     spark.error = None
     spark.versions = {(0, 1): 1, (1, 1): 1}
-    snapshots.turn(STAGES, 200.0)
-    assert snapshots.of("run", 0, 3) == [UNKNOWN, 9, UNKNOWN]
+    snapshots.step(STAGES, 200.0)
+    assert snapshots.lags("run", 0, 3) == [UNKNOWN, 9, UNKNOWN]
 
 
 def test_a_spark_without_the_method_is_asked_once() -> None:
     spark = _Spark()
     spark.error = UnsupportedSparkError("no such method")
-    snapshots = Snapshots(spark, DONE)
+    snapshots = SnapshotLag(spark, DONE)
     for turn in range(9):
-        snapshots.turn(STAGES, turn * 100.0)
+        snapshots.step(STAGES, turn * 100.0)
     assert len(spark.asked) == 1
-    assert snapshots.of("run", 0, 3) == []
+    assert snapshots.lags("run", 0, 3) == []
     assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}, "nothing to wait for"
 
 
@@ -79,7 +79,7 @@ def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() ->
     spark = _Spark()
     spark.versions = {(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8}
     committed = dict(DONE)
-    snapshots = Snapshots(spark, committed)
+    snapshots = SnapshotLag(spark, committed)
     runs = {"query": "run", "other": "none"}
     wanted = [("run", 0, partition) for partition in range(3)]
 
@@ -88,7 +88,7 @@ def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() ->
 
     assert replay() == [NOT_ASKED] * 3
     for tenth in range(4):
-        snapshots.turn(STAGES, tenth / 10, [("run", 0, 1), ("run", 0, 2), ("gone", 0, 0)])
+        snapshots.step(STAGES, tenth / 10, [("run", 0, 1), ("run", 0, 2), ("gone", 0, 0)])
     assert {store.partition for store in spark.asked} == {1, 2}
     assert replay() == [NOT_ASKED, 3, UNKNOWN]
     committed["run"] += 4
@@ -97,22 +97,22 @@ def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() ->
 
 def test_a_query_that_ended_is_forgotten() -> None:
     spark = _Spark()
-    snapshots = Snapshots(spark, DONE)
+    snapshots = SnapshotLag(spark, DONE)
     for turn in range(9):
-        snapshots.turn(STAGES, turn * 100.0)
+        snapshots.step(STAGES, turn * 100.0)
     for turn in range(9, 15):
-        snapshots.turn({}, turn * 100.0)
-    assert snapshots.of("run", 0, 3) == []
+        snapshots.step({}, turn * 100.0)
+    assert snapshots.lags("run", 0, 3) == []
 
 
 def test_a_query_without_a_batch_is_asked_about_no_more_until_its_next_one() -> None:
     spark, done = _Spark(), dict(DONE)
-    snapshots = Snapshots(spark, done)
+    snapshots = SnapshotLag(spark, done)
 
     def asked(begin: int, end: int) -> int:
         before = len(spark.asked)
         for second in range(begin, end):
-            snapshots.turn(STAGES, float(second))
+            snapshots.step(STAGES, float(second))
         return len(spark.asked) - before
 
     assert asked(0, 180) > 100

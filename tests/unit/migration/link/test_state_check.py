@@ -168,7 +168,7 @@ class Spark:
     def query(self, name: str) -> ActiveQuery:
         return ActiveQuery(name, self.queries[name].run, name, "")
 
-    def idle(self, name: str) -> bool:
+    def is_idle(self, name: str) -> bool:
         return name in self.queries and self.queries[name].committed
 
     def executor(self, name: str) -> ExecutorInfo | None:
@@ -194,7 +194,7 @@ class Link:
         self.spark = spark
         self.table = TaskTable()
         self.table.executors.update({name: spark.executor(name) for name in spark.executors})
-        stages = SimpleNamespace(stores=lambda run, stage, partition: [(run, partition)])
+        stages = SimpleNamespace(stores_of_partition=lambda run, stage, partition: [(run, partition)])
         self.check = StateCheck(spark, self.table, stages)
         self.next_look = LOOK
         self.lost = False
@@ -211,10 +211,10 @@ class Link:
         if self.spark.now < self.next_look:
             return
         self.next_look += LOOK
-        for event in self.check.look(self.spark.now, events_lost=self.lost and counted):
+        for event in self.check.find_lost_events(self.spark.now, events_lost=self.lost and counted):
             self.table.add(event)
         self.lost = False
-        self.check.check_places(())
+        self.check.resolve_doubts(())
 
 
 def disagreements(link: Link, *, placement: bool) -> list[str]:
@@ -229,12 +229,12 @@ def disagreements(link: Link, *, placement: bool) -> list[str]:
     strangers = any(spark.others.values())
     for name, query in spark.queries.items():
         quiet = query.job is None and not strangers
-        if table.quiet(name) not in (None, quiet):
-            wrong.append(f"{name} quiet: {table.quiet(name)} != {quiet}")
+        if table.is_quiet(name) not in (None, quiet):
+            wrong.append(f"{name} quiet: {table.is_quiet(name)} != {quiet}")
         if query.committed and table.in_batch(name):
             wrong.append(f"{name} is held for in a batch")
         where = table.placement.get((name, 0), [])
-        if placement and quiet and table.quiet(name):
+        if placement and quiet and table.is_quiet(name):
             true = [spark.places.get((name, partition), "") for partition in range(len(where))]
             if where != true:
                 wrong.append(f"{name} placement {where} != {true}")

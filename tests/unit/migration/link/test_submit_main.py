@@ -155,7 +155,7 @@ def test_what_the_builder_raises_comes_through_and_a_closed_stderr_does_no_harm(
     with pytest.raises(KeyError):
         Session.Builder().getOrCreate()
     monkeypatch.setattr(sys, "stderr", None)
-    attacher.say("nobody hears this")
+    attacher.print_once("nobody hears this")
 
 
 # A PySpark and a Rechannel of three lines: the link says when it ends, as the real one does at exit.
@@ -163,7 +163,7 @@ PYSPARK = "class SparkSession:\n    class Builder:\n        def getOrCreate(self
 RECHANNEL = (
     "import atexit\ndef attach(session, strict):\n    print('attached')\n    atexit.register(print, 'link ends')\n"
 )
-LOGS = "def to_standard_error():\n    pass\n"
+LOGS = "def log_to_standard_error():\n    pass\n"
 
 
 def put_package(directory: Path, name: str, text: str) -> None:
@@ -176,7 +176,7 @@ def put_package(directory: Path, name: str, text: str) -> None:
 
 def put_packages(directory: Path) -> None:
     put_package(directory, "pyspark.sql", PYSPARK)
-    put_package(directory, "rechannel.migration.link.log_output", LOGS)
+    put_package(directory, "rechannel.migration.link.attach", LOGS)
     put_package(directory, "rechannel", RECHANNEL)
 
 

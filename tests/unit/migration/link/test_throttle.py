@@ -19,63 +19,63 @@ def _moves(*sizes: float) -> list[Move]:
     ]
 
 
-def _calm(pace: MoveThrottle, batches: int = 5) -> None:
+def _calm(throttle: MoveThrottle, batches: int = 5) -> None:
     for _ in range(batches):
-        assert not pace.batch("q", 1.0, landed=0)
+        assert not throttle.record_batch("q", 1.0, landed=0)
 
 
 def test_a_slow_batch_halves_and_good_ones_give_back_slowly() -> None:
-    pace = MoveThrottle(8, 100.0)
-    _calm(pace)
-    assert pace.batch("q", 1.6, landed=8)
-    assert pace.bounds("q") == (4, 50.0)
-    assert pace.batch("q", 2.0, landed=4)
-    assert pace.bounds("q") == (2, 25.0)
-    assert not pace.batch("q", 1.4, landed=2)
-    assert pace.bounds("q") == (3, 35.0)
+    throttle = MoveThrottle(8, 100.0)
+    _calm(throttle)
+    assert throttle.record_batch("q", 1.6, landed=8)
+    assert throttle.bounds("q") == (4, 50.0)
+    assert throttle.record_batch("q", 2.0, landed=4)
+    assert throttle.bounds("q") == (2, 25.0)
+    assert not throttle.record_batch("q", 1.4, landed=2)
+    assert throttle.bounds("q") == (3, 35.0)
     for _ in range(10):
-        pace.batch("q", 1.0, landed=1)
-    assert pace.bounds("q") == (8, 100.0)
+        throttle.record_batch("q", 1.0, landed=1)
+    assert throttle.bounds("q") == (8, 100.0)
 
 
 def test_it_never_falls_below_one_partition() -> None:
-    pace = MoveThrottle(3, 100.0)
-    _calm(pace)
+    throttle = MoveThrottle(3, 100.0)
+    _calm(throttle)
     for _ in range(20):
-        pace.batch("q", 9.0, landed=1)
-    assert pace.bounds("q")[0] == 1
-    assert len(pace.allowed("q", _moves(10.0, 10.0), [])) == 1
+        throttle.record_batch("q", 9.0, landed=1)
+    assert throttle.bounds("q")[0] == 1
+    assert len(throttle.select("q", _moves(10.0, 10.0), [])) == 1
 
 
 def test_too_few_quiet_batches_judge_nothing_and_moves_are_not_what_is_usual() -> None:
-    pace = MoveThrottle(4, 100.0)
-    _calm(pace, 2)
-    assert not pace.batch("q", 50.0, landed=4)
-    _calm(pace, 1)
-    assert pace.batch("q", 1.6, landed=4), "the batch of 50 s was none of the quiet ones"
+    throttle = MoveThrottle(4, 100.0)
+    _calm(throttle, 2)
+    assert not throttle.record_batch("q", 50.0, landed=4)
+    _calm(throttle, 1)
+    assert throttle.record_batch("q", 1.6, landed=4), "the batch of 50 s was none of the quiet ones"
 
 
-def test_the_bounds_count_what_is_under_way_and_let_one_large_partition_through() -> None:
-    pace = MoveThrottle(3, 100.0)
-    assert len(pace.allowed("q", _moves(1, 1, 1, 1), [])) == 3
-    assert len(pace.allowed("q", _moves(1, 1, 1, 1), _moves(1, 1))) == 1
-    assert pace.allowed("q", _moves(1), _moves(1, 1, 1)) == []
-    assert len(pace.allowed("q", _moves(500, 1), [])) == 1
-    assert pace.allowed("q", _moves(500), _moves(1)) == []
-    assert len(pace.allowed("q", _moves(60, 30, 20), [])) == 2
+def test_the_bounds_count_what_is_loading_and_let_one_large_partition_through() -> None:
+    throttle = MoveThrottle(3, 100.0)
+    assert len(throttle.select("q", _moves(1, 1, 1, 1), [])) == 3
+    assert len(throttle.select("q", _moves(1, 1, 1, 1), _moves(1, 1))) == 1
+    assert throttle.select("q", _moves(1), _moves(1, 1, 1)) == []
+    assert len(throttle.select("q", _moves(500, 1), [])) == 1
+    assert throttle.select("q", _moves(500), _moves(1)) == []
+    assert len(throttle.select("q", _moves(60, 30, 20), [])) == 2
 
 
 def test_queries_do_not_slow_each_other_and_an_ended_one_is_forgotten() -> None:
-    pace = MoveThrottle(8, 100.0)
-    _calm(pace)
-    pace.batch("q", 9.0, landed=8)
-    assert pace.bounds("other") == (8, 100.0)
-    pace.forget("q")
-    assert pace.bounds("q") == (8, 100.0)
+    throttle = MoveThrottle(8, 100.0)
+    _calm(throttle)
+    throttle.record_batch("q", 9.0, landed=8)
+    assert throttle.bounds("other") == (8, 100.0)
+    throttle.forget_query("q")
+    assert throttle.bounds("q") == (8, 100.0)
 
 
 def test_what_is_said_already_counts_by_its_bytes_too() -> None:
-    pace = MoveThrottle(8, 100.0)
-    under_way = _moves(90.0)
-    assert pace.allowed("q", _moves(20.0), under_way) == []
-    assert len(pace.allowed("q", _moves(10.0), under_way)) == 1
+    throttle = MoveThrottle(8, 100.0)
+    loading = _moves(90.0)
+    assert throttle.select("q", _moves(20.0), loading) == []
+    assert len(throttle.select("q", _moves(10.0), loading)) == 1

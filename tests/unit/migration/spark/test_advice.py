@@ -20,12 +20,12 @@ def test_attach_tells_once_of_rows_that_spark_may_lose(monkeypatch, threshold, t
         application="app", version="4.3.0", setting=lambda key, default: threshold if key == BYPASS else default
     )
     link = Link.__new__(Link)
-    link._courier = SimpleNamespace(start=lambda: None)
+    link._mailbox = SimpleNamespace(start=lambda: None)
     monkeypatch.setattr(link, "_prepare", lambda adapter, settings: None)
     monkeypatch.setattr(threading.Thread, "start", lambda self: None)
     monkeypatch.setattr(atexit, "register", lambda function: function)
     with capture_logs() as lines:
-        link._start(adapter, Settings())
+        link.start(adapter, Settings(), on_end=lambda *_: None)
     advice = [line for line in lines if line["event"] == "a setting of Spark is worth a change"]
     assert len(advice) == times
     assert all(line["log_level"] == "info" and BYPASS in line["sentence"] for line in advice)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.spark.compatibility import BYPASS, DATABRICKS_ONLY, advice, examine, seconds, sentences, told
+from rechannel.migration.spark.compatibility import (
+    BYPASS,
+    DATABRICKS_ONLY,
+    advice,
+    check_settings,
+    reportable_settings,
+    seconds,
+    sentences,
+)
 
 STATE = "org.apache.spark.sql.execution.streaming.state"
 STORE = "spark.sql.streaming.stateStore"
 
 
 def codes(settings):
-    return [finding.code for finding in examine(lambda key, default: settings.get(key, default))]
+    return [finding.code for finding in check_settings(lambda key, default: settings.get(key, default))]
 
 
 def test_a_stock_spark_gives_no_finding():
@@ -86,7 +94,7 @@ def test_what_changes_nothing_is_left_out(settings):
     ],
 )
 def test_a_setting_that_matters_is_found_once_and_named(key, value, code):
-    (finding,) = examine(lambda asked, default: value if asked == key else default)
+    (finding,) = check_settings(lambda asked, default: value if asked == key else default)
     assert (finding.code, finding.setting, finding.value) == (code, key, value)
     assert key in finding.sentence
     assert finding.sentence.endswith(".")
@@ -113,7 +121,7 @@ def test_both_levels_inherit_the_wait_and_give_one_finding():
 @pytest.mark.parametrize("value", ["", "soon", "3 s", "1.5s", "-", "3parsecs", "9" * 400])
 @pytest.mark.parametrize("key", ["spark.locality.wait", f"{STORE}.maintenanceInterval", "spark.speculation"])
 def test_an_unreadable_value_is_no_crash(key, value):
-    examine(lambda asked, default: value if asked == key else default)
+    check_settings(lambda asked, default: value if asked == key else default)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +150,7 @@ def test_durations_are_read_as_spark_reads_them(text, expected):
 def test_defaults_asked_with_are_ones_that_spark_accepts():
     # Spark checks the default against the type of the key's entry and throws: "" for a boolean would end attaching.
     asked = {}
-    examine(lambda key, default: asked.setdefault(key, default))
+    check_settings(lambda key, default: asked.setdefault(key, default))
     assert asked[f"{STORE}.unloadOnCommit"] == "false"
     assert asked[f"{STORE}.maintenanceInterval"] == "60s"
     assert asked[f"{STORE}.providerClass"].endswith("HDFSBackedStateStoreProvider")
@@ -169,4 +177,4 @@ def test_where_spark_takes_another_writer_nothing_is_advised(settings):
 
 
 def test_a_link_tells_that_the_cure_is_there():
-    assert told(lambda key, default: {BYPASS: "0"}.get(key, default))[BYPASS] == "0"
+    assert reportable_settings(lambda key, default: {BYPASS: "0"}.get(key, default))[BYPASS] == "0"

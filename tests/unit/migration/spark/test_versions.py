@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rechannel.migration.link.snapshot_lag import Snapshots
+from rechannel.migration.link.snapshot_lag import SnapshotLag
 from rechannel.migration.spark import compatibility, versions
 
 ROOT = Path(__file__).parents[4]
-OLDEST, NEWEST = versions.TRIED[0], versions.TRIED[-1]
+OLDEST, NEWEST = versions.TESTED[0], versions.TESTED[-1]
 
 
 @pytest.mark.parametrize(
@@ -28,29 +28,29 @@ OLDEST, NEWEST = versions.TRIED[0], versions.TRIED[-1]
     ],
 )
 def test_a_version_is_read_as_its_first_two_numbers(text, version):
-    assert versions.minor(text) == version
+    assert versions.minor_version(text) == version
 
 
 def test_the_versions_are_in_order_and_every_feature_came_with_one_of_them():
-    assert all(before < after for before, after in pairwise(versions.TRIED))
-    assert {feature.since for feature in versions.FEATURES} <= set(versions.TRIED)
+    assert all(before < after for before, after in pairwise(versions.TESTED))
+    assert {feature.since for feature in versions.FEATURES} <= set(versions.TESTED)
     assert OLDEST not in {feature.since for feature in versions.FEATURES}, "what all have needs no row"
 
 
 def test_the_newest_has_everything_and_nothing_is_said_of_it():
-    assert all(versions.has(f"{versions.text(NEWEST)}.0", feature) for feature in versions.FEATURES)
-    assert versions.problems(f"{versions.text(NEWEST)}.7") == []
+    assert all(versions.has_feature(f"{versions.format_version(NEWEST)}.0", feature) for feature in versions.FEATURES)
+    assert versions.problems(f"{versions.format_version(NEWEST)}.7") == []
 
 
-@pytest.mark.parametrize("version", versions.TRIED, ids=versions.text)
+@pytest.mark.parametrize("version", versions.TESTED, ids=versions.format_version)
 def test_what_is_missing_is_said_with_the_version_and_where_there_is_more(version):
-    own = f"{versions.text(version)}.1"
-    missing = [feature for feature in versions.FEATURES if feature.lost and version < feature.since]
+    own = f"{versions.format_version(version)}.1"
+    missing = [feature for feature in versions.FEATURES if feature.loss and version < feature.since]
     said = versions.problems(own)
     assert len(said) == len(missing)
     for sentence, feature in zip(said, missing, strict=True):
         assert sentence.startswith(f"Spark {own} ")
-        assert versions.text(feature.since) in sentence
+        assert versions.format_version(feature.since) in sentence
     assert compatibility.sentences(own, lambda key, default: default)[: len(said)] == said
 
 
@@ -59,32 +59,32 @@ def test_one_that_was_never_tried_is_steered_and_named():
     assert versions.refusal(newer) == ""
     (said,) = versions.problems(newer)
     assert newer in said
-    assert versions.text(NEWEST) in said
+    assert versions.format_version(NEWEST) in said
 
 
 def test_an_older_one_is_refused_with_the_cure():
     older = f"{OLDEST[0]}.{OLDEST[1] - 1}.4"
     assert older in versions.refusal(older)
-    assert versions.text(OLDEST) in versions.refusal(older)
-    assert versions.refusal(f"{versions.text(OLDEST)}.0") == ""
+    assert versions.format_version(OLDEST) in versions.refusal(older)
+    assert versions.refusal(f"{versions.format_version(OLDEST)}.0") == ""
 
 
 def test_where_snapshots_are_not_told_nobody_asks_for_them():
     def ask(store):
         pytest.fail("asked")
 
-    snapshots = Snapshots(ask, {"run": 3}, supported=False)
-    snapshots.turn({}, 1.0)
+    snapshots = SnapshotLag(ask, {"run": 3}, supported=False)
+    snapshots.step({}, 1.0)
     assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}
 
 
 def test_the_package_asks_for_a_spark_that_was_tried():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (needed,) = (text for text in project["dependencies"] if text.startswith("pyspark"))
-    assert needed == f"pyspark>={versions.text(OLDEST)},<{NEWEST[0] + 1}"
+    assert needed == f"pyspark>={versions.format_version(OLDEST)},<{NEWEST[0] + 1}"
 
 
 def test_the_pages_name_the_oldest_that_can_be_steered():
     for page in ("README.md", "docs/index.md", "docs/compatibility.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
-        assert re.search(rf"Spark {re.escape(versions.text(OLDEST))}\b", text), page
+        assert re.search(rf"Spark {re.escape(versions.format_version(OLDEST))}\b", text), page

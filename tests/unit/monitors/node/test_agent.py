@@ -10,21 +10,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import AgentSettings, Settings
-from rechannel.monitors.node import agent
-from rechannel.monitors.node.agent import (
-    FIRST_DELAY,
-    LONGEST_DELAY,
-    REFUSED_DELAY,
-    REFUSED_EVERY,
-    STRANGER_AFTER,
-    NodeMonitor,
-    Sender,
-    run_agent,
-)
+from rechannel.monitors.node import agent, monitor, sender
+from rechannel.monitors.node.agent import AgentHost, run_agent
+from rechannel.monitors.node.monitor import HOST_MISMATCH_AFTER, NodeMonitor
 from rechannel.monitors.node.processes import MachineUsage
-from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
-from rechannel.wire.keys import EVIDENCE, MAX_MESSAGE_BYTES, WINDOWS, KeyNameError, KeyRule
+from rechannel.monitors.node.sender import FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY, REFUSED_EVERY, Sender
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyNameError, KeyRule
+from rechannel.wire.keys import MAX_MESSAGE_BYTES
 from rechannel.wire.measurements import AgentEvidence, AgentWindow, StreamRow
+from rechannel.wire.envelope import Envelope
+from rechannel.wire.messages import encode
 from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from unit.monitors.fakes import DAEMON, START, FakeClock, FakeProcess, FakeTable, backend
 
@@ -73,16 +69,16 @@ def _window(number: int = 0, rows: int = 0, width: int = 1) -> AgentWindow:
 
 
 class _Bench:
-    """A pusher that is driven by hand, without its thread."""
+    """A sender that is driven by hand, without its thread."""
 
     def __init__(self, bound: int = 3) -> None:
         self.store = FakeStore()
         self.clock = FakeClock()
         self.author = EnvelopeFactory("default", "agent", self.clock.wall)
-        self.pusher = Sender(NODE, lambda: self.store, bound, monotonic=self.clock.monotonic)
+        self.sender = Sender(NODE, lambda: self.store, bound, monotonic=self.clock.monotonic)
 
     def offer(self, body: AgentWindow | AgentEvidence) -> None:
-        self.pusher.offer(self.author.envelope(body, ttl=60))
+        self.sender.offer(self.author.envelope(body, ttl=60))
 
     def starts(self) -> list[float]:
         return [body.start for body in self.store.bodies(WINDOWS) if isinstance(body, AgentWindow)]
@@ -92,9 +88,9 @@ def test_windows_and_evidence_go_to_their_keys_evidence_first() -> None:
     bench = _Bench()
     bench.offer(_window(1))
     bench.offer(AgentEvidence(node=NODE, closed=[]))
-    assert bench.pusher.attempt() == 0.0
+    assert bench.sender.push() == 0.0
     assert [(rule, name) for rule, name, _ in bench.store.pushed] == [(EVIDENCE, NODE), (WINDOWS, NODE)]
-    assert bench.pusher.attempt() == 0.0
+    assert bench.sender.push() == 0.0
     assert len(bench.store.pushed) == 2
 
 
@@ -103,12 +99,12 @@ def test_while_redis_is_away_windows_are_kept_and_the_oldest_dropped_and_counted
     bench.store.trouble = StoreUnavailableError("away")
     for number in range(5):
         bench.offer(_window(number))
-        bench.pusher.attempt()
+        bench.sender.push()
     bench.store.trouble = None
-    assert bench.pusher.attempt() == 0.0
+    assert bench.sender.push() == 0.0
     assert bench.starts() == [2.0, 3.0, 4.0]
-    assert list(bench.pusher.take_dropped().values()) == [2]
-    assert bench.pusher.take_dropped() == {}
+    assert list(bench.sender.pop_dropped().values()) == [2]
+    assert bench.sender.pop_dropped() == {}
 
 
 def test_an_outage_and_its_end_are_logged_once_and_attempts_grow_rarer() -> None:
@@ -116,10 +112,10 @@ def test_an_outage_and_its_end_are_logged_once_and_attempts_grow_rarer() -> None
     bench.store.trouble = StoreUnavailableError("away")
     bench.offer(_window())
     with capture_logs() as logs:
-        delays = [bench.pusher.attempt() for _ in range(20)]
+        delays = [bench.sender.push() for _ in range(20)]
         bench.store.trouble = None
-        bench.pusher.attempt()
-        bench.pusher.attempt()
+        bench.sender.push()
+        bench.sender.push()
     assert delays[0] == FIRST_DELAY
     assert delays == sorted(delays)
     assert delays[-1] == LONGEST_DELAY
@@ -132,7 +128,7 @@ def test_a_refusal_is_said_once_a_minute_and_the_store_opened_anew_each_time() -
     bench.offer(_window())
     with capture_logs() as logs:
         for _ in range(int(2 * REFUSED_EVERY / REFUSED_DELAY)):
-            assert bench.pusher.attempt() == REFUSED_DELAY
+            assert bench.sender.push() == REFUSED_DELAY
             bench.clock.pass_time(REFUSED_DELAY)
     assert [entry["problem"] for entry in logs] == ["wrong password"] * 2
     assert bench.store.closed == 12
@@ -148,22 +144,22 @@ def test_another_cause_is_said_too_but_no_more_than_once_a_minute() -> None:
             StoreUnavailableError("nobody there"),
         ):
             bench.store.trouble = trouble
-            bench.pusher.attempt()
+            bench.sender.push()
         bench.clock.pass_time(REFUSED_EVERY)
         bench.store.trouble = StoreUnavailableError("too slow")
-        bench.pusher.attempt()
-        bench.pusher.attempt()
+        bench.sender.push()
+        bench.sender.push()
     assert [entry["problem"] for entry in logs] == ["nobody there", "wrong password", "nobody there", "too slow"]
 
 
 def test_redis_is_asked_without_anything_to_push() -> None:
     bench = _Bench()
     with capture_logs() as logs:
-        assert bench.pusher.attempt() == 0.0
-        assert bench.pusher.reachable
+        assert bench.sender.push() == 0.0
+        assert bench.sender.reachable
         bench.store.trouble = StoreUnavailableError("away")
-        assert bench.pusher.attempt() == FIRST_DELAY
-        assert not bench.pusher.reachable
+        assert bench.sender.push() == FIRST_DELAY
+        assert not bench.sender.reachable
     assert [entry["event"] for entry in logs] == ["redis is away"]
     assert bench.store.pushed == []
 
@@ -182,7 +178,7 @@ def test_an_agent_that_waits_for_an_executor_says_that_redis_is_away(monkeypatch
             return []
 
     with capture_logs() as logs:
-        run_agent(Settings(), stop=stop, store_factory=lambda _: store, table=Table())
+        run_agent(Settings(), stop=stop, store_factory=lambda _: store, host=AgentHost(table=Table()))
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["redis is away"]
     assert [entry["problem"] for entry in logs if "problem" in entry] == ["nobody there"]
 
@@ -193,9 +189,9 @@ def test_a_store_that_cannot_be_opened_is_retried() -> None:
     def refuse() -> FakeStore:
         raise StoreRefusedError("redis.password_file: cannot be read")
 
-    pusher = Sender(NODE, refuse, 3, monotonic=clock.monotonic)
+    sender = Sender(NODE, refuse, 3, monotonic=clock.monotonic)
     with capture_logs() as logs:
-        assert pusher.attempt() == REFUSED_DELAY
+        assert sender.push() == REFUSED_DELAY
     assert "password_file" in logs[0]["problem"]
 
 
@@ -212,29 +208,29 @@ def test_a_window_dropped_while_it_is_pushed_takes_no_other_with_it() -> None:
     bench.store.append = slow  # type: ignore[method-assign]
     bench.offer(_window(0))
     bench.offer(_window(1))
-    assert bench.pusher.attempt() == 0.0
+    assert bench.sender.push() == 0.0
     assert bench.starts() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_buffered_stream_rows_are_bounded_newest_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "BUFFERED_SIZES", 50)
+    monkeypatch.setattr(sender, "BUFFERED_SIZES", 50)
     bench = _Bench(bound=10)
     for number in range(4):
         bench.offer(_window(number, rows=2, width=10))
-    bench.pusher.attempt()
+    bench.sender.push()
     bodies = [body for body in bench.store.bodies(WINDOWS) if isinstance(body, AgentWindow)]
     assert [len(body.streams) for body in bodies] == [0, 0, 2, 2]
     assert list(bodies[0].skipped.values()) == [2]
 
 
 def test_evidence_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "BUFFERED_EVIDENCE", 2)
+    monkeypatch.setattr(sender, "BUFFERED_EVIDENCE", 2)
     bench = _Bench()
     for _ in range(5):
         bench.offer(AgentEvidence(node=NODE, closed=[]))
-    bench.pusher.attempt()
+    bench.sender.push()
     assert len(bench.store.bodies(EVIDENCE)) == 2
-    assert list(bench.pusher.take_dropped().values()) == [3]
+    assert list(bench.sender.pop_dropped().values()) == [3]
 
 
 _opened: list[NodeMonitor] = []
@@ -324,7 +320,7 @@ def test_stream_rows_over_the_limit_are_counted_not_sent(tmp_path: Path) -> None
 
 
 def test_the_largest_window_is_within_the_largest_message() -> None:
-    rows = [StreamRow("app-20261121000000-0000", "100", 9999, 10**9, [10**11] * 200)] * (agent.WINDOW_SIZES // 200)
+    rows = [StreamRow("app-20261121000000-0000", "100", 9999, 10**9, [10**11] * 200)] * (monitor.WINDOW_SIZES // 200)
     body = _window()
     envelope = EnvelopeFactory("default", "agent").envelope(body, ttl=1)
     assert len(encode(envelope)) + sum(len(agent.msgspec.json.encode(row)) + 1 for row in rows) < MAX_MESSAGE_BYTES
@@ -352,7 +348,7 @@ def test_a_node_name_no_executor_carries_is_warned_of_once(tmp_path: Path) -> No
     node = _Node(tmp_path)
     node.java.words = backend("worker-7.example")
     with capture_logs() as logs:
-        list(node.run(int(STRANGER_AFTER)))
+        list(node.run(int(HOST_MISMATCH_AFTER)))
         assert logs == []
         list(node.run(60))
     (entry,) = logs
@@ -392,8 +388,7 @@ def test_the_loop_pushes_every_window_and_a_last_shorter_one() -> None:
         SETTINGS,
         stop=threading.Event(),
         store_factory=lambda _: store,
-        clock=_StoppingClock(12.5),
-        table=FakeTable(FakeProcess(10, words=backend())),
+        host=AgentHost(_StoppingClock(12.5), FakeTable(FakeProcess(10, words=backend()))),
     )
     windows = [body for body in store.bodies(WINDOWS) if isinstance(body, AgentWindow)]
     assert [(window.start - START, round(window.end - START)) for window in windows] == [(0, 5), (5, 10), (10, 12)]
@@ -413,7 +408,9 @@ def test_a_store_that_hangs_does_not_stop_the_sampling() -> None:
     settings = dataclasses.replace(SETTINGS, redis=dataclasses.replace(SETTINGS.redis, timeout=0.05))
     clock = _StoppingClock(100)
     try:
-        run_agent(settings, stop=threading.Event(), store_factory=lambda _: Hanging(), clock=clock, table=FakeTable())
+        run_agent(
+            settings, stop=threading.Event(), store_factory=lambda _: Hanging(), host=AgentHost(clock, FakeTable())
+        )
     finally:
         never.set()
     assert clock.steady >= 100
@@ -422,4 +419,6 @@ def test_a_store_that_hangs_does_not_stop_the_sampling() -> None:
 def test_a_node_name_that_cannot_be_a_key_is_refused_at_once() -> None:
     settings = dataclasses.replace(SETTINGS, agent=AgentSettings(node="no such {node}"))
     with pytest.raises(KeyNameError):
-        run_agent(settings, stop=threading.Event(), store_factory=lambda _: FakeStore(), table=FakeTable())
+        run_agent(
+            settings, stop=threading.Event(), store_factory=lambda _: FakeStore(), host=AgentHost(table=FakeTable())
+        )

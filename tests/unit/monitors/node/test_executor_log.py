@@ -100,7 +100,7 @@ def test_a_truncated_log_is_read_from_its_start(log: Path) -> None:
     reader.read(who)
     log.write_text(_line(partition=7))
     assert _partitions(reader.read(who)) == [7]
-    assert reader.take_skipped() == {"executor log truncated": 1}
+    assert reader.pop_skipped() == {"executor log truncated": 1}
     reader.close()
 
 
@@ -118,10 +118,10 @@ def test_a_log_that_is_not_there_is_named_in_every_window(tmp_path: Path) -> Non
     reader, who = ClosedStoreReader(), executor(tmp_path, name="3")
     for _ in range(2):
         assert reader.read(who) == []
-        assert reader.take_skipped() == {"executor 3: no stderr in its working directory": 1}
+        assert reader.pop_skipped() == {"executor 3: no stderr in its working directory": 1}
     (tmp_path / "stderr").write_text("")
     reader.read(who)
-    assert reader.take_skipped() == {}
+    assert reader.pop_skipped() == {}
     reader.close()
 
 
@@ -141,7 +141,7 @@ def test_a_log_too_far_ahead_is_given_up_to_its_end_and_a_line_too_long_is_passe
     assert _partitions([*reader.read(who), *reader.read(who)]) == [1]
     _write(log, "".join(_line(partition=n) for n in range(50)))
     assert _partitions(reader.read(who)) == [48, 49]
-    assert reader.take_skipped() == {
+    assert reader.pop_skipped() == {
         "executor log line too long": 1,
         "executor log too fast: part left unread": 1,
     }
@@ -151,7 +151,7 @@ def test_a_log_too_far_ahead_is_given_up_to_its_end_and_a_line_too_long_is_passe
 def test_logs_of_ended_executors_are_closed(log: Path) -> None:
     reader, who = ClosedStoreReader(), executor(log.parent)
     reader.read(who)
-    reader.forget(set())
+    reader.retain(set())
     _write(log, _line())
     assert reader.read(who) == []  # first seen again
     reader.close()

@@ -124,8 +124,8 @@ def test_cpu_of_a_worker_that_ends_while_read_is_kept_and_counted() -> None:
     table.processes[12].gone = True
     (sample,) = watcher.sample()
     assert (sample.python_cpu, sample.python_workers) == (6.5, 1)
-    assert watcher.take_skipped() == {"process of an executor vanished while read": 1}
-    assert watcher.take_skipped() == {}
+    assert watcher.pop_skipped() == {"process of an executor vanished while read": 1}
+    assert watcher.pop_skipped() == {}
 
 
 def test_executor_that_ends_while_read_is_counted_not_raised() -> None:
@@ -134,7 +134,7 @@ def test_executor_that_ends_while_read_is_counted_not_raised() -> None:
     watcher.sample()
     table.processes[10].gone = True
     assert watcher.sample() == []
-    assert watcher.take_skipped() == {"executor vanished while read": 1}
+    assert watcher.pop_skipped() == {"executor vanished while read": 1}
     assert watcher.sample() == []
 
 
@@ -158,14 +158,14 @@ def test_missing_rights_are_named_in_every_window_and_do_not_hide_the_executor()
         "executor 3: rights missing to read its environment": 1,
         "executor 3: rights missing to read its working directory": 1,
     }
-    assert watcher.take_skipped() == expected
-    assert watcher.take_skipped() == expected
+    assert watcher.pop_skipped() == expected
+    assert watcher.pop_skipped() == expected
 
 
 def test_missing_rights_to_the_usage_of_an_executor_are_counted() -> None:
     watcher = _watcher(FakeTable(FakeProcess(10, words=backend(executor="3"), denied=frozenset({"usage"}))))
     assert watcher.sample() == []
-    assert watcher.take_skipped()["executor 3: rights missing to read its usage"] == 1
+    assert watcher.pop_skipped()["executor 3: rights missing to read its usage"] == 1
 
 
 @pytest.mark.parametrize("words", [backend()[:6], [*backend()[:-5], "many", *backend()[-4:]]])

@@ -33,7 +33,7 @@ def test_a_map_output_gives_bytes_for_each_downstream_partition_once(tmp_path: P
     (row,) = reader.read(executor(tmp_path))
     assert (row.application, row.executor, row.shuffle, row.map_task, row.sizes) == ("app-1", "0", 3, 41, [10, 0, 15])
     assert list(reader.read(executor(tmp_path))) == []
-    assert reader.take_skipped() == {}
+    assert reader.pop_skipped() == {}
 
 
 def test_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_bad_file_is_counted_once_by_reason(
     reader = _reader()
     assert [row.map_task for row in reader.read(executor(tmp_path))] == [42]
     assert list(reader.read(executor(tmp_path))) == []
-    assert reader.take_skipped() == {reason: 1}
+    assert reader.pop_skipped() == {reason: 1}
 
 
 def test_a_file_that_vanishes_between_listing_and_reading_is_counted(
@@ -119,7 +119,7 @@ def test_a_file_that_vanishes_between_listing_and_reading_is_counted(
     monkeypatch.setattr(shuffle.os, "listdir", lambda _: ["shuffle_3_41_0.index"])
     reader = _reader()
     assert list(reader.read(executor(tmp_path))) == []
-    assert reader.take_skipped() == {"index file vanished": 1}
+    assert reader.pop_skipped() == {"index file vanished": 1}
 
 
 def test_a_directory_that_vanishes_is_forgotten(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_directory_that_vanishes_is_forgotten(tmp_path: Path) -> None:
     assert list(reader.read(executor(tmp_path))) == []
     file.parent.parent.rmdir()
     assert list(reader.read(executor(tmp_path / "never"))) == []
-    assert reader.take_skipped() == {}
+    assert reader.pop_skipped() == {}
 
 
 def test_a_pass_over_its_budget_goes_on_in_the_next(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_pass_over_its_budget_goes_on_in_the_next(tmp_path: Path) -> None:
     passes = [[row.map_task for row in reader.read(executor(tmp_path))] for _ in range(4)]
     assert [len(found) for found in passes] == [1, 1, 1, 1]
     assert sorted(task for found in passes for task in found) == [0, 1, 2, 3]
-    assert reader.take_skipped() == {"shuffle directories put off to the next pass": 4}
+    assert reader.pop_skipped() == {"shuffle directories put off to the next pass": 4}
 
 
 def test_executors_that_share_a_local_directory_report_no_map_output_twice(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_executors_that_share_a_local_directory_report_no_map_output_twice(tmp_p
     reader = _reader()
     first, second = executor(tmp_path), executor(tmp_path, name="1", pid=11)
     assert len([*reader.read(first), *reader.read(second)]) == 1
-    reader.forget({(11, START)})
+    reader.retain({(11, START)})
     assert len(list(reader.read(second))) == 1
 
 
@@ -160,7 +160,7 @@ def test_missing_rights_are_counted_with_the_executor(tmp_path: Path, monkeypatc
     monkeypatch.setattr(shuffle.os, "scandir", refuse)
     reader = _reader()
     assert list(reader.read(executor(tmp_path))) == []
-    assert reader.take_skipped() == {"executor 0: rights missing to read its local directories": 1}
+    assert reader.pop_skipped() == {"executor 0: rights missing to read its local directories": 1}
 
 
 class _Time:
@@ -177,9 +177,9 @@ def _bring(leaf: Path, name: str, *offsets: int) -> None:
 
 @pytest.fixture
 def watching() -> Iterator[tuple[ShuffleReader, DirectoryWatch, _Time]]:
-    changes, now = DirectoryWatch(), _Time()
-    reader = ShuffleReader(wall=now, changes=changes)
-    yield reader, changes, now
+    watch, now = DirectoryWatch(), _Time()
+    reader = ShuffleReader(wall=now, watch=watch)
+    yield reader, watch, now
     reader.close()
 
 
@@ -189,50 +189,50 @@ Watching = tuple[ShuffleReader, DirectoryWatch, _Time]
 def test_in_a_watched_directory_the_kernel_tells_of_new_files_and_nothing_is_listed(
     tmp_path: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, changes, _ = watching
+    reader, watch, _ = watching
     leaf = tmp_path / "blockmgr-1/0c"
     _index(leaf / "shuffle_1_1_0.index", 0, 1)
-    reader.gather()
+    reader.read_changes()
     assert [row.map_task for row in reader.read(executor(tmp_path))] == [1]
-    assert changes.watches == 1
+    assert watch.watches == 1
     monkeypatch.setattr(shuffle.os, "listdir", lambda path: pytest.fail(f"listed {path}"))
     for task in (2, 3):
         _bring(leaf, f"shuffle_1_{task}_0.index", 0, task)
         _bring(leaf, f"shuffle_1_{task}_0.data", 0, task)
-        reader.gather()
+        reader.read_changes()
         assert [(row.map_task, row.sizes) for row in reader.read(executor(tmp_path))] == [(task, [task])]
-        reader.gather()
+        reader.read_changes()
         assert list(reader.read(executor(tmp_path))) == []
-    assert reader.take_skipped() == {}
+    assert reader.pop_skipped() == {}
 
 
 def test_a_file_that_is_both_listed_and_told_is_read_once(tmp_path: Path, watching: Watching) -> None:
-    reader, changes, now = watching
+    reader, watch, now = watching
     leaf = tmp_path / "blockmgr-1/0c"
     leaf.mkdir(parents=True)
-    changes.watch(str(leaf))
+    watch.watch(str(leaf))
     _bring(leaf, "shuffle_1_1_0.index", 0, 1)  # told, and there when the directory is first listed
     assert len(list(reader.read(executor(tmp_path)))) == 1
     for _ in range(3):
         now.now += shuffle.VERIFY_EVERY
-        reader.gather()
+        reader.read_changes()
         assert list(reader.read(executor(tmp_path))) == []
-    assert reader.take_skipped() == {}
+    assert reader.pop_skipped() == {}
 
 
 def test_a_directory_whose_changes_are_not_told_is_listed_from_then_on(tmp_path: Path, watching: Watching) -> None:
-    reader, changes, now = watching
+    reader, watch, now = watching
     leaf = tmp_path / "blockmgr-1/0c"
     leaf.mkdir(parents=True)
     assert list(reader.read(executor(tmp_path))) == []
     _index(leaf / "shuffle_1_1_0.index", 0, 1)  # no rename: nothing is told
-    reader.gather()
+    reader.read_changes()
     assert list(reader.read(executor(tmp_path))) == []
     now.now += shuffle.VERIFY_EVERY
-    reader.gather()
+    reader.read_changes()
     assert len(list(reader.read(executor(tmp_path)))) == 1
-    assert list(reader.take_skipped()) == ["new files the kernel does not tell of: directory listed from now on"]
-    assert changes.watches == 0
+    assert list(reader.pop_skipped()) == ["new files the kernel does not tell of: directory listed from now on"]
+    assert watch.watches == 0
     _index(leaf / "shuffle_1_2_0.index", 0, 1)
     assert [row.map_task for row in reader.read(executor(tmp_path))] == [2]
 
@@ -240,19 +240,19 @@ def test_a_directory_whose_changes_are_not_told_is_listed_from_then_on(tmp_path:
 def test_lost_events_have_every_directory_listed(
     tmp_path: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, changes, _ = watching
+    reader, watch, _ = watching
     leaf = tmp_path / "blockmgr-1/0c"
     leaf.mkdir(parents=True)
     assert list(reader.read(executor(tmp_path))) == []
     _bring(leaf, "shuffle_1_1_0.index", 0, 1)
     with monkeypatch.context() as lost:
-        lost.setattr(changes, "gather", lambda: False)
-        reader.gather()
+        lost.setattr(watch, "read_events", lambda: False)
+        reader.read_changes()
     assert [row.map_task for row in reader.read(executor(tmp_path))] == [1]
-    assert len(reader.take_skipped()) == 1
-    reader.gather()
+    assert len(reader.pop_skipped()) == 1
+    reader.read_changes()
     assert list(reader.read(executor(tmp_path))) == []
-    assert changes.watches == 1
+    assert watch.watches == 1
 
 
 @pytest.mark.parametrize("lacking", ["instance", "watch"])
@@ -264,19 +264,19 @@ def test_without_inotify_directories_are_listed(tmp_path: Path, lacking: str, mo
         monkeypatch.setattr("rechannel.monitors.node.inotify.INotify", fail)
     else:
         monkeypatch.setattr("rechannel.monitors.node.inotify.INotify.add_watch", fail)
-    reader = ShuffleReader(wall=lambda: START, changes=DirectoryWatch())
+    reader = ShuffleReader(wall=lambda: START, watch=DirectoryWatch())
     for task in (1, 2):
         _index(tmp_path / f"blockmgr-1/0c/shuffle_1_{task}_0.index", 0, 1)
-        reader.gather()
+        reader.read_changes()
         assert [row.map_task for row in reader.read(executor(tmp_path))] == [task]
     reader.close()
 
 
 def test_watches_end_with_their_executor_and_directory(tmp_path: Path, watching: Watching) -> None:
-    reader, changes, _ = watching
+    reader, watch, _ = watching
     for leaf in ("blockmgr-1/00", "blockmgr-1/01"):
         (tmp_path / leaf).mkdir(parents=True)
     assert list(reader.read(executor(tmp_path))) == []
-    assert changes.watches == 2
-    reader.forget(set())
-    assert changes.watches == 0
+    assert watch.watches == 2
+    reader.retain(set())
+    assert watch.watches == 0

@@ -64,7 +64,7 @@ def test_no_index_file_is_read_that_is_not_a_regular_one(leaf: Path, make: Calla
         read_index(leaf / "shuffle_1_1_0.index")
     reader = ShuffleReader(wall=lambda: START)
     assert [row.map_task for row in reader.read(executor(leaf.parents[1]))] == [2]
-    assert reader.take_skipped() == {"index file not a regular file": 1}
+    assert reader.pop_skipped() == {"index file not a regular file": 1}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
@@ -115,7 +115,7 @@ def test_a_huge_sparse_file_is_not_read(leaf: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(shuffle.os, "read", lambda *_: pytest.fail("it was read"))
     reader = ShuffleReader(wall=lambda: START)
     assert list(reader.read(executor(leaf.parents[1]))) == []
-    assert reader.take_skipped() == {"index file too big": 1}
+    assert reader.pop_skipped() == {"index file too big": 1}
 
 
 def test_large_files_are_spread_over_passes(leaf: Path) -> None:
@@ -145,7 +145,7 @@ def test_files_deleted_while_they_are_read(leaf: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(shuffle.os, "read", read)
     reader = ShuffleReader(wall=lambda: START)
     assert len(list(reader.read(executor(leaf.parents[1])))) == 1
-    assert reader.take_skipped() == {"index file vanished": 2}
+    assert reader.pop_skipped() == {"index file vanished": 2}
     assert list(reader.read(executor(leaf.parents[1]))) == []
 
 
@@ -176,11 +176,11 @@ def test_no_log_is_read_that_is_not_a_regular_file(leaf: Path, make: Callable[[P
     reader, who = ClosedStoreReader(), executor(root)
     for _ in range(2):
         assert reader.read(who) == []
-        assert reader.take_skipped() == {"executor 0: its log is not a regular file": 1}
+        assert reader.pop_skipped() == {"executor 0: its log is not a regular file": 1}
     (root / "stderr").rename(root / "away")
     (root / "stderr").write_text("a line\n")
     assert reader.read(who) == []
-    assert reader.take_skipped() == {}
+    assert reader.pop_skipped() == {}
     reader.close()
 
 
@@ -193,7 +193,7 @@ def test_a_log_that_is_exchanged(leaf: Path, make: Callable[[Path], None]) -> No
     log.rename(root / "stderr.1")
     make(log)
     assert reader.read(who) == []
-    assert reader.take_skipped() == {"executor 0: its log is not a regular file": 1}
+    assert reader.pop_skipped() == {"executor 0: its log is not a regular file": 1}
     reader.close()
 
 
@@ -204,4 +204,4 @@ def test_a_log_that_cannot_be_opened_is_counted(leaf: Path, monkeypatch: pytest.
     monkeypatch.setattr(files, "open_regular", refuse)
     reader = ClosedStoreReader()
     assert reader.read(executor(leaf.parents[1])) == []
-    assert reader.take_skipped() == {"executor log unreadable": 1}
+    assert reader.pop_skipped() == {"executor log unreadable": 1}

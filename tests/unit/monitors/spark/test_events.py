@@ -66,7 +66,7 @@ def test_a_batch_is_reported_with_placement_and_stages():
     table = task_table.TaskTable()
     notices = fold(table, *one_batch(0, "01", 0), lines.progress(0))
     kinds = [type(notice).__name__ for notice in notices]
-    assert kinds == ["QueryBusy", "StageSeen", "BatchDone"]
+    assert kinds == ["QueryBusy", "StatefulStageFinished", "BatchDone"]
     assert notices[1].accumulators == {7}
     report = notices[-1].report
     assert (report.batch, report.input_rows, report.start, report.end) == (0, 10, 1.0, 3.0)
@@ -87,22 +87,22 @@ def test_a_partition_that_runs_elsewhere_than_before_is_told():
 
 def test_a_query_is_quiet_between_its_jobs_only():
     table = task_table.TaskTable()
-    assert table.quiet("q") is None
+    assert table.is_quiet("q") is None
     fold(table, *one_batch(0, "01", 0))
-    assert table.quiet("q") is None, "a job of before the attach may still run"
+    assert table.is_quiet("q") is None, "a job of before the attach may still run"
     fold(table, lines.progress(0))
-    assert table.quiet("q") is True
+    assert table.is_quiet("q") is True
     batch = one_batch(1, "01", 2)
     fold(table, *batch[:-1])
-    assert table.quiet("q") is False
+    assert table.is_quiet("q") is False
     notices = fold(table, batch[-1])
-    assert [type(notice).__name__ for notice in notices] == ["QueryQuiet"]
-    assert table.quiet("q") is True
+    assert [type(notice).__name__ for notice in notices] == ["QueryIdle"]
+    assert table.is_quiet("q") is True
     fold(table, lines.job_start(5, [(8, [], True)], batch=1), lines.job_start(6, [(9, [], True)], batch=1))
     fold(table, lines.job_end(5))
-    assert table.quiet("q") is False
+    assert table.is_quiet("q") is False
     fold(table, lines.job_end(6))
-    assert table.quiet("q") is True
+    assert table.is_quiet("q") is True
 
 
 def test_nobody_is_quiet_while_a_job_without_a_query_opens_state():
@@ -110,19 +110,19 @@ def test_nobody_is_quiet_while_a_job_without_a_query_opens_state():
     table = task_table.TaskTable()
     fold(table, *one_batch(0, "01", 0), lines.progress(0))
     fold(table, lines.job_start(7, [(9, [], False)], query=""))
-    assert table.quiet("q") is True, "a job without state is nobody's business"
+    assert table.is_quiet("q") is True, "a job without state is nobody's business"
     fold(table, lines.job_start(8, [(10, [], True)], query=""))
-    assert table.quiet("q") is False
+    assert table.is_quiet("q") is False
     fold(table, lines.job_end(8))
-    assert table.quiet("q") is True
+    assert table.is_quiet("q") is True
 
 
 def test_a_lost_job_end_is_healed_by_the_commit():
     table = task_table.TaskTable()
     fold(table, *one_batch(0, "01", 0), lines.progress(0), *one_batch(1, "01", 2)[:-1])
-    assert table.quiet("q") is False
+    assert table.is_quiet("q") is False
     fold(table, lines.progress(1))
-    assert table.quiet("q") is True
+    assert table.is_quiet("q") is True
     assert not table._jobs
     assert not table._tasks
 
@@ -138,7 +138,7 @@ def test_a_job_over_a_part_of_the_partitions_leaves_the_others_as_known():
         lines.job_end(5),
     )
     assert table.placement == {("q", 0): ["2", "1", "2", "0"]}
-    assert table.ran == {("q", 0): [1, 0, 0, 0]}
+    assert table.last_ran == {("q", 0): [1, 0, 0, 0]}
 
 
 def test_a_stage_that_reads_a_cached_copy_says_nothing_about_the_placement():
@@ -194,14 +194,14 @@ def test_executors_come_and_go_and_a_terminated_query_is_forgotten():
     fold(table, lines.executor_removed("3"), lines.terminated())
     assert table.executors == {}
     assert table.placement == {}
-    assert table.quiet("q") is None
+    assert table.is_quiet("q") is None
 
 
 def test_events_of_a_batch_that_began_before_the_attach_do_no_harm():
     table = task_table.TaskTable()
     notices = fold(table, lines.task_end(3, 0, "0"), lines.stage_end(3), lines.job_end(2), lines.progress(7))
     assert notices == []
-    assert table.quiet("q") is True
+    assert table.is_quiet("q") is True
 
 
 def test_batches_whose_progress_never_comes_do_not_pile_up():

@@ -1,0 +1,84 @@
+"""`attach`: joins the streaming queries of an application to Rechannel."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import structlog
+
+from rechannel.conf import config_file
+from rechannel.conf.settings import Settings
+from rechannel.conf.loader import load
+from rechannel.migration.link.loop import Link
+from rechannel.migration.spark.adapter import SparkAdapter
+
+_LOG = structlog.get_logger("rechannel.link")
+
+_links: dict[str, Link] = {}  # by application
+_links_lock = threading.Lock()
+
+
+def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False) -> Link:
+    """Join this application's streaming queries to Rechannel.
+
+    Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
+    why. Attaching twice returns the same link.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        A classic session. A Spark Connect session has no driver JVM to steer.
+    settings : Settings, optional
+        Without them they are read as `rechannel.conf.settings.load` does: from the file that ``RECHANNEL_CONFIG``
+        names, else ./rechannel.toml, else /etc/rechannel/rechannel.toml.
+    strict : bool
+        Raise the error instead of returning an inactive link.
+    """
+    if not structlog.is_configured():  # else the script has configured structlog itself
+        log_to_standard_error()
+    link = Link()
+    try:
+        if settings is None:
+            _LOG.info("configuration", sentence=config_file.find(None, os.environ).sentence())
+            settings = load()
+        adapter = SparkAdapter(spark)
+        with _links_lock:
+            present = _links.get(adapter.application)
+            if present is not None and present.active:
+                adapter.close()
+                return present
+            link.start(adapter, settings, on_end=_unregister)
+            _links[adapter.application] = link
+    except Exception as error:  # the user's query must never notice
+        if strict:
+            raise
+        link.problem = str(error)
+        _LOG.error("not attached; queries run as without Rechannel", error=str(error))
+    return link
+
+
+def _unregister(application: str, link: Link) -> None:
+    with _links_lock:
+        if _links.get(application) is link:
+            del _links[application]
+
+
+def log_to_standard_error() -> None:
+    """Have Rechannel's loggers in this process write to standard error: a script's standard output may be data.
+
+    No other logger is touched.
+    """
+    logger: Any = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+        ],
+    )
+    for name, module in list(sys.modules.items()):
+        if name.startswith("rechannel.") and hasattr(module, "_LOG"):
+            vars(module)["_LOG"] = logger

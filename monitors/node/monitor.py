@@ -1,0 +1,166 @@
+"""Sampling of one node: its executors, their CPU and memory, their map outputs and closed state stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import structlog
+
+from rechannel.conf.settings import Settings
+from rechannel.monitors.node.executor_log import ClosedStoreReader
+from rechannel.monitors.node.inotify import DirectoryWatch
+from rechannel.monitors.node.processes import (
+    ExecutorSample,
+    MachineUsage,
+    ProcessTable,
+    ProcessWatcher,
+    machine_usage,
+)
+from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
+from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, WindowAggregator
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, ExecutorUsage, StreamRow
+
+WINDOW_SIZES = MOST_PARTITIONS  # numbers in the stream rows of one window; as JSON well below the largest message
+HOST_MISMATCH_AFTER = 30.0  # seconds without an executor of this node, while others run here
+
+_OVER_LIMIT = "map outputs over the limit of a window"
+
+_log: Any = structlog.get_logger("rechannel.agent")
+
+
+class NodeMonitor:
+    """Samples a node: `sample` is called once for every sampling interval."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        table: ProcessTable | None = None,
+        machine: Callable[[], MachineUsage] = machine_usage,
+    ) -> None:
+        self.node = settings.node
+        self._settings = settings.agent
+        self._clock = clock
+        self._machine = machine
+        self._watcher = ProcessWatcher(self.node, table, clock.monotonic)
+        self._shuffle = ShuffleReader(wall=clock.wall, watch=DirectoryWatch())
+        self._logs = ClosedStoreReader()
+        self._aggregator = WindowAggregator(settings.agent.window, settings.agent.sample, clock)
+        self._usage = machine()
+        self._latest: dict[tuple[int, float], ExecutorSample] = {}
+        self._rows: list[StreamRow] = []
+        self._sizes = 0
+        self._skipped: Counter[str] = Counter()
+        self._started = clock.monotonic()
+        self._host_confirmed = False  # an executor of this node was found, or its absence was logged
+
+    def wait_time(self) -> float:
+        """Return the seconds until the next sample is due."""
+        return self._aggregator.wait_time()
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
+        self._settings = settings.agent
+
+    def sample(self) -> tuple[AgentWindow | None, AgentEvidence | None]:
+        """Sample everything once; return the window that has ended by now, and the stores that were closed."""
+        samples = self._watcher.sample()
+        self._usage = self._machine()
+        alive = {_identity(sample) for sample in samples}
+        closed: list[ClosedStore] = []
+        self._logs.retain(alive)
+        self._shuffle.retain(alive)
+        self._shuffle.read_changes()
+        for sample in samples:
+            closed += self._logs.read(sample.executor)
+            for row in self._shuffle.read(sample.executor):
+                self._add_row(row)
+        readings: dict[Hashable, CounterReading] = {"node": CounterReading(self._usage.cpu, 0.0)}
+        for sample in samples:
+            identity, born = _identity(sample), sample.executor.started
+            readings["jvm", identity] = CounterReading(sample.jvm_cpu, born)
+            readings["python", identity] = CounterReading(sample.python_cpu, born)
+        closed_window = self._aggregator.add(readings)
+        window = None if closed_window is None else self._window_message(closed_window)
+        self._latest.update({_identity(sample): sample for sample in samples})
+        self._warn_on_host_mismatch(samples)
+        return window, AgentEvidence(node=self.node, closed=closed) if closed else None
+
+    def finish(self) -> AgentWindow | None:
+        """Return the open window as far as its last sample, and close all files."""
+        self._logs.close()
+        self._shuffle.close()
+        window = self._aggregator.close()
+        return None if window is None else self._window_message(window)
+
+    def _add_row(self, row: StreamRow) -> None:
+        if len(self._rows) >= self._settings.stream_rows or self._sizes + len(row.sizes) > WINDOW_SIZES:
+            self._skipped[_OVER_LIMIT] += 1
+            return
+        self._rows.append(row)
+        self._sizes += len(row.sizes)
+
+    def _window_message(self, window: ClosedWindow) -> AgentWindow:
+        skipped, self._skipped = self._skipped, Counter()
+        for part in (self._watcher, self._shuffle, self._logs, self._aggregator):
+            skipped.update(part.pop_skipped())
+        rows, self._rows, self._sizes = self._rows, [], 0
+        latest, self._latest = self._latest, {}
+        return AgentWindow(
+            node=self.node,
+            start=window.start,
+            end=window.end,
+            complete=window.complete,
+            cores=self._usage.cores,
+            node_cpu=window.growth.get("node", 0.0),
+            memory_total=self._usage.memory_total,
+            memory_used=self._usage.memory_used,
+            executors=[_usage(sample, window) for sample in latest.values()],
+            streams=rows,
+            skipped=dict(skipped),
+        )
+
+    def _warn_on_host_mismatch(self, samples: list[ExecutorSample]) -> None:
+        self._host_confirmed = self._host_confirmed or bool(samples)
+        if self._host_confirmed or self._clock.monotonic() - self._started < max(
+            HOST_MISMATCH_AFTER, 3 * self._settings.window
+        ):
+            return
+        if other_hosts := self._watcher.other_hosts:
+            self._host_confirmed = True  # logged once
+            _log.warning(
+                "no executor of this node",
+                problem=f"no executor on this machine carries the host name {self.node!r}",
+                executors_here_carry=other_hosts,
+                cure="set agent.node to the host name this node's executors carry in Spark",
+            )
+
+
+def _identity(sample: ExecutorSample) -> tuple[int, float]:
+    return (sample.executor.pid, sample.executor.started)
+
+
+def _usage(sample: ExecutorSample, window: ClosedWindow) -> ExecutorUsage:
+    executor, identity = sample.executor, _identity(sample)
+    return ExecutorUsage(
+        application=executor.application,
+        executor=executor.executor,
+        host=executor.host,
+        pid=executor.pid,
+        started=executor.started,
+        cores=executor.cores,
+        jvm_cpu=window.growth.get(("jvm", identity), 0.0),
+        python_cpu=window.growth.get(("python", identity), 0.0),
+        jvm_rss=sample.jvm_rss,
+        python_rss=sample.python_rss,
+        python_workers=sample.python_workers,
+        samples=window.samples.get(("jvm", identity), 0),
+        steps=[
+            (round(end, 3), round(step.get(("jvm", identity), 0.0), 4), round(step.get(("python", identity), 0.0), 4))
+            for end, step in window.steps
+            if ("jvm", identity) in step
+        ],
+    )

@@ -1,0 +1,225 @@
+"""Sender of the agent's messages to Redis, with a bounded buffer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from rechannel.conf.settings import Settings
+from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule
+from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.envelope import Envelope
+from rechannel.wire.redis.store import Store
+from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
+
+BUFFERED_SIZES = 400_000  # numbers in the stream rows of all windows that wait for Redis: about 16 MB
+BUFFERED_EVIDENCE = 1_000  # messages
+BATCH = 16  # messages pushed in one round trip
+FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
+REFUSED_EVERY = 60.0  # seconds between two log lines of the same refusal
+IDLE = 30.0  # seconds without a message after which Redis is asked whether it is there
+
+_WINDOW_DROPPED = "window dropped: buffer full while Redis was away"
+_ROWS_DROPPED = "map outputs dropped: buffer full while Redis was away"
+_EVIDENCE_DROPPED = "evidence dropped: buffer full while Redis was away"
+
+_log: Any = structlog.get_logger("rechannel.agent")
+
+
+class EnvelopeSink(Protocol):
+    """The methods of `rechannel.wire.redis.store.Store` that the agent uses."""
+
+    def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
+        """Add messages to a stream."""
+
+    def check(self) -> str:
+        """Ask the server for its version."""
+
+    def close(self) -> None:
+        """Drop the connections."""
+
+
+def open_store(settings: Settings) -> EnvelopeSink:
+    """Return the store that the settings name."""
+    return Store(settings.redis, settings.cluster.name)
+
+
+class Sender:
+    """Pushes messages to Redis on a thread of its own; buffers them, bounded, while Redis is away.
+
+    An outage and its end are logged once each, another cause of it or a refusal at most once a minute. With nothing to
+    push it asks Redis all the same, at its start and every `IDLE` seconds: an agent that waits for its first executor
+    reports an outage too. ``node`` may be set as late as the first message.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        store_factory: Callable[[], EnvelopeSink],
+        buffered_windows: int,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.node = node
+        self._factory = store_factory
+        self._monotonic = monotonic
+        self._store: EnvelopeSink | None = None
+        self._condition = threading.Condition()
+        self._windows: deque[Envelope] = deque()
+        self._evidence: deque[Envelope] = deque()
+        self._bound = buffered_windows
+        self._dropped: Counter[str] = Counter()
+        self._failures = 0
+        self._problem: StoreError | None = None  # the error logged last, until it is over
+        self.reachable = False  # whether the last attempt pushed everything
+        self._logged_at = -REFUSED_EVERY
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="rechannel-push", daemon=True)
+
+    def start(self) -> None:
+        """Begin to push."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> int:
+        """Push the remaining messages if Redis answers in time; return how many could not be pushed."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        self._thread.join(timeout)
+        return self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """Number of messages that wait to be pushed."""
+        with self._condition:
+            return len(self._windows) + len(self._evidence)
+
+    @property
+    def away(self) -> bool:
+        """Whether the last push failed."""
+        return self._failures > 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the pushing thread is alive; it is while it waits for Redis."""
+        return self._thread.is_alive()
+
+    def offer(self, envelope: Envelope) -> None:
+        """Hand over a message, without waiting for Redis. A full buffer drops its oldest."""
+        with self._condition:
+            if isinstance(envelope.body, AgentWindow):
+                self._windows.append(envelope)
+                while len(self._windows) > self._bound:
+                    self._windows.popleft()
+                    self._dropped[_WINDOW_DROPPED] += 1
+                self._drop_oldest_rows()
+            else:
+                self._evidence.append(envelope)
+                if len(self._evidence) > BUFFERED_EVIDENCE:
+                    self._evidence.popleft()
+                    self._dropped[_EVIDENCE_DROPPED] += 1
+            self._condition.notify()
+
+    def reload(self, settings: Settings) -> None:
+        """Go on with other settings; a smaller buffer drops its oldest windows with the next one."""
+        with self._condition:
+            self._bound = settings.agent.buffered_windows
+
+    def pop_dropped(self) -> dict[str, int]:
+        """Return the numbers of dropped messages since the last call, by reason."""
+        with self._condition:
+            dropped, self._dropped = self._dropped, Counter()
+        return dict(dropped)
+
+    def push(self) -> float:
+        """Push all messages; return the seconds to rest before the next attempt, 0 when all are pushed."""
+        rest = self._try_push()
+        self.reachable = rest == 0.0
+        return rest
+
+    def _try_push(self) -> float:
+        try:
+            if self._store is None:
+                self._store = self._factory()
+            if not self.waiting:
+                self._store.check()
+            for rule, queue in ((EVIDENCE, self._evidence), (WINDOWS, self._windows)):
+                while batch := self._oldest(queue):
+                    self._store.append(rule, self.node, *batch)
+                    self._remove_pushed(queue, batch)
+        except StoreUnavailableError as error:
+            if not isinstance(self._problem, StoreUnavailableError) or (
+                str(error) != str(self._problem) and self._may_log_again()
+            ):
+                self._problem, self._logged_at = error, self._monotonic()
+                _log.warning("redis is away", problem=str(error), buffers_windows=self._bound)
+            self._failures += 1
+            return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures - 1, 10)))
+        except StoreRefusedError as error:
+            if not isinstance(self._problem, StoreRefusedError) or self._may_log_again():
+                self._problem, self._logged_at = error, self._monotonic()
+                _log.error("redis refuses", problem=str(error), next_attempt_in=REFUSED_DELAY)
+            self._failures += 1
+            self._close_store()  # the next attempt reads the password file anew
+            return REFUSED_DELAY
+        if self._failures:
+            _log.info("redis is back", failed_attempts=self._failures)
+        self._failures, self._problem = 0, None
+        return 0.0
+
+    def _may_log_again(self) -> bool:
+        """Whether the last log line is old enough for another one."""
+        return self._monotonic() - self._logged_at >= REFUSED_EVERY
+
+    def _run(self) -> None:
+        rest = self.push()
+        while True:
+            with self._condition:
+                if rest:
+                    # Not woken by new messages: they come every few seconds and would undo the growing delay.
+                    self._condition.wait_for(lambda: self._closing, rest)
+                else:
+                    self._condition.wait_for(lambda: self._closing or self._windows or self._evidence, IDLE)
+                closing = self._closing
+            rest = self.push()
+            if closing:
+                self._close_store()
+                return
+
+    def _oldest(self, queue: deque[Envelope]) -> list[Envelope]:
+        with self._condition:
+            return [queue[index] for index in range(min(BATCH, len(queue)))]
+
+    def _remove_pushed(self, queue: deque[Envelope], batch: list[Envelope]) -> None:
+        last = batch[-1].sequence
+        with self._condition:
+            while queue and queue[0].sequence <= last:
+                queue.popleft()
+
+    def _drop_oldest_rows(self) -> None:
+        """Drop the stream rows of the oldest windows that wait, where all together hold too many."""
+        total = 0
+        for index in range(len(self._windows) - 1, -1, -1):
+            envelope = self._windows[index]
+            body = envelope.body
+            if not isinstance(body, AgentWindow) or not body.streams:
+                continue
+            total += sum(len(row.sizes) for row in body.streams)
+            if total > BUFFERED_SIZES:
+                skipped = Counter(body.skipped) + Counter({_ROWS_DROPPED: len(body.streams)})
+                stripped = msgspec.structs.replace(body, streams=[], skipped=dict(skipped))
+                self._windows[index] = msgspec.structs.replace(envelope, body=stripped)
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            try:
+                self._store.close()
+            except (StoreUnavailableError, StoreRefusedError) as error:
+                _log.debug("store not closed", problem=str(error))
+            self._store = None
