@@ -79,7 +79,7 @@ def complete_span(
     oldest: dict[str, float] = {}
     for batch in batches:
         oldest[batch.query] = min(batch.start, oldest.get(batch.query, batch.start))
-    running = [query.began for query in queries if query.active and query.began > 0]
+    running = [query.batch_started for query in queries if query.active and query.batch_started > 0]
     return max(oldest.values(), default=0.0), min([*running, reported_at])
 
 

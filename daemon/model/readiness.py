@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rechannel.wire.printable import count, query_name
-
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages, last_batches
 from rechannel.daemon.model.query_model import batch_period
 from rechannel.wire.codes import NotReadyReason
+from rechannel.wire.printable import count, query_name
 
 _MIN_SILENCE = 10.0  # seconds; shorter pauses are those of a busy driver
 _MISSED_REPORTS = 5

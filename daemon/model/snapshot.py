@@ -22,7 +22,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from rechannel.wire.printable import stage_name
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model import query_model
@@ -46,6 +45,7 @@ from rechannel.policies.model.workload import Stage, Workload
 from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import ExecutorInfo, QueryState, StatefulStage
+from rechannel.wire.printable import stage_name
 
 _COLD_TASKS = 3  # of each stage on each core of a new executor, until its code is compiled
 _USUAL_BATCHES = 20  # over which the usual duration and rows are taken
@@ -217,7 +217,7 @@ def _build_cluster(
     now: float,
     drained: Collection[str],
 ) -> Cluster:
-    releasing = messages.report.releasing
+    releasing = messages.report.releasing_executors
     warming_up = _warming_up(infos, rates, settings.reschedule.warm_up, now)
     return Cluster(
         executors=tuple(info.executor for info in infos),

@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
-from rechannel.daemon.model.readiness import driver_silence as silence
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control import scheduled_plans
 from rechannel.daemon.control.standing_orders import left_on
 from rechannel.daemon.decide.pipeline import stream_classes
-from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.application_messages import ApplicationMessages, fresh_usage
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.forecast import StageForecast
 from rechannel.daemon.model.readiness import NotReady
-from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, without_forecast as measured_only, slow_sentence, take_snapshot
-from rechannel.daemon.model.application_messages import fresh_usage
+from rechannel.daemon.model.readiness import driver_silence as silence
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, slow_sentence, take_snapshot
+from rechannel.daemon.model.snapshot import without_forecast as measured_only
 from rechannel.daemon.view.last_leader import Leadership, leading
 from rechannel.daemon.view.partitions import hot_streams, partition_statuses
 from rechannel.daemon.view.status import (

@@ -10,8 +10,8 @@ from typing import Any
 import structlog
 
 from rechannel.conf import config_file
-from rechannel.conf.settings import Settings
 from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.migration.link.loop import Link
 from rechannel.migration.spark.adapter import SparkAdapter
 

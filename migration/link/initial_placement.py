@@ -24,7 +24,6 @@ import structlog
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
 from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.migration.spark.hooks import START_WAIT
-from rechannel.policies.spread import spread_evenly
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement
 
 _LOG = structlog.get_logger("rechannel.link")
@@ -60,7 +59,7 @@ def restore_placement(
             placement = [""] * operator.partitions
         lost = [partition for partition, name in enumerate(placement) if not name]
         # Equal for operators of equal size, since nothing of this query is counted: those of one stage stay together.
-        result[operator.operator] = even_out(placement, cores, movable=lost, held=held)
+        result[operator.operator] = spread_evenly(placement, cores, movable=lost, held=held)
     return result
 
 
@@ -288,7 +287,7 @@ class InitialPlacement:
                 goal = goal if len(goal) == len(current) else current
             else:
                 fallen = [number for number in lost.get(stage, ()) if (query, stage, number) not in busy]
-                goal = even_out(current, cores, movable=None if occasion.new else fallen, held=held)
+                goal = spread_evenly(current, cores, movable=None if occasion.new else fallen, held=held)
             held.update(goal)
             self._number += 1
             request.moves += [

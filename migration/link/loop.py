@@ -425,11 +425,13 @@ class Link:
             missed=reconciler.missed,
             landed=reconciler.landed,
             abandoned=reconciler.abandoned,
-            drifted=self._drifted,
-            starts=self._initial_placement.start_reports(self._check.queries),
-            orders=encode(self._orders).decode() if self._orders is not None else "",
+            drifted_partitions=self._drifted,
+            initial_placements=self._initial_placement.start_reports(self._check.queries),
+            standing_orders=encode(self._orders).decode() if self._orders is not None else "",
             environment=self._environment,
-            releasing=sorted((self._check.retiring & self._table.executors.keys()).union(self._releaser.cordoned)),
+            releasing_executors=sorted(
+                (self._check.retiring & self._table.executors.keys()).union(self._releaser.cordoned)
+            ),
             rejected_messages=self._rejected + self._mailbox.rejected_messages,
             problems=problem_sentences(
                 self._problems,

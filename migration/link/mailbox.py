@@ -24,7 +24,6 @@ from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
 from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
 from rechannel.wire.messages import DesiredPlacement, LastPlacement, LinkReport, MoveTransition, StandingOrders
-from rechannel.wire.redis.capacity import batch_budget
 from rechannel.wire.redis.errors import StoreError, StoreTooLargeError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
@@ -135,7 +134,7 @@ class Mailbox:
             running = {query.query for query in report.queries}
             self._last_placements = {query: item for query, item in self._last_placements.items() if query in running}
             self._batch_sizes = {query: rows for query, rows in self._batch_sizes.items() if query in running}
-            self._awaited_nodes = frozenset(node for node in nodes if keys.possible(node))
+            self._awaited_nodes = frozenset(node for node in nodes if keys.is_valid_name(node))
             for node in self._awaited_nodes:
                 self._cursors.setdefault(node, _EvidenceCursor(now)).awaited_at = now
             # A position older than the look-back need not be remembered.
@@ -298,7 +297,7 @@ class Mailbox:
         while True:
             with self._lock:
                 batches = list(_first(self._batches))
-                room = batch_room(sum(self._batch_sizes.values()))
+                room = batch_budget(sum(self._batch_sizes.values()))
             if not batches:
                 return
             parts = [(run, part) for run, batch in batches for part in parts_of(batch)]
@@ -376,7 +375,7 @@ class Mailbox:
         if not cursors:
             return
         if any(not cursor.after for cursor in cursors.values()):
-            start = store.since(_LOOK_BACK)
+            start = store.id_since(_LOOK_BACK)
             for cursor in cursors.values():
                 cursor.after = cursor.after or start
         after = {node: cursor.after for node, cursor in cursors.items()}

@@ -40,7 +40,7 @@ def query_state(query: ActiveQuery, sources: QuerySources) -> QueryState:
         active=True,
         stages=[_stage_state(query, number, sources) for number in numbers],
         problem=query.problem or next(filter(None, mismatches), ""),
-        began=table.batch_start(query.query),
+        batch_started=table.batch_start(query.query),
         interval=query.interval,
     )
 

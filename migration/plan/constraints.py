@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from rechannel.wire.printable import count, partition_name, query_name
 
 from rechannel.conf.settings import Settings
 from rechannel.migration.plan.cost import BatchTimes, LoadRates, MigrationCost, SteppedMoves, estimate_cost
@@ -129,20 +128,20 @@ def filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refus
 def _query_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     """Return the law that keeps all partitions of a query or stage where they are."""
     if move.stage not in inputs.stages:
-        return Refusal(law=Law.STORES_UNKNOWN, reach="query", detail=f"stage {move.stage}: no such stateful stage")
+        return Refusal(law=Law.STORES_UNKNOWN, scope="query", detail=f"stage {move.stage}: no such stateful stage")
     query, number = inputs.stages[move.stage]
     state = inputs.queries.get(query)
     name = query_name(query, state.name if state else "")
     if state is None or not state.active:
-        return Refusal(law=Law.QUERY_PROBLEM, reach="query", detail=f"query {name} is not active")
+        return Refusal(law=Law.QUERY_PROBLEM, scope="query", detail=f"query {name} is not active")
     if state.problem:
-        return Refusal(law=Law.QUERY_PROBLEM, reach="query", detail=f"query {name} cannot be moved: {state.problem}")
+        return Refusal(law=Law.QUERY_PROBLEM, scope="query", detail=f"query {name} cannot be moved: {state.problem}")
     if not state.run:
-        return Refusal(law=Law.RUN_UNKNOWN, reach="query", detail=f"the run id of query {name} is not known")
+        return Refusal(law=Law.RUN_UNKNOWN, scope="query", detail=f"the run id of query {name} is not known")
     stage = _stage(state, number)
     if stage is None or not stage.operators or not all(operator.stores for operator in stage.operators):
         detail = f"query {name}: the state stores of stage {number} are not known"
-        return Refusal(law=Law.STORES_UNKNOWN, reach="query", detail=detail)
+        return Refusal(law=Law.STORES_UNKNOWN, scope="query", detail=detail)
     return None
 
 
@@ -156,19 +155,19 @@ def _move_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     if not 0 <= move.partition < partitions:
         return Refusal(
             law=Law.PARTITION,
-            reach="move",
+            scope="move",
             detail=f"{unit}: the stage has {count(partitions, 'partition')}",
             measured=move.partition,
             limit=partitions - 1,
             unit="partition number",
         )
     if not 0 <= move.target < inputs.cluster.size:
-        return Refusal(law=Law.TARGET, reach="move", detail=f"{unit}: its target executor is not known")
+        return Refusal(law=Law.TARGET, scope="move", detail=f"{unit}: its target executor is not known")
     if not inputs.cluster.available[move.target]:
         executor = inputs.cluster.executors[move.target]
-        return Refusal(law=Law.TARGET, reach="move", detail=f"{unit}: executor {executor} is not available")
+        return Refusal(law=Law.TARGET, scope="move", detail=f"{unit}: executor {executor} is not available")
     if (query, number, move.partition) in inputs.in_flight:
-        return Refusal(law=Law.IN_FLIGHT, reach="move", detail=f"{unit} is being moved already")
+        return Refusal(law=Law.IN_FLIGHT, scope="move", detail=f"{unit} is being moved already")
     return None
 
 
@@ -190,7 +189,7 @@ def cap_moves(
     refusals.append(
         Refusal(
             law=Law.MAX_MOVES if per_hour is None else Law.BUDGET,
-            reach="move",
+            scope="move",
             detail=f"{len(moves) - most} of {count(len(moves), 'move')} wait: {rule}",
             measured=len(moves),
             limit=most,
@@ -275,7 +274,7 @@ def utilization_refusal(
         f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
     )
     measured = float(after.utilization[worst])
-    return Refusal(law=Law.UTILIZATION, reach="plan", detail=detail, measured=measured, limit=limit, unit="share")
+    return Refusal(law=Law.UTILIZATION, scope="plan", detail=detail, measured=measured, limit=limit, unit="share")
 
 
 def _plan_refusal(
@@ -298,7 +297,7 @@ def soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
         ago = max(0.0, cooldown.total - cooldown.left)
         return Refusal(
             law=Law.COOLDOWN,
-            reach="plan",
+            scope="plan",
             detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go",
             measured=cooldown.left,
             limit=0.0,
@@ -307,7 +306,7 @@ def soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
     if not gate.passes:
         return Refusal(
             law=Law.GATE,
-            reach="plan",
+            scope="plan",
             detail=gate.sentence,
             measured=gate.measured,
             limit=gate.limit,

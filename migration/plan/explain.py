@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from rechannel.wire.printable import query_name, stage_name
 
 from rechannel.migration.plan.inputs import PlanInputs
 from rechannel.policies.analysis.placement_cost import finish_times
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
+from rechannel.wire.printable import query_name, stage_name
 
 MAX_CHARACTERS = 240  # of one reason
 _ROUNDING = 1e-9

@@ -71,7 +71,7 @@ def _notify_manager(notifier: Notifier, node: str, window: AgentWindow | None, s
         executors, rows = len(window.executors), len(window.streams)
         notifier.ready(f"{node}: {executors} executors, {rows} map outputs in the last window{away}")
     elif not notifier.is_ready:
-        notifier.extend(STARTS)
+        notifier.extend_timeout(STARTS)
     if sender.alive:  # otherwise no window would ever arrive, without a sign of it
         notifier.beat()
 
@@ -112,9 +112,9 @@ def run_agent(
     """
     host = host or AgentHost()
     clock, notifier = host.clock, host.notifier
-    reload_signal = reload_signal and replace(reload_signal, again=notifier.reloads(reload_signal.again))
+    reload_signal = reload_signal and replace(reload_signal, load=notifier.announce_reload(reload_signal.load))
     reloader = reload.Reloader(settings, reload_signal, reload.AGENT, _log)
-    notifier.need(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
+    notifier.request_watchdog(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
     Keys(settings.cluster.name)(WINDOWS, settings.agent.node or "node")
     configured = settings  # settings get the node's name below
     sender = Sender(configured.agent.node, lambda: store_factory(configured), configured.agent.buffered_windows)
@@ -146,7 +146,7 @@ def run_agent(
         send(evidence)
         send(window)
         _notify_manager(notifier, settings.node, window, sender)
-        if (reloaded := reloader.turn()) is not None:
+        if (reloaded := reloader.poll()) is not None:
             monitor.reload(reloaded)
             sender.reload(reloaded)
         if clock.wait(stop, monitor.wait_time()):

@@ -33,9 +33,8 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector, implausibility
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.migration.link.initial_placement import restore_placement as put_back
-from rechannel.migration.link.mailbox import Mailbox
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
+from rechannel.migration.link.mailbox import Mailbox
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.wire import keys

@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
 from rechannel.daemon.jobs.planning import LONGEST, PlanningClock
 from rechannel.daemon.jobs.watchdog import Watchdog, patience
-from rechannel.monitors.node import agent
 from rechannel.monitors.node.agent import run_agent
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
