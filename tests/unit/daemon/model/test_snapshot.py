@@ -15,7 +15,8 @@ from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snaps
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.messages import AgentWindow, BatchReport, LinkReport, StageRun, StreamRow
-from unit.daemon.fakes import APP, NOW, QUERY, batch, messages, query, report, settings, task, window
+from unit.daemon.fakes import APP, NOW, QUERY, batch, query, report, settings, task, window
+from unit.daemon.model.builders import messages
 
 Windows = Mapping[str, Sequence[AgentWindow]]
 
