@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule, Keys
@@ -319,16 +318,6 @@ def report(
         decision=decision,
         accepted_epoch=accepted_epoch,
     )
-
-
-def messages(
-    seen: LinkReport,
-    batches: Sequence[BatchReport],
-    windows: Mapping[str, Sequence[AgentWindow]] | None = None,
-    application: str = APP,
-) -> ApplicationMessages:
-    by_host = {host: tuple(closed) for host, closed in (windows or {}).items()}
-    return ApplicationMessages(application, seen, NOW, tuple(batches), by_host)
 
 
 def task(
