@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
+from rechannel.daemon.jobs.clock import Clock, ClockJumpDetector, due_after_jump
 from rechannel.daemon.jobs.planning import Aside, PlanningClock
 from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.controller_snapshot import role_of
@@ -30,28 +30,6 @@ from rechannel.wire.systemd import Notifier
 
 if TYPE_CHECKING:
     from rechannel.daemon.view.frontend import HttpFrontend
-
-_STEP = 1.0  # seconds; less is the clock's own drift, and a job that is late by as much does no harm
-
-
-class ClockJumpDetector:
-    """Notices that somebody set the clock: it no longer agrees with a steady one. Both in seconds."""
-
-    def __init__(self, clock: Callable[[], float], steady: Callable[[], float]) -> None:
-        self._clock = clock
-        self._steady = steady
-        self._apart = clock() - steady()
-
-    def seen(self) -> float:
-        """Return by how much the clock was set since the last call; 0 for less than a second."""
-        apart = self._clock() - self._steady()
-        step, self._apart = apart - self._apart, apart
-        return step if abs(step) >= _STEP else 0.0
-
-
-def after_step(due: float, step: float, now: float, every: float) -> float:
-    """When a job is due whose clock was set: as much later as it was before, now at the earliest. All in seconds."""
-    return min(max(due + step, now), now + every)
 
 
 def told_when_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
@@ -73,7 +51,7 @@ def told_when_standing_by(controller: Controller, log: Any) -> Callable[[], str]
 def run_controller(
     settings: Settings,
     stop: threading.Event,
-    clock: Callable[[], float] = time.time,
+    clock: Clock | None = None,
     *,
     reread: reload.ReloadSignal | None = None,
 ) -> None:
@@ -84,6 +62,7 @@ def run_controller(
     """
     from apscheduler.schedulers.background import BackgroundScheduler
 
+    clock = clock or Clock()
     signer = signer_of(settings)
     store = Store(settings.redis, settings.cluster.name)
     log = structlog.get_logger("rechannel.controller")
@@ -101,9 +80,9 @@ def run_controller(
     for sentence in notes:
         log.warning("not-safe", sentence=sentence)
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
-    aside = Aside(patience=settings.controller.observe / 10)
-    controller = Controller(settings, store, signer, clock, name=name, planning=planning, aside=aside)
-    front = _front(controller, store, settings, clock) if settings.controller.listen else None
+    aside = Aside(settings.controller.observe / 10, planning)
+    controller = Controller(settings, store, signer, clock, name=name, aside=aside)
+    front = _front(controller, store, settings, clock.wall) if settings.controller.listen else None
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
     scheduler = BackgroundScheduler(timezone=UTC)
     often = settings.controller.observe
@@ -131,8 +110,8 @@ def run_controller(
     if front is not None:
         front.start()
     scheduler.start()
-    steps = ClockJumpDetector(clock, time.monotonic)
-    reloader = reload.Reloader(settings, reread, reload.CONTROLLER, log, policy_settings.mistakes)
+    steps = ClockJumpDetector(clock)
+    reloader = reload.Reloader(settings, reread, reload.CONTROLLER, log, policy_settings.policy_errors)
     try:
         while not stop.wait(often):
             heart.beat()
@@ -141,16 +120,16 @@ def run_controller(
                 if front is not None:
                     front.take(taken)
                 if taken.reschedule.timeout != settings.reschedule.timeout:
-                    controller.next_decision = clock() + taken.reschedule.timeout
+                    controller.next_decision = clock.wall() + taken.reschedule.timeout
                     scheduler.reschedule_job("decide", trigger="interval", seconds=taken.reschedule.timeout)
                 settings = taken
-            if step := steps.seen():
+            if step := steps.pop_jump():
                 # The scheduler lives by the clock: set back by an hour, it would do nothing for an hour.
                 log.warning("clock-was-set", seconds=round(step, 1))
                 for title, _ in jobs:
                     job, every = scheduler.get_job(title), _seconds(title, settings)
                     if job is not None and job.next_run_time is not None:
-                        due = after_step(job.next_run_time.timestamp(), step, clock(), every)
+                        due = due_after_jump(job.next_run_time.timestamp(), step, clock.wall(), every)
                         scheduler.modify_job(title, next_run_time=datetime.fromtimestamp(due, UTC))
     finally:
         heart.end()
@@ -186,7 +165,7 @@ def signer_of(settings: Settings) -> Signer:
             "signing.private_key_file: is not set, and a link obeys no unsigned placement; make a key pair with "
             "`rechannel config keys DIR` and name its signing.key here"
         )
-    mistakes += policy_settings.mistakes(settings)
+    mistakes += policy_settings.policy_errors(settings)
     try:
         AuditFile(settings.controller.audit_file).check()
     except AuditError as error:

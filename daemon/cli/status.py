@@ -14,7 +14,7 @@ import msgspec
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control import scheduled_plans
-from rechannel.daemon.control.standing_orders import left_on
+from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.daemon.decide.pipeline import stream_classes
 from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.daemon.model.forecast import StageForecast
@@ -138,7 +138,7 @@ def _orders(store: Store) -> dict[str, Drain]:
 
 
 def _drain(drain: Drain, reports: list[LinkReport], now: float) -> Row:
-    left = sum(left_on(report, [drain.node])[drain.node] for report in reports)
+    left = sum(partitions_on(report, [drain.node])[drain.node] for report in reports)
     there = [info.executor for report in reports for info in report.executors if info.host == drain.node]
     overdue = 0 < drain.deadline <= now
     running = count(len(there), "executor")

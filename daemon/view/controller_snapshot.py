@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rechannel.daemon.control.leadership import LeaderElection
-from rechannel.daemon.control.migrations import MigrationTracker
+from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.daemon.view.model import MigrationView, Role
 
@@ -34,7 +35,9 @@ def role_of(lead: LeaderElection) -> Role:
     return Role.STANDING_BY if lead.holder not in ("", lead.name) else Role.STARTING
 
 
-def look(collector: Collector, lead: LeaderElection, migrations: MigrationTracker, rejected: int) -> ControllerSnapshot:
+def look(
+    collector: Collector, lead: LeaderElection, migrations: Sequence[RunningMigration], rejected: int
+) -> ControllerSnapshot:
     """Read what is new from Redis and copy the rest; may raise StoreError. The controller's lock has to be held."""
     facts = [collector.gather(name) for name in collector.refresh()]
     running = [
@@ -47,7 +50,7 @@ def look(collector: Collector, lead: LeaderElection, migrations: MigrationTracke
             abandoned=migration.abandoned,
             sentence=migration.sentence(),
         )
-        for migration in migrations.running.values()
+        for migration in migrations
     ]
     found = tuple(item for item in facts if item is not None)
     return ControllerSnapshot(

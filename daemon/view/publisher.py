@@ -17,7 +17,7 @@ import structlog
 from rechannel import __version__
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import status as cli_status
-from rechannel.daemon.jobs.duty_cycle import DutyCycle
+from rechannel.daemon.jobs.clock import DutyCycle
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.model.collector import ApplicationMessages, read_on
 from rechannel.daemon.view.controller_snapshot import ControllerSnapshot

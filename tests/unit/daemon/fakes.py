@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
 from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
 from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import KeyRule, Keys
@@ -483,6 +484,11 @@ VERIFIER = Verifier(KEY.public_key())
 CONFIG = dataclasses.replace(settings("apply"), gate=GateSettings(move_cost=0.01))
 
 
+def clocks(clock: FakeClock, cpu: Callable[[], float] = lambda: 0.0) -> Clock:
+    """Clocks that all show the same time."""
+    return Clock(wall=clock, steady=clock, monotonic=clock, cpu=cpu)
+
+
 def controller(
     store: FakeStore,
     clock: FakeClock,
@@ -490,7 +496,7 @@ def controller(
     name: str = "a",
     busy: Callable[[], float] = lambda: 0.0,
 ) -> Controller:
-    return Controller(config, store, SIGNER, clock, name=name, steady=clock, busy=busy)  # type: ignore[arg-type]
+    return Controller(config, store, SIGNER, clocks(clock, busy), name=name)  # type: ignore[arg-type]
 
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:

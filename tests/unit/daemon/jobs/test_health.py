@@ -27,7 +27,7 @@ def test_a_plan_that_never_ends_is_a_hang() -> None:
     planning = PlanningClock(clock)
     loops = JobMonitor(clock, clock, planning=planning)
     observe = loops.watch("observe", 1.0, lambda: None)
-    with planning.of(APP):
+    with planning.plan(APP):
         clock.sleep(LONGEST)
         observe()
         assert loops.stuck() == ""

@@ -341,7 +341,7 @@ def test_a_plan_of_minutes_ends_no_heartbeat_and_one_that_never_ends_does(
                 manager.listen()
         return manager.heard().count({"WATCHDOG": "1"}), [line["event"] for line in lines]
 
-    with planning.of("app"):
+    with planning.plan("app"):
         assert turns(int(LONGEST)) == (60, [])
         assert turns(60) == (0, ["jobs-hang"])
     assert turns(20) == (2, ["jobs-go-on"])

@@ -1,0 +1,78 @@
+"""Clocks of a process, detection of clock changes, and a duty-cycle limiter for repeated work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+_STEP = 1.0  # seconds; a smaller difference is drift between the clocks
+
+
+def boot_seconds() -> float:
+    """Return seconds that cannot be set and, unlike `time.monotonic`, go on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Clocks of one process; each is called without arguments and returns seconds.
+
+    Attributes
+    ----------
+    wall
+        Since the epoch. It may be set at any time; for people, and for times that other processes read.
+    steady
+        Cannot be set and goes on while the machine sleeps; for leases, waits and intervals.
+    monotonic
+        Cannot be set and stands still while the machine sleeps; for the supervision of jobs.
+    cpu
+        CPU time of the calling thread.
+    """
+
+    wall: Callable[[], float] = time.time
+    steady: Callable[[], float] = boot_seconds
+    monotonic: Callable[[], float] = time.monotonic
+    cpu: Callable[[], float] = time.thread_time
+
+
+class ClockJumpDetector:
+    """Detector of changes of the wall clock: it no longer agrees with the monotonic one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = clock.wall() - clock.monotonic()
+
+    def pop_jump(self) -> float:
+        """Return by how many seconds the wall clock was set since the last call; 0 for less than a second."""
+        offset = self._clock.wall() - self._clock.monotonic()
+        jump, self._offset = offset - self._offset, offset
+        return jump if abs(jump) >= _STEP else 0.0
+
+
+def due_after_jump(due: float, jump: float, now: float, every: float) -> float:
+    """Return when a job is due after the clock was set: as far ahead as before, within one interval from now."""
+    return min(max(due + jump, now), now + every)
+
+
+class DutyCycle:
+    """Limiter that keeps repeated work below a share of one core.
+
+    A context manager around one piece of work. Afterwards ``rest`` holds the seconds from the begin of the work to the
+    next time it may begin. Waiting is not counted as work.
+    """
+
+    def __init__(self, share: float, longest: float, cpu: Callable[[], float] = time.thread_time) -> None:
+        self.rest = 0.0
+        self._share = share
+        self._longest = longest
+        self._cpu = cpu
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        self._began = self._cpu()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rest = min((self._cpu() - self._began) / self._share, self._longest)
