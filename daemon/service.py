@@ -17,19 +17,20 @@ from rechannel.conf import reload
 from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
 from rechannel.daemon.jobs.clock import Clock, ClockJumpDetector, due_after_jump
 from rechannel.daemon.jobs.planning import Aside, PlanningClock
 from rechannel.daemon.jobs.watchdog import Watchdog
-from rechannel.daemon.view.controller_snapshot import role_of
-from rechannel.daemon.view.model import VIEW_EVERY, Role
+from rechannel.daemon.view.metrics import Counters
+from rechannel.daemon.view.publisher import VIEW_EVERY
 from rechannel.wire.redis.store import Store, StoreError, StoreUnavailableError
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.systemd import Notifier
 
 if TYPE_CHECKING:
-    from rechannel.daemon.view.frontend import HttpFrontend
+    from rechannel.daemon.view.http import HttpFrontend
 
 
 def told_when_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
@@ -39,7 +40,7 @@ def told_when_standing_by(controller: Controller, log: Any) -> Callable[[], str]
     def observe() -> str:
         nonlocal told
         sentence, lead = controller.observe(), controller.lead
-        leader = lead.holder if role_of(lead) is Role.STANDING_BY else ""
+        leader = lead.holder if lead.role is Role.STANDING_BY else ""
         if leader and leader != told:
             log.info("standing-by", leader=leader, epoch=lead.epoch)
         told = leader
@@ -81,8 +82,9 @@ def run_controller(
         log.warning("not-safe", sentence=sentence)
     name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
     aside = Aside(settings.controller.observe / 10, planning)
-    controller = Controller(settings, store, signer, clock, name=name, aside=aside)
-    front = _front(controller, store, settings, clock.wall) if settings.controller.listen else None
+    counters = Counters()
+    controller = Controller(settings, store, signer, clock, name=name, aside=aside, count_answer=counters.count_answer)
+    front = _front(controller, store, settings, counters, clock) if settings.controller.listen else None
     logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
     scheduler = BackgroundScheduler(timezone=UTC)
     often = settings.controller.observe
@@ -118,7 +120,7 @@ def run_controller(
             if (taken := reloader.turn()) is not None:
                 controller.take(taken)
                 if front is not None:
-                    front.take(taken)
+                    front.reload(taken)
                 if taken.reschedule.timeout != settings.reschedule.timeout:
                     controller.next_decision = clock.wall() + taken.reschedule.timeout
                     scheduler.reschedule_job("decide", trigger="interval", seconds=taken.reschedule.timeout)
@@ -151,10 +153,10 @@ def _seconds(job: str, settings: Settings) -> float:
     return settings.reschedule.timeout if job == "decide" else settings.controller.observe
 
 
-def _front(controller: Controller, store: Store, settings: Settings, clock: Callable[[], float]) -> HttpFrontend:
-    from rechannel.daemon.view.frontend import HttpFrontend  # only who shows something needs what serves it
+def _front(controller: Controller, store: Store, settings: Settings, counters: Counters, clock: Clock) -> HttpFrontend:
+    from rechannel.daemon.view.http import HttpFrontend  # a controller that does not listen loads no web server
 
-    return HttpFrontend(controller, store, settings, clock)
+    return HttpFrontend(controller, store, settings, counters, clock)
 
 
 def signer_of(settings: Settings) -> Signer:

@@ -157,17 +157,10 @@ def status(
     config: str | None, application: str, query: str, node: str, partitions: bool, verbose: bool, as_json: bool
 ) -> None:
     """Show the controller, the executors with their load, the queries, and moves under way."""
-    from rechannel.daemon.cli import status as cli_status
+    from rechannel.daemon.cli.status import StatusFilter, run
 
-    cli_status.run(
-        settings_of(config),
-        application=application,
-        query=query,
-        node=node,
-        partitions=partitions,
-        verbose=verbose,
-        as_json=as_json,
-    )
+    only = StatusFilter(application, query, node)
+    run(settings_of(config), only, partitions=partitions, verbose=verbose, as_json=as_json)
 
 
 @main.command()
@@ -178,9 +171,9 @@ def status(
 @guarded
 def top(config: str | None, application: str, every: float, once: bool) -> None:
     """Watch executors, partitions, hot streams and moves live, until interrupted."""
-    from rechannel.daemon.cli import top as cli_top
+    from rechannel.daemon.cli.top import run
 
-    cli_top.run(settings_of(config), stop_on_signals(), application=application, every=every, once=once)
+    run(settings_of(config), stop_on_signals(), application=application, every=every, once=once)
 
 
 @main.command()

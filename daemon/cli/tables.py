@@ -1,6 +1,6 @@
-"""What people see: tables and lines. Programs read ``--json``; nothing here is to be parsed.
+"""Tables and lines for people; programs read ``--json``.
 
-Names and sentences come from whoever may write to Redis: none of them steers a terminal (`plain`) or reads as markup.
+Names and sentences may come from any writer to Redis. `plain` removes control characters, and `escape` markup.
 """
 
 from __future__ import annotations
@@ -15,15 +15,24 @@ from rich.markup import escape
 from rich.table import Table
 
 from rechannel.daemon.cli.options import shown_time
+from rechannel.daemon.view.status import (
+    ApplicationStatus,
+    ClusterStatus,
+    DrainState,
+    ExecutorStatus,
+    LeaderStatus,
+    MoveStatus,
+    PartitionStatus,
+)
 from rechannel.wire.display_names import count, partition_name, query_name, stage_name
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, MigrationPrice
 from rechannel.wire.printable import plain
 
+BUSY = 0.95  # utilization above which an executor is marked
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
-BUSY = 0.95
-_QUIET = 5.0  # seconds; a leader says every second that it leads
+_QUIET = 5.0  # seconds; a leader reports every second
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
@@ -33,80 +42,80 @@ def new_console() -> Console:
 
 
 def new_table(title: str, *columns: tuple[str, str], whole: Collection[str] = ()) -> Table:
-    """Return an empty table; a column is its name and the side it leans to. Those in ``whole`` are never wrapped."""
+    """Return an empty table; a column is its name and its alignment. Those in ``whole`` are never wrapped."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name, side in columns:
         table.add_column(name, justify="right" if side == ">" else "left", overflow="fold", no_wrap=name in whole)
     return table
 
 
-def status(document: dict[str, Any], now: float, *, verbose: bool = False) -> None:
-    """Show the status document of `cli_status`; ``verbose``: what is expected of each stage too."""
-    console, document = new_console(), plain(document)
-    console.print(controller_line(document["controller"], now))
-    for drain in document["drains"]:
-        style = "green" if drain["state"] in ("empty", "released") else "yellow"
-        console.print(f"drain {escape(drain['node'])}: {escape(drain['sentence'])}", style=style)
-    for plan in document.get("waiting", ()):
-        console.print(f"waiting {escape(plan['pending'])}: {escape(plan['sentence'])}", style="yellow")
-    if not document["applications"]:
+def status(status: ClusterStatus, now: float, *, verbose: bool = False) -> None:
+    """Print the status of a cluster; ``verbose``: with the forecast of each stage."""
+    console, status = new_console(), plain(status)
+    console.print(controller_line(status.controller, now))
+    for drain in status.drains:
+        style = "green" if drain.state in (DrainState.EMPTY, DrainState.RELEASED) else "yellow"
+        console.print(f"drain {escape(drain.node)}: {escape(drain.sentence)}", style=style)
+    for plan in status.waiting:
+        console.print(f"waiting {escape(plan.pending)}: {escape(plan.sentence)}", style="yellow")
+    if not status.applications:
         console.print(NOBODY_REPORTS)
-    for application in document["applications"]:
-        console.print()
-        name = f"{application['name']} ({application['application']}), Spark {application['spark_version']}"
-        readiness = application["readiness"]
-        said = readiness["controller"] or readiness["sentence"]
-        console.print(f"[bold]{escape(name)}[/bold]: {escape(said)}")
-        for problem in application["problems"]:
-            console.print(f"  problem: {escape(problem)}", style="yellow")
-        console.print(_executor_table(application["executors"]))
-        console.print(_query_table(application))
-        counters = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in application["counters"].items())
-        console.print(f"moves so far: {counters}")
-        if application["shuffles_seen"] is not None and any(row["fresh"] for row in application["executors"]):
-            console.print(
-                f"agents reported {application['shuffles_seen']:.0%} of the shuffle outputs of the last batches"
-            )
-        if application["streams"]:
-            console.print(streams_line(application["streams"]))
-        for forecast in application.get("forecasts", []) if verbose else ():
-            console.print(f"forecast of {escape(forecast['sentence'])}")
-        if application["partitions"]:
-            console.print(partition_table(application["partitions"]))
-        if application["moves"]:
-            console.print(moves_table(application["moves"]))
-    if document["rejected_messages"]:
-        console.print(f"{document['rejected_messages']} unreadable messages in Redis were passed over", style="yellow")
+    for application in status.applications:
+        _print_application(console, application, verbose=verbose)
+    if status.rejected_messages:
+        console.print(f"{status.rejected_messages} unreadable messages in Redis were passed over", style="yellow")
 
 
-def controller_line(controller: dict[str, Any] | None, now: float) -> str:
-    """Say who leads and what he does."""
-    if controller is None:
+def _print_application(console: Console, status: ApplicationStatus, *, verbose: bool) -> None:
+    console.print()
+    title = f"{status.name} ({status.application}), Spark {status.spark_version}"
+    console.print(f"[bold]{escape(title)}[/bold]: {escape(status.readiness.summary)}")
+    for problem in status.problems:
+        console.print(f"  problem: {escape(problem)}", style="yellow")
+    console.print(_executor_table(status.executors))
+    console.print(_query_table(status))
+    counters = [(name.replace("_", " "), value) for name, value in msgspec.to_builtins(status.counters).items()]
+    console.print(f"moves so far: {', '.join(f'{value} {name}' for name, value in counters)}")
+    if status.shuffles_seen is not None and any(executor.fresh for executor in status.executors):
+        console.print(f"agents reported {status.shuffles_seen:.0%} of the shuffle outputs of the last batches")
+    if status.streams:
+        console.print(streams_line(status.streams))
+    for forecast in status.forecasts if verbose else ():
+        console.print(f"forecast of {escape(forecast.sentence)}")
+    if status.partitions:
+        console.print(partition_table(status.partitions))
+    if status.moves:
+        console.print(moves_table(status.moves))
+
+
+def controller_line(leader: LeaderStatus | None, now: float) -> str:
+    """Return the lines on the leading controller and its last action."""
+    if leader is None:
         return "[yellow]no controller leads[/yellow]: start one with `rechannel controller`"
     parts = [
-        f"controller {escape(controller['leader'])} leads in epoch {controller['epoch']}",
-        f"last heard {controller['last_heard']:.0f} s ago" if controller["last_heard"] > _QUIET else "",
-        f"mode {escape(controller['mode'])}",
-        "[yellow]paused[/yellow]" if controller["paused"] else "",
-        f"next decision in {max(0.0, controller['next_decision'] - now):.0f} s",
+        f"controller {escape(leader.leader)} leads in epoch {leader.epoch}",
+        f"last heard {leader.last_heard:.0f} s ago" if leader.last_heard > _QUIET else "",
+        f"mode {escape(leader.mode)}",
+        "[yellow]paused[/yellow]" if leader.paused else "",
+        f"next decision in {max(0.0, leader.next_decision - now):.0f} s",
     ]
     line = ", ".join(part for part in parts if part)
-    if controller["mode"] == "observe":
+    if leader.mode == "observe":
         line += f"\n{escape(OBSERVE_MODE)}"
-    return f"{line}\nlast: {escape(controller['last_sentence'])}" if controller["last_sentence"] else line
+    return f"{line}\nlast: {escape(leader.last_sentence)}" if leader.last_sentence else line
 
 
 def streams_line(classes: Mapping[str, int]) -> str:
-    """Say how many streams are of each class."""
+    """Return the line on the number of streams of each class."""
     return escape(f"streams: {', '.join(f'{number} {kind}' for kind, number in classes.items())}")
 
 
 def number(value: float | None, form: str) -> str:
-    """Return a figure, or a question mark where there is none."""
+    """Return a formatted number, or a question mark for None."""
     return "?" if value is None else format(value, form)
 
 
-def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
+def _executor_table(executors: Sequence[ExecutorStatus]) -> Table:
     table = new_table(
         "",
         ("node", "<"),
@@ -122,34 +131,34 @@ def _executor_table(rows: Sequence[dict[str, Any]]) -> Table:
         ("memory", ">"),
         ("", "<"),
     )
-    for row in rows:
-        busy = row["utilization"]
+    for executor in executors:
+        utilization = executor.utilization
         table.add_row(
-            escape(row["node"]),
-            escape(row["executor"]),
-            str(row["cores"]),
-            str(row["partitions"]),
-            number(busy, ".0%"),
-            number(row["arrival_rate"], ",.0f"),
-            number(row["service_rate"], ",.0f"),
-            number(row["cpu"], ".2f"),
-            number(row["python_cpu"], ".2f"),
-            number(row["node_cpu"], ".0%"),
-            "?" if row["rss_bytes"] is None else f"{row['rss_bytes'] / 2**20:,.0f} MiB",
-            remarks(row),
-            style="red" if busy is not None and busy > BUSY else "",
+            escape(executor.node),
+            escape(executor.executor),
+            str(executor.cores),
+            str(executor.partitions),
+            number(utilization, ".0%"),
+            number(executor.arrival_rate, ",.0f"),
+            number(executor.service_rate, ",.0f"),
+            number(executor.cpu, ".2f"),
+            number(executor.python_cpu, ".2f"),
+            number(executor.node_cpu, ".0%"),
+            "?" if executor.rss_bytes is None else f"{executor.rss_bytes / 2**20:,.0f} MiB",
+            executor_flags(executor),
+            style="red" if utilization is not None and utilization > BUSY else "",
         )
     return table
 
 
-def remarks(row: dict[str, Any]) -> str:
-    """Say what else is to be known of an executor."""
-    drained = "drained" if row["drained"] and not row["releasing"] else ""
-    return escape(", ".join(text for text in (drained, row["remark"]) if text))
+def executor_flags(executor: ExecutorStatus) -> str:
+    """Return all that has no column of its own."""
+    drained = "drained" if executor.drained and not executor.releasing else ""
+    return escape(", ".join(text for text in (drained, executor.remark) if text))
 
 
-def _query_table(application: Mapping[str, Any]) -> Table:
-    old = f", {application['last_heard']:.0f} s ago" if application["silent"] else ""
+def _query_table(status: ApplicationStatus) -> Table:
+    age = f", {status.last_heard:.0f} s ago" if status.silent else ""
     table = new_table(
         "",
         ("query", "<"),
@@ -159,26 +168,26 @@ def _query_table(application: Mapping[str, Any]) -> Table:
         ("partitions by executor", "<"),
         ("", "<"),
     )
-    for row in application["queries"]:
-        remark = row["problem"] or ("" if row["active"] else "not active")
-        stages = row["stages"] or [{"stage": "", "operators": [], "placement": {}}]
-        for number, stage in enumerate(stages):
-            first = number == 0
-            name = query_name(row["query"], row["name"])
-            unit = stage_name(row["query"], stage["stage"], row["name"]) if row["stages"] else ""
-            table.add_row(
-                escape(name) if first else "",
-                str(row["batch"]) if first else "",
-                (f"{row['batch_seconds']:.2f} s{old}" if row["batch_seconds"] is not None else "?") if first else "",
-                escape(f"{unit} {', '.join(stage['operators'])}"),
-                escape("  ".join(f"{executor}: {len(held)}" for executor, held in stage["placement"].items())),
-                escape(remark) if first else "",
+    for query in status.queries:
+        seconds = "?" if query.batch_seconds is None else f"{query.batch_seconds:.2f} s{age}"
+        remark = query.problem or ("" if query.active else "not active")
+        # The first stage has the columns of the query, too; a query without stages has one row.
+        first = [escape(query_name(query.query, query.name)), str(query.batch), seconds], escape(remark)
+        rows = [
+            (
+                f"{stage_name(query.query, stage.stage, query.name)} {', '.join(stage.operators)}",
+                "  ".join(f"{executor}: {len(held)}" for executor, held in stage.placement.items()),
             )
+            for stage in query.stages
+        ]
+        for index, (unit, placement) in enumerate(rows or [("", "")]):
+            own, last = first if index == 0 else (["", "", ""], "")
+            table.add_row(*own, escape(unit), escape(placement), last)
     return table
 
 
-def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Show what is known of each partition."""
+def partition_table(partitions: Sequence[PartitionStatus]) -> Table:
+    """Return the table of partitions."""
     table = new_table(
         "",
         ("partition", "<"),
@@ -192,46 +201,45 @@ def partition_table(rows: Sequence[dict[str, Any]]) -> Table:
         ("commit", ">"),
         ("snapshot lag", ">"),
     )
-    for row in rows:
+    for item in partitions:
         table.add_row(
-            escape(partition_name(row["query"], row["stage"], row["partition"], row["name"])),
-            escape(row["executor"] or "?"),
-            number(row["cpu"], ".3f"),
-            number(row["python_cpu"], ".3f"),
-            number(row["busy_seconds"], ".3f"),
-            number(row["rows_per_second"], ",.0f"),
-            number(row["state_rows"], ",d"),
-            "?" if row["state_bytes"] is None else f"{row['state_bytes'] / 2**20:,.1f} MiB",
-            "?" if row["commit_seconds"] is None else f"{row['commit_seconds']:.2f} s",
-            "?" if row["snapshot_lag"] is None else count(row["snapshot_lag"], "batch"),
+            escape(partition_name(item.query, item.stage, item.partition, item.name)),
+            escape(item.executor or "?"),
+            number(item.cpu, ".3f"),
+            number(item.python_cpu, ".3f"),
+            number(item.busy_seconds, ".3f"),
+            number(item.rows_per_second, ",.0f"),
+            number(item.state_rows, ",d"),
+            "?" if item.state_bytes is None else f"{item.state_bytes / 2**20:,.1f} MiB",
+            "?" if item.commit_seconds is None else f"{item.commit_seconds:.2f} s",
+            "?" if item.snapshot_lag is None else count(item.snapshot_lag, "batch"),
         )
     return table
 
 
-def moves_table(moves: Sequence[dict[str, Any]]) -> Table:
-    """Show moves and how far they are."""
+def moves_table(moves: Sequence[MoveStatus]) -> Table:
+    """Return the table of moves in flight."""
     table = new_table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
     for move in moves[:_MOVES_SHOWN]:
-        missed = f", missed {move['misses']}" if move["misses"] else ""
+        missed = f", missed {move.misses}" if move.misses else ""
         table.add_row(
-            escape(move["move"]),
-            escape(partition_name(move["query"], move["stage"], move["partition"], move["name"])),
-            escape(f"{move['source'] or '?'} → {move['target']}"),
-            str(move["step"]),
-            escape(f"{move['state']}{missed}"),
+            escape(move.move),
+            escape(partition_name(move.query, move.stage, move.partition, move.name)),
+            escape(f"{move.source or '?'} → {move.target}"),
+            str(move.step),
+            escape(f"{move.state}{missed}"),
         )
     if len(moves) > _MOVES_SHOWN:
         table.add_row(f"… and {len(moves) - _MOVES_SHOWN} more")
     return table
 
 
-def decision(application: str, made: Decision, *, verbose: bool = False) -> None:
-    """Show a decision with its numbers; ``verbose``: the streams too."""
-    console, application = new_console(), plain(application)
-    made = msgspec.convert(plain(msgspec.to_builtins(made)), Decision)
-    title = f"{made.decision} ({made.policy}): {made.sentence}"
+def decision(application: str, decision: Decision, *, verbose: bool = False) -> None:
+    """Print a decision with its figures; ``verbose``: with the streams."""
+    console, application, decision = new_console(), plain(application), plain(decision)
+    title = f"{decision.decision} ({decision.policy}): {decision.sentence}"
     console.print(f"[bold]{escape(application)}[/bold] {escape(title)}")
-    if made.executors:
+    if decision.executors:
         table = new_table(
             "",
             ("node", "<"),
@@ -239,7 +247,7 @@ def decision(application: str, made: Decision, *, verbose: bool = False) -> None
             ("partitions", ">"),
             ("utilization", ">"),
         )
-        for load in made.executors:
+        for load in decision.executors:
             table.add_row(
                 escape(load.node),
                 escape(load.executor),
@@ -247,45 +255,45 @@ def decision(application: str, made: Decision, *, verbose: bool = False) -> None
                 f"{load.utilization_before:.0%} → {load.utilization_after:.0%}",
             )
         console.print(table)
-    for query, before in made.batch_time_before.items():
-        after = made.batch_time_after.get(query, before)
-        name = escape(query_name(query, made.names.get(query, "")))
+    for query, before in decision.batch_time_before.items():
+        after = decision.batch_time_after.get(query, before)
+        name = escape(query_name(query, decision.names.get(query, "")))
         console.print(f"critical path of {name}: {before:.2f} → {after:.2f} s per batch, predicted")
-    if made.price is not None:
-        for line in price_lines(made.price, made.names):
+    if decision.price is not None:
+        for line in price_lines(decision.price, decision.names):
             console.print(escape(line))
-    if made.moves:
+    if decision.moves:
         table = new_table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
-        for move in made.moves[:_MOVES_SHOWN]:
+        for move in decision.moves[:_MOVES_SHOWN]:
             where = escape(f"{move.source or '?'} → {move.target}")
-            unit = partition_name(move.query, move.stage, move.partition, made.names.get(move.query, ""))
+            unit = partition_name(move.query, move.stage, move.partition, decision.names.get(move.query, ""))
             table.add_row(str(move.step), escape(unit), where)
-        if len(made.moves) > _MOVES_SHOWN:
-            table.add_row("", f"… and {len(made.moves) - _MOVES_SHOWN} more")
+        if len(decision.moves) > _MOVES_SHOWN:
+            table.add_row("", f"… and {len(decision.moves) - _MOVES_SHOWN} more")
         console.print(table)
-    if made.streams and verbose:
-        console.print(streams_line(made.streams))
-        for stream in made.hot_streams:
+    if decision.streams and verbose:
+        console.print(streams_line(decision.streams))
+        for stream in decision.hot_streams:
             console.print(f"  {escape(stream)}")
-    for refusal in made.refusals:
+    for refusal in decision.refusals:
         console.print(escape(f"refused by {refusal.law} (reaches the {refusal.reach}): {refusal.detail}"))
-    for note in made.notes:
+    for note in decision.notes:
         console.print(f"note: {escape(note)}")
 
 
 def size(number: float) -> str:
-    """Return a number of bytes in the unit that shows it."""
+    """Return a number of bytes in a suitable unit."""
     unit, factor = next(((unit, factor) for unit, factor in _UNITS if number >= factor), ("bytes", 1.0))
     return f"{number / factor:,.{0 if factor == 1 else 1}f} {unit}"
 
 
 def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
-    """Say what a migration is expected to cost, before it is begun."""
-    by = f"learned from {count(price.moves, 'move')}" if price.moves else "by the settings, no move was measured yet"
+    """Return the lines on the expected cost of a migration."""
+    basis = f"learned from {count(price.moves, 'move')}" if price.moves else "by the settings, no move was measured yet"
     cost = (
         f"expected cost: {size(price.bytes)} of state in {count(price.steps, 'step')} "
         f"within {price.total:.1f} s; the worst batch {price.pause:.2f} s longer, all batches together "
-        f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s ({by})"
+        f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s ({basis})"
     )
     lines = [cost]
     for query, peak in price.peak.items():

@@ -17,7 +17,8 @@ from rechannel.daemon.control import draining
 from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, Cluster
 from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
 from rechannel.daemon.control.guard import ClusterLimits
-from rechannel.daemon.control.leadership import LeaderContext, LeaderElection, LeaseResult
+from rechannel.daemon.control.leadership import LeaderContext, LeaderElection, LeaseResult, Role
+from rechannel.daemon.control.migrations import MigrationStatus
 from rechannel.daemon.control.outcomes import LoadRateEstimator
 from rechannel.daemon.control.requests import RequestHandler
 from rechannel.daemon.control.scheduled_plans import ScheduledPlans, canceled
@@ -26,9 +27,7 @@ from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide.pipeline import Asked
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.planning import Aside, Mutex
-from rechannel.daemon.model.collector import Collector
-from rechannel.daemon.view.controller_snapshot import ControllerSnapshot, look
-from rechannel.daemon.view.counters import Counters
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.wire import keys
 from rechannel.wire.codes import Outcome, Trigger
 from rechannel.wire.envelope_factory import EnvelopeFactory
@@ -37,6 +36,23 @@ from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import Signer
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
+
+
+@dataclasses.dataclass(frozen=True)
+class ControllerSnapshot:
+    """Copy of what a controller knows at one moment, for display.
+
+    ``holder``: of the lease. ``rejected``: number of messages that were unreadable or impossible.
+    """
+
+    applications: tuple[ApplicationMessages, ...]
+    migrations: tuple[MigrationStatus, ...]
+    role: Role
+    name: str
+    holder: str
+    epoch: int
+    paused: bool
+    rejected: int
 
 
 class Controller:
@@ -51,10 +67,10 @@ class Controller:
         *,
         name: str = "controller",
         aside: Aside | None = None,
+        count_answer: Callable[[str, int], None] | None = None,
     ) -> None:
         self.lead = LeaderElection(settings, store, clock, name)
         self.next_decision = clock.wall() + settings.reschedule.timeout
-        self.counts = Counters()
         self._aside = aside or Aside()
         self.planning = self._aside.planning
         self._clock = clock
@@ -74,7 +90,7 @@ class Controller:
         self._applications: dict[str, Application] = {}
         self._window = 0.0  # begin of the present agent window
         self._followed_at = clock.steady()
-        self._requests = RequestHandler(self, context.store, envelopes, clock.wall, self.counts.answered)
+        self._requests = RequestHandler(self, context.store, envelopes, clock.wall, count_answer)
         self._log = structlog.get_logger("rechannel.controller")
 
     # -- cycles --
@@ -384,12 +400,22 @@ class Controller:
             app = self._applications[name] = Application(name, self._cluster)
         return app
 
-    def seen(self) -> ControllerSnapshot:
-        """Read what is new from Redis, and return what this controller knows, for the views."""
+    def snapshot(self) -> ControllerSnapshot:
+        """Return a copy of what this controller knows; reads new messages and may raise StoreError."""
         with self._lock:
             collector = self._cluster.collector
+            messages = [collector.gather(name) for name in collector.refresh()]
             running = [app.migrations.running for app in self._migrating() if app.migrations.running]
-            return look(collector, self.lead, running, self._context.store.rejected + collector.incomplete)
+            return ControllerSnapshot(
+                applications=tuple(item for item in messages if item is not None),
+                migrations=tuple(migration.status() for migration in running),
+                role=self.lead.role,
+                name=self.lead.name,
+                holder=self.lead.holder,
+                epoch=self.lead.epoch,
+                paused=self.lead.paused,
+                rejected=self._context.store.rejected + collector.incomplete,
+            )
 
     def close(self) -> None:
         """Give the lead up, so that a stand-by takes over at once."""

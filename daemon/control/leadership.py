@@ -27,6 +27,14 @@ from rechannel.wire.redis.store import Lease, Store
 from rechannel.wire.signing import Signer
 
 
+class Role(StrEnum):
+    """What a controller is doing in the cluster."""
+
+    STARTING = "starting"  # it has not yet read from Redis who leads
+    LEADING = "leading"
+    STANDING_BY = "standing-by"
+
+
 class LeaseResult(StrEnum):
     """Result of a renewal of the lease."""
 
@@ -59,6 +67,13 @@ class LeaderElection:
         self._highest = 0
         self._unreported_raise = False  # a higher epoch that no caller of `renew` has seen yet
         self._raised_from: int | None = None  # least epoch requested at a raise, until the pause flag is resolved
+
+    @property
+    def role(self) -> Role:
+        """The role of this controller at this moment; reads no lock and no Redis."""
+        if self.holds():
+            return Role.LEADING
+        return Role.STANDING_BY if self.holder not in ("", self.name) else Role.STARTING
 
     def holds(self) -> bool:
         """Return whether this controller may begin to act at this moment."""

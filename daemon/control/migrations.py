@@ -34,6 +34,23 @@ _LONGEST_REST = 86_400.0  # seconds
 _SETTLED, _NOT_TAKEN_UP, _LOST = "settled", "not-taken-up", "lost"  # why a migration is over
 
 
+@dataclass(frozen=True)
+class MigrationStatus:
+    """Copy of a running migration for display.
+
+    ``begun``: when this controller began to follow it. ``moves``: number ordered, of which ``landed`` and ``abandoned``
+    are over.
+    """
+
+    application: str
+    decision: str
+    begun: float
+    moves: int
+    landed: int
+    abandoned: int
+    sentence: str
+
+
 @dataclass
 class RunningMigration:
     """One desired placement of one application, as the leader follows it.
@@ -98,6 +115,18 @@ class RunningMigration:
     def abandoned(self) -> int:
         """Number of moves given up."""
         return sum(state == MoveState.ABANDONED for state in self.states.values())
+
+    def status(self) -> MigrationStatus:
+        """Return a copy for display."""
+        return MigrationStatus(
+            application=self.application,
+            decision=self.decision,
+            begun=self.begun,
+            moves=len(self.desired.moves),
+            landed=self.landed,
+            abandoned=self.abandoned,
+            sentence=self.sentence(),
+        )
 
     def over(self, now: float) -> str:
         """Return why the migration is over; "" while it runs.

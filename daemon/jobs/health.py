@@ -9,12 +9,38 @@ import dataclasses
 from collections.abc import Callable
 
 from rechannel.daemon.jobs.planning import PlanningClock
-from rechannel.daemon.view.model import JobStatus
 from rechannel.wire.redis.store import StoreError
 
 _GRACE = 60.0  # seconds that a run may take, or that a failing job rests, before it counts as stuck
 _INTERVALS = 3  # that may be missed on top
 _FAILURES = 3  # in a row that are no accident any more
+
+
+@dataclasses.dataclass(frozen=True)
+class JobStatus:
+    """The record of one job: ``observe``, ``requests``, ``follow``, ``decide``, ``view`` and others.
+
+    ``every``: seconds from start to start by the settings. ``began``, ``ended``: start of the last run and end of the
+    last one that ended, 0 before the first. ``duration``: seconds of the last run that ended. ``lag``: seconds by which
+    the last run began late. ``runs``: runs that ended. ``failures``: consecutive failures up to now. ``problem``:
+    sentence of the last failure, "" after a success. ``redis``: Redis caused that failure. Since the start: ``busy``
+    seconds in all runs, ``failed`` runs by a defect, ``redis_failed`` runs by Redis. ``since``: time of the start.
+    """
+
+    job: str
+    every: float
+    began: float = 0.0
+    ended: float = 0.0
+    duration: float = 0.0
+    lag: float = 0.0
+    runs: int = 0
+    failures: int = 0
+    problem: str = ""
+    redis: bool = False
+    busy: float = 0.0
+    failed: int = 0
+    redis_failed: int = 0
+    since: float = 0.0
 
 
 class JobMonitor:

@@ -1,9 +1,8 @@
-"""The controller's HTTP server: metrics, health, readiness and the web view, to be read and never written.
+"""The controller's HTTP server: metrics, health, readiness and the web view, read-only.
 
-It runs in a thread of its own and answers from what the controller's jobs have put down: it takes no lock of theirs and
-asks Redis nothing. What clients can do to it is bounded: methods that write are refused, bodies too, headers are short,
-connections are few, one that asks nothing is cut after seconds and the others after a minute, whatever a client does or
-leaves undone.
+The server has a thread of its own and answers from the newest view and the records of the jobs; it takes no lock of
+theirs and does not call Redis. All that clients can do is bounded: only GET and HEAD, no bodies, short headers, few
+connections. A connection without a complete request is closed after seconds, any other after a minute.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import ipaddress
+import logging
 import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,19 +30,24 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rechannel.conf.settings import SettingsError
+from rechannel.conf.settings import Settings, SettingsError
+from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.leadership import Role
+from rechannel.daemon.jobs import watchdog
+from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.view.counters import Counters
-from rechannel.daemon.view.metrics import ControllerMetrics
-from rechannel.daemon.view.model import ControllerView, Role
+from rechannel.daemon.view.metrics import ControllerMetrics, Counters
+from rechannel.daemon.view.publisher import CurrentView, Publisher
+from rechannel.daemon.view.status import ControllerView
+from rechannel.wire.redis.store import Store
 
-CONNECTIONS = 64  # at once; for one more, the one is cut that has asked nothing for longest
-_LONGEST = 60.0  # seconds that a connection lasts, whatever it is used for
-_IDLE = 5  # seconds that one is kept until a request is complete, the first or the next
-_ENCODINGS = 8  # of the metrics that are kept: whoever asks may think up versions
+CONNECTIONS = 64  # at once; one more closes the connection that has been idle for longest
+_LONGEST = 60.0  # seconds of any connection
+_IDLE = 5  # seconds until a request is complete, the first or the next
+_ENCODINGS = 8  # of the metrics that are cached; clients may ask for any version
 _HEADERS = 16_384  # bytes
-_TO_END = 5.0  # seconds in which the server ends
-_READ = ("GET", "HEAD")
+_JOIN = 5.0  # seconds in which the server ends
+_METHODS = ("GET", "HEAD")
 _WEB = "rechannel.daemon.web"
 
 SECURITY_HEADERS = {
@@ -56,56 +60,62 @@ SECURITY_HEADERS = {
 }
 
 
-def build_app(
-    take: Callable[[], ControllerView],
-    loops: JobMonitor,
-    counts: Counters,
-    *,
-    silence: float,
-    local: bool = True,
-    routes: list[BaseRoute] | None = None,
-    steady: Callable[[], float] = time.monotonic,
-) -> Starlette:
-    """Return the application.
+class HttpFrontend:
+    """All that a controller serves over HTTP: the records of its jobs, its views, and the server.
 
-    ``take`` returns the newest view; ``silence``: seconds without a word from Redis after which this controller is not
-    ready. ``local``: it listens on loopback alone, so a request for another host comes from a page that tricked a
-    browser and is refused. ``routes`` are those of the web view; ``steady``: seconds that nobody sets.
+    Takes its port at once and answers after `start`. Raises SettingsError where the port cannot be opened.
     """
-    figures = _Figures(ControllerMetrics(take, loops, counts), steady)
 
-    def metrics(request: Request) -> Response:
-        body, kind = figures.get(", ".join(request.headers.getlist("accept")))
-        return Response(body, headers={"content-type": kind, "vary": "accept"})
+    def __init__(
+        self, controller: Controller, store: Store, settings: Settings, counters: Counters, clock: Clock
+    ) -> None:
+        patience = watchdog.patience(settings)
+        self._monitor = JobMonitor(clock.wall, clock.monotonic, patience=patience, planning=controller.planning)
+        self._publisher = Publisher(controller.snapshot, store, settings, self._monitor, counters, clock)
+        latest = CurrentView(self._publisher.latest, controller.lead).get
+        metrics = MetricsCache(ControllerMetrics(latest, self._monitor, counters), clock.monotonic)
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every invalid request
+        self._server = HttpServer(
+            settings.controller.listen,
+            lambda local: build_app(
+                latest,
+                self._monitor,
+                metrics,
+                silence=settings.controller.lease,
+                local=local,
+                routes=web_routes(latest),
+            ),
+        )
 
-    def healthz(request: Request) -> Response:  # noqa: ARG001 starlette hands it over
-        return _word(loops.stuck(), "the controller's jobs get on")
+    @property
+    def address(self) -> str:
+        """The address of the server."""
+        return self._server.address
 
-    def readyz(request: Request) -> Response:  # noqa: ARG001 starlette hands it over
-        view = take()
-        reason = loops.stuck() or loops.heard("observe", silence)
-        if not reason and not view.redis_up:
-            reason = view.redis_problem or "nothing was read from Redis yet"
-        if not reason and view.role is Role.STARTING:
-            reason = "it is not known yet who leads"
-        return _word(reason, f"{view.role} in epoch {view.epoch}", role=view.role, epoch=view.epoch)
+    def watch(self, job: str, every: float, run: Callable[[], object]) -> Callable[[], object]:
+        """Return a job that records its runs; ``every``: seconds from start to start."""
+        return self._monitor.watch(job, every, run)
 
-    own = [
-        Route("/metrics", metrics, name="metrics"),
-        Route("/healthz", healthz, name="healthz"),
-        Route("/readyz", readyz, name="readyz"),
-    ]
-    app = Starlette(
-        routes=[*own, *(routes or [])],
-        middleware=[Middleware(_Guard, local=local)],
-        exception_handlers={HTTPException: _refused, Exception: _failed},
-    )
-    app.router.redirect_slashes = False
-    return app
+    def publish(self) -> str:
+        """Make a new view: the job ``view``."""
+        return self._publisher.publish()
+
+    def reload(self, settings: Settings) -> None:
+        """Apply other settings; the address stays as it is."""
+        self._publisher.settings = settings
+        self._monitor.expect("decide", settings.reschedule.timeout)
+
+    def start(self) -> None:
+        """Start to answer."""
+        self._server.start()
+
+    def close(self) -> None:
+        """Stop the server and release its port."""
+        self._server.close()
 
 
-class _Figures:
-    """The metrics in each encoding, made at most once a second however many ask."""
+class MetricsCache:
+    """The metrics in each encoding, made at most once a second for all clients together."""
 
     def __init__(self, metrics: ControllerMetrics, steady: Callable[[], float]) -> None:
         self._registry = CollectorRegistry()
@@ -113,45 +123,103 @@ class _Figures:
         self._steady = steady
         self._lock = threading.Lock()
         self._second = 0
-        self._made: dict[str, bytes] = {}  # content type -> body
+        self._bodies: dict[str, bytes] = {}  # by content type
 
     def get(self, accept: str) -> tuple[bytes, str]:
-        encode, kind = choose_encoder(accept)
+        """Return the metrics in the best accepted encoding, with its content type."""
+        encode, content_type = choose_encoder(accept)
         with self._lock:
             second = int(self._steady())
-            if second != self._second or len(self._made) >= _ENCODINGS:
-                self._second, self._made = second, {}
-            if kind not in self._made:
-                self._made[kind] = encode(self._registry)
-            return self._made[kind], kind
+            if second != self._second or len(self._bodies) >= _ENCODINGS:
+                self._second, self._bodies = second, {}
+            if content_type not in self._bodies:
+                self._bodies[content_type] = encode(self._registry)
+            return self._bodies[content_type], content_type
 
 
-def web_routes(take: Callable[[], ControllerView]) -> list[BaseRoute]:
+def build_app(
+    latest: Callable[[], ControllerView],
+    monitor: JobMonitor,
+    metrics: MetricsCache,
+    *,
+    silence: float,
+    local: bool = True,
+    routes: list[BaseRoute] | None = None,
+) -> Starlette:
+    """Build the ASGI application.
+
+    Parameters
+    ----------
+    latest
+        Returns the newest view.
+    monitor, metrics
+        Records of the controller's jobs, and its metrics.
+    silence
+        Seconds without an answer of Redis after which the controller is not ready.
+    local
+        The server listens on loopback alone. A request for another host is then refused, as it comes from a page that
+        tricked a browser.
+    routes
+        Routes of the web view.
+    """
+
+    def scrape(request: Request) -> Response:
+        body, content_type = metrics.get(", ".join(request.headers.getlist("accept")))
+        return Response(body, headers={"content-type": content_type, "vary": "accept"})
+
+    def healthz(request: Request) -> Response:  # noqa: ARG001 a parameter of every endpoint
+        return _health(monitor.stuck(), "the controller's jobs get on")
+
+    def readyz(request: Request) -> Response:  # noqa: ARG001 a parameter of every endpoint
+        view = latest()
+        reason = monitor.stuck() or monitor.heard("observe", silence)
+        if not reason and not view.redis_up:
+            reason = view.redis_problem or "nothing was read from Redis yet"
+        if not reason and view.role is Role.STARTING:
+            reason = "it is not known yet who leads"
+        epoch = view.leader.epoch
+        return _health(reason, f"{view.role} in epoch {epoch}", role=view.role, epoch=epoch)
+
+    own = [
+        Route("/metrics", scrape, name="metrics"),
+        Route("/healthz", healthz, name="healthz"),
+        Route("/readyz", readyz, name="readyz"),
+    ]
+    app = Starlette(
+        routes=[*own, *(routes or [])],
+        middleware=[Middleware(_RequestGuard, local=local)],
+        exception_handlers={HTTPException: _http_error, Exception: _server_error},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def web_routes(latest: Callable[[], ControllerView]) -> list[BaseRoute]:
     """Return the routes of the web view, none where it is not installed."""
     if importlib.util.find_spec(_WEB) is None:
         return []
-    found: Any = importlib.import_module(_WEB)
-    return list(found.routes(take)) if hasattr(found, "routes") else []
+    web: Any = importlib.import_module(_WEB)
+    return list(web.routes(latest)) if hasattr(web, "routes") else []
 
 
-def _word(reason: str, otherwise: str, **more: object) -> Response:
-    ok = not reason
-    return JSONResponse({"ok": ok, "sentence": reason or otherwise, **more}, status_code=200 if ok else 503)
+def _health(problem: str, sentence: str, **more: object) -> Response:
+    ok = not problem
+    return JSONResponse({"ok": ok, "sentence": problem or sentence, **more}, status_code=200 if ok else 503)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     code, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "failed")
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     sentence = f"there is nothing at {request.url.path}" if code == 404 else detail
     return JSONResponse({"error": sentence, "code": code}, status_code=code, headers=headers)
 
 
-async def _failed(request: Request, error: Exception) -> Response:  # noqa: ARG001 starlette hands it over
+async def _server_error(request: Request, error: Exception) -> Response:  # noqa: ARG001 parameters of every handler
     return JSONResponse({"error": "the controller failed to answer; see its log", "code": 500}, status_code=500)
 
 
-class _Guard:
-    """Refuses what may not be asked before any route sees it, and puts the security headers on every answer."""
+class _RequestGuard:
+    """Middleware that refuses forbidden requests before any route and adds the security headers to all answers."""
 
     def __init__(self, app: ASGIApp, *, local: bool) -> None:
         self._app = app
@@ -161,7 +229,7 @@ class _Guard:
         if scope["type"] != "http":
             return
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
@@ -169,22 +237,22 @@ class _Guard:
             await send(message)
 
         refusal = self._refusal(scope)
-        await (refusal or self._app)(scope, receive, guarded)
+        await (refusal or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if scope["method"] not in _READ:
-            code, why = 405, f"{scope['method']} is not answered here: this can be read, never written"
+        if scope["method"] not in _METHODS:
+            code, sentence = 405, f"{scope['method']} is not supported: this server is read-only"
         elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            code, why = 413, "a question has no body"
+            code, sentence = 413, "a request must have no body"
         elif sum(len(name) + len(value) for name, value in headers.raw) + len(scope["raw_path"]) > _HEADERS:
-            code, why = 431, f"a question has no more than {_HEADERS} bytes of headers"
+            code, sentence = 431, f"the headers of a request must not exceed {_HEADERS} bytes"
         elif self._local and not _is_local(headers.get("host", "")):
-            code, why = 421, "this is not that host; ask by its address or as localhost"
+            code, sentence = 421, "this server is not that host; use its address or localhost"
         else:
             return None
-        more = {"allow": ", ".join(_READ)} if code == 405 else {}
-        return JSONResponse({"error": why, "code": code}, code, {"connection": "close", **more})
+        more = {"allow": ", ".join(_METHODS)} if code == 405 else {}
+        return JSONResponse({"error": sentence, "code": code}, code, {"connection": "close", **more})
 
 
 def _is_local(host: str) -> bool:
@@ -200,80 +268,84 @@ def _is_local(host: str) -> bool:
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 for clients that may be anything: few connections, none for long, and shorter those that ask nothing."""
+    """HTTP/1.1 with bounds on connections that uvicorn does not have.
 
-    _cut: asyncio.TimerHandle | None = None
-    _cut_idle: asyncio.TimerHandle | None = None
+    uvicorn's ``limit_concurrency`` answers the newest client with 503 and keeps the idle ones, and its
+    ``timeout_keep_alive`` starts only after a first response.
+    """
+
+    _lifetime: asyncio.TimerHandle | None = None
+    _idle_timeout: asyncio.TimerHandle | None = None
     _idle_since = 0.0  # by the loop's clock
-    _aborted = False  # it is among the connections until the loop's next turn
+    _aborted = False  # still among the connections until the loop's next turn
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._cut = self.loop.call_later(_LONGEST, transport.abort)
-        self._rest()
+        self._lifetime = self.loop.call_later(_LONGEST, transport.abort)
+        self._start_idle_timeout()
         others = [it for it in self.connections if isinstance(it, _Protocol) and it is not self and not it._aborted]
         if len(others) >= CONNECTIONS:
-            # Whoever does not read its answer asks no more than who says nothing.
+            # A client that does not read its answer counts as idle.
             idle = [it for it in others if not it._busy or it.flow.write_paused]
-            cut = min(idle, key=lambda it: it._idle_since, default=self)
-            cut._aborted = True
-            cut.transport.abort()
+            victim = min(idle, key=lambda it: it._idle_since, default=self)
+            victim._aborted = True
+            victim.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._busy:
-            self._wake()
+            self._cancel_idle_timeout()
 
     def on_response_complete(self) -> None:
-        self._rest()
-        super().on_response_complete()  # which may begin with the next request
+        self._start_idle_timeout()
+        super().on_response_complete()  # may begin with the next request
         if self._busy:
-            self._wake()
+            self._cancel_idle_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wake()
-        if self._cut is not None:
-            self._cut.cancel()
+        self._cancel_idle_timeout()
+        if self._lifetime is not None:
+            self._lifetime.cancel()
         super().connection_lost(exc)
 
     @property
     def _busy(self) -> bool:
-        """Whether a request is being answered."""
+        """A request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _rest(self) -> None:
-        self._wake()
+    def _start_idle_timeout(self) -> None:
+        self._cancel_idle_timeout()
         self._idle_since = self.loop.time()
-        self._cut_idle = self.loop.call_later(_IDLE, self.transport.close)  # what is left of an answer is sent yet
+        self._idle_timeout = self.loop.call_later(_IDLE, self.transport.close)  # the rest of an answer is still sent
 
-    def _wake(self) -> None:
-        if self._cut_idle is not None:
-            self._cut_idle.cancel()
+    def _cancel_idle_timeout(self) -> None:
+        if self._idle_timeout is not None:
+            self._idle_timeout.cancel()
 
 
 class HttpServer:
-    """A server in a thread of its own. ``address``: where it listens, with the port that was really taken."""
+    """A server in a thread of its own. ``address``: its host and port."""
 
     def __init__(self, listen: str, build: Callable[[bool], Callable[..., Awaitable[None]]]) -> None:
-        """Take the port at once; SettingsError where that cannot be. ``build`` is told whether all is local."""
+        """Open the port or raise SettingsError; ``build`` makes the application, given whether it is on loopback."""
         host, _, port = listen.rpartition(":")
         try:
-            self._socket = _listening(host.strip("[]"), int(port))
+            self._socket = _listen(host.strip("[]"), int(port))
         except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or error
             raise SettingsError(
-                [f"controller.listen: {listen} cannot be opened ({why}); use a free host:port of this machine, or none"]
+                [f"controller.listen: {listen} cannot be opened ({reason}); use a free one of this machine, or none"]
             ) from error
-        taken = self._socket.getsockname()
-        self.local = ipaddress.ip_address(taken[0].partition("%")[0]).is_loopback
-        self.address = f"[{taken[0]}]:{taken[1]}" if ":" in taken[0] else f"{taken[0]}:{taken[1]}"
+        ip, opened = self._socket.getsockname()[:2]
+        self.local = ipaddress.ip_address(ip.partition("%")[0]).is_loopback
+        self.address = f"[{ip}]:{opened}" if ":" in ip else f"{ip}:{opened}"
         self._build = build
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._log = structlog.get_logger("rechannel.http")
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start to answer."""
         config = uvicorn.Config(
             self._build(self.local),
             http=_Protocol,
@@ -295,29 +367,29 @@ class HttpServer:
         self._log.info("http-listens", address=self.address, local=self.local)
 
     def close(self) -> None:
-        """End, and give the port back; a client that hangs is cut."""
+        """Stop and release the port; open connections are closed."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = self._server.force_exit = True
-            self._thread.join(_TO_END)
+            self._thread.join(_JOIN)
         self._socket.close()
 
     def _run(self, server: uvicorn.Server) -> None:
         try:
             server.run(sockets=[self._socket])
-        except Exception:  # noqa: BLE001 the controller goes on without it
+        except Exception:  # noqa: BLE001 the controller runs on without it
             self._log.exception("http-failed", address=self.address)
         finally:
             self._socket.close()
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    family, kind, number, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    made = socket.socket(family, kind, number)
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(place)
-        made.listen(CONNECTIONS)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(CONNECTIONS)
     except BaseException:
-        made.close()
+        listening.close()
         raise
-    return made
+    return listening

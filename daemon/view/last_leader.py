@@ -1,4 +1,4 @@
-"""Whether a controller leads, as `rechannel status`, `doctor` and a request without an answer see it."""
+"""The last message of a leader, and whether its lease still holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rechannel.wire.redis.store import Store
 
 @dataclass(frozen=True)
 class Leadership:
-    """What the last leader said of itself, and when. Valid as long as its lease; it stands in Redis for longer."""
+    """The last state message of a leader, valid until its lease ends; it stays in Redis for longer."""
 
     state: ControllerState
     heard: float
@@ -19,7 +19,7 @@ class Leadership:
 
 
 def last_leadership(store: Store) -> Leadership | None:
-    """Return what the last leader said; None if there was none, or long ago."""
+    """Return the last state of a leader, None if Redis holds none."""
     envelope = store.get(keys.STATE)
     if envelope is None or not isinstance(envelope.body, ControllerState):
         return None
@@ -27,6 +27,6 @@ def last_leadership(store: Store) -> Leadership | None:
 
 
 def leading(store: Store, now: float) -> Leadership | None:
-    """Return what the leader says; None where none leads."""
+    """Return the state of the leader, None where nobody leads."""
     last = last_leadership(store)
     return last if last is not None and last.expires > now else None

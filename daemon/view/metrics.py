@@ -1,182 +1,185 @@
-"""The controller's figures for Prometheus: every metric in one table, made from a view and from what was counted.
+"""Prometheus metrics of a controller: the table of all metrics, the counters, and the collector.
 
-Gauges come from the newest `ControllerView` alone, so what is gone from it has no series any more. Labels name
-applications, nodes, executors and queries, never partitions or moves: the cluster does not bound how many those are. No
-label is called ``job`` or ``instance``: Prometheus gives those itself.
+Gauges come from the newest `ControllerView` alone, so that whatever leaves the view loses its series. Labels name
+applications, nodes, executors and queries, but no partitions or moves, whose number has no small bound. No label is
+called ``job`` or ``instance``: Prometheus sets those itself.
 """
 
 from __future__ import annotations
 
 import platform
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from rechannel.daemon.decide.outcome import KEPT, NOT_JUDGED, REGRESSED
-from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.view.counters import CounterKind, Counters
-from rechannel.daemon.view.model import ApplicationView, ControllerView, JobStatus, Role
+from rechannel.daemon.control.leadership import Role
+from rechannel.daemon.jobs.health import JobMonitor, JobStatus
+from rechannel.daemon.view.status import ApplicationStatus, ControllerView, DrainState
 from rechannel.migration.moves import UNSETTLED
-from rechannel.wire.codes import MoveReason, MoveState
+from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.metric_table import MetricDefinition, MetricSamples
 
+_MOST_SERIES = 1000  # of one kind of counter; the rest is counted as "other"
 _APPLICATION = ("application",)
 _EXECUTOR = ("application", "node", "executor")
 _QUERY = ("application", "query", "name")
-_LOOP = ("loop",)
-_DRAINS = ("draining", "releasing", "empty", "released")
+_JOB = ("loop",)
 
-BUILD = MetricDefinition("rechannel_build_info", "1; the labels say what runs", ("version", "python"))
+BUILD = MetricDefinition("rechannel_build_info", "1; the labels name the versions that run", ("version", "python"))
 LEADS = MetricDefinition("rechannel_controller_leads", "1 while this controller holds the lease and leads")
 STANDS_BY = MetricDefinition("rechannel_controller_stands_by", "1 while another controller leads")
-EPOCH = MetricDefinition("rechannel_controller_epoch", "Number of the lead; it rises with every change of leader")
+EPOCH = MetricDefinition("rechannel_controller_epoch", "Epoch of the lead; it rises with every change of leader")
 VIEW_AT = MetricDefinition(
     "rechannel_controller_view_timestamp_seconds",
-    "When the figures below were read from Redis; 0 before the first time",
+    "Time at which the figures below were read from Redis; 0 before the first time",
 )
 REDIS_UP = MetricDefinition("rechannel_controller_redis_up", "1 if the last view could be read from Redis")
 REDIS_TRIP = MetricDefinition(
-    "rechannel_controller_redis_round_trip_seconds", "One question to Redis; none while it is away"
+    "rechannel_controller_redis_round_trip_seconds", "Duration of one call to Redis; none while it cannot be reached"
 )
-REDIS_FAILED = MetricDefinition(
-    "rechannel_controller_redis_failures_total", "Runs of a job that Redis made fail", _LOOP
-)
+REDIS_FAILED = MetricDefinition("rechannel_controller_redis_failures_total", "Runs of a job that failed by Redis", _JOB)
 REJECTED = MetricDefinition(
-    "rechannel_controller_rejected_messages_total", "Unreadable or impossible messages that were passed over"
+    "rechannel_controller_rejected_messages_total", "Messages that were unreadable or impossible"
 )
 REQUESTS = MetricDefinition(
     "rechannel_controller_requests_total",
-    "Requests of operators and viewers that were answered; `outcome` is the exit code's name",
+    "Answered requests of operators and viewers; `outcome` is the name of the exit code",
     ("verb", "outcome"),
 )
-LOOP_RUNS = MetricDefinition("rechannel_controller_loop_runs_total", "Runs of a job that ended, well or not", _LOOP)
-LOOP_FAILED = MetricDefinition(
-    "rechannel_controller_loop_failures_total", "Runs of a job that failed by a defect, not by Redis", _LOOP
+JOB_RUNS = MetricDefinition(
+    "rechannel_controller_loop_runs_total", "Runs of a job that ended, with success or failure", _JOB
 )
-LOOP_BUSY = MetricDefinition(
-    "rechannel_controller_loop_busy_seconds_total", "Time a job has taken in all its runs", _LOOP
+JOB_FAILED = MetricDefinition(
+    "rechannel_controller_loop_failures_total", "Runs of a job that failed by a defect, not by Redis", _JOB
 )
-LOOP_DURATION = MetricDefinition(
-    "rechannel_controller_loop_duration_seconds", "How long the last run of a job took", _LOOP
+JOB_BUSY = MetricDefinition(
+    "rechannel_controller_loop_busy_seconds_total", "Duration of all runs of a job together", _JOB
 )
-LOOP_LAG = MetricDefinition(
+JOB_DURATION = MetricDefinition("rechannel_controller_loop_duration_seconds", "Duration of the last run of a job", _JOB)
+JOB_LAG = MetricDefinition(
     "rechannel_controller_loop_lag_seconds",
-    "By how much the last run of a job began later than its interval asks",
-    _LOOP,
+    "Delay of the last start of a job against its interval",
+    _JOB,
 )
-LOOP_INTERVAL = MetricDefinition("rechannel_controller_loop_interval_seconds", "How often a job is to run", _LOOP)
-LOOP_ENDED = MetricDefinition(
+JOB_INTERVAL = MetricDefinition("rechannel_controller_loop_interval_seconds", "Interval of a job", _JOB)
+JOB_ENDED = MetricDefinition(
     "rechannel_controller_loop_last_end_timestamp_seconds",
-    "When a job ended last; before it first did, when the controller began with it",
-    _LOOP,
+    "Time of the last end of a job; before the first, time at which the controller started it",
+    _JOB,
 )
-LEFT_OUT = MetricDefinition("rechannel_controller_series_left_out", "Series that this answer has no room for")
+LEFT_OUT = MetricDefinition(
+    "rechannel_controller_series_left_out", "Series left out of this response, which is bounded"
+)
 
 PAUSED = MetricDefinition("rechannel_paused", "1 while everything is paused")
 APPLIES = MetricDefinition(
     "rechannel_applies", "1 if the leader acts on its decisions (mode apply), 0 if it only observes"
 )
-NEXT_DECISION = MetricDefinition("rechannel_next_decision_timestamp_seconds", "When the leader decides next by time")
+NEXT_DECISION = MetricDefinition(
+    "rechannel_next_decision_timestamp_seconds", "Time of the leader's next decision by timeout"
+)
 DECISIONS = MetricDefinition(
     "rechannel_decisions_total",
     "Decisions of this controller; `outcome` is applied, planned, refused or not-ready",
     ("outcome", "reason", "trigger"),
 )
 DECIDED_AT = MetricDefinition(
-    "rechannel_decision_timestamp_seconds", "When an application was decided on last", _APPLICATION
+    "rechannel_decision_timestamp_seconds", "Time of the last decision on an application", _APPLICATION
 )
 GAIN = MetricDefinition(
     "rechannel_decision_gain_seconds", "Predicted gain of the last decision over `gate.horizon`", _APPLICATION
 )
 COST = MetricDefinition("rechannel_decision_cost_seconds", "Predicted cost of the last decision", _APPLICATION)
-RUNNING = MetricDefinition("rechannel_migrations_running", "Migrations under way; only the leader has any")
+RUNNING = MetricDefinition("rechannel_migrations_running", "Running migrations; only the leader has any")
 MIGRATIONS = MetricDefinition(
     "rechannel_migrations_total",
-    "Migrations whose outcome is known; `verdict` is kept, regressed or not-judged",
+    "Migrations with a known outcome; `verdict` is kept, regressed or not-judged",
     ("verdict",),
 )
 MIGRATION_BATCH = MetricDefinition(
     "rechannel_migration_batch_seconds",
-    "A query's batch by the last migration whose outcome is known: at its `peak` while partitions moved or `settled` "
-    "afterwards, `predicted` or `measured`",
+    "Batch duration of a query by the last migration with a known outcome: at its `peak` during the migration or "
+    "`settled` afterwards, `predicted` or `measured`",
     (*_QUERY, "moment", "source"),
 )
-IN_FLIGHT = MetricDefinition("rechannel_moves_in_flight", "Moves that are not settled, by how far they are", ("state",))
+IN_FLIGHT = MetricDefinition("rechannel_moves_in_flight", "Moves that are not settled, by state", ("state",))
 MOVES = MetricDefinition(
     "rechannel_moves_total",
-    "Moves that came to a state in which they need no further batch while this controller led; a move that is drained "
-    "is killed later, and counts in both",
+    "Moves that reached a state without need of a further batch while this controller led; a move drained is killed "
+    "later and counts in both",
     ("state", "reason"),
 )
-DRAINS = MetricDefinition("rechannel_drains", "Nodes that are to hold no state, by how far that is", ("state",))
-OVERDUE = MetricDefinition("rechannel_drains_overdue", "Nodes whose drain has passed its deadline and still hold state")
+DRAINS = MetricDefinition("rechannel_drains", "Node drains, by progress", ("state",))
+OVERDUE = MetricDefinition("rechannel_drains_overdue", "Node drains with state left after their deadline")
 
 WINDOW_AGE = MetricDefinition(
     "rechannel_node_window_age_seconds",
-    "Time since the newest window of a node's agent ended; none without any",
+    "Time since the end of the newest window of a node's agent; none without a window",
     ("node",),
 )
 NODE_FRESH = MetricDefinition(
-    "rechannel_node_fresh", "1 if all executors of a node have fresh figures of its agent", ("node",)
+    "rechannel_node_fresh", "1 if all executors of a node have fresh agent figures", ("node",)
 )
 
 APPLICATION = MetricDefinition(
     "rechannel_application_info", "1; an application whose link reports", ("application", "name", "spark_version")
 )
-READY = MetricDefinition("rechannel_application_ready", "1 if a decision could be made now", _APPLICATION)
+READY = MetricDefinition("rechannel_application_ready", "1 if a decision is possible now", _APPLICATION)
 COVERAGE = MetricDefinition(
-    "rechannel_application_coverage_ratio", "Share of its executors with fresh figures of their agents", _APPLICATION
+    "rechannel_application_coverage_ratio", "Share of the executors with fresh agent figures", _APPLICATION
 )
 SHUFFLES = MetricDefinition(
     "rechannel_application_shuffles_seen_ratio",
-    "Share of the shuffle outputs of the last batches whose stream sizes agents reported",
+    "Share of the shuffle outputs of the last batches with stream sizes from agents",
     _APPLICATION,
 )
-PROBLEMS = MetricDefinition("rechannel_application_problems", "Problems that its link complains of", _APPLICATION)
+PROBLEMS = MetricDefinition("rechannel_application_problems", "Problems that the link reports", _APPLICATION)
 FAILED_TASKS = MetricDefinition(
-    "rechannel_link_failed_tasks_total", "Failed task attempts, since the link was attached", _APPLICATION
+    "rechannel_link_failed_tasks_total", "Failed task attempts since the link was attached", _APPLICATION
 )
-LANDED = MetricDefinition(
-    "rechannel_link_landed_moves_total", "Moves that landed, by the link's own count", _APPLICATION
-)
+LANDED = MetricDefinition("rechannel_link_landed_moves_total", "Moves that landed, counted by the link", _APPLICATION)
 MISSED = MetricDefinition(
-    "rechannel_link_missed_batches_total", "Batches that missed a partition they were to move", _APPLICATION
+    "rechannel_link_missed_batches_total", "Batches that ran a partition elsewhere than its move asked", _APPLICATION
 )
 ABANDONED = MetricDefinition(
-    "rechannel_link_abandoned_moves_total", "Moves given up, by the link's own count", _APPLICATION
+    "rechannel_link_abandoned_moves_total", "Moves abandoned, counted by the link", _APPLICATION
 )
 DRIFTED = MetricDefinition(
-    "rechannel_link_drifted_partitions_total", "Times Spark ran a partition elsewhere though nobody asked", _APPLICATION
+    "rechannel_link_drifted_partitions_total", "Partitions that Spark ran elsewhere without a move", _APPLICATION
 )
 LINK_REJECTED = MetricDefinition(
-    "rechannel_link_rejected_messages_total", "Messages the link refused to obey or could not read", _APPLICATION
+    "rechannel_link_rejected_messages_total", "Messages that the link rejected or could not read", _APPLICATION
 )
 
 UTILIZATION = MetricDefinition(
     "rechannel_executor_utilization_ratio", "Utilization of an executor, as a share of its cores", _EXECUTOR
 )
-PARTITIONS = MetricDefinition("rechannel_executor_partitions", "Stateful partitions that an executor holds", _EXECUTOR)
+PARTITIONS = MetricDefinition("rechannel_executor_partitions", "Stateful partitions on an executor", _EXECUTOR)
 CORES = MetricDefinition("rechannel_executor_cores", "Cores of an executor", _EXECUTOR)
-ARRIVAL = MetricDefinition("rechannel_executor_arrival_rows_per_second", "Rows that come to an executor", _EXECUTOR)
-SERVICE = MetricDefinition("rechannel_executor_service_rows_per_second", "Rows that an executor could take", _EXECUTOR)
-SPEED = MetricDefinition("rechannel_executor_speed_ratio", "Speed of an executor; 1 is usual", _EXECUTOR)
+ARRIVAL = MetricDefinition("rechannel_executor_arrival_rows_per_second", "Arrival rate of an executor", _EXECUTOR)
+SERVICE = MetricDefinition("rechannel_executor_service_rows_per_second", "Service rate of an executor", _EXECUTOR)
+SPEED = MetricDefinition("rechannel_executor_speed_ratio", "Relative speed of an executor; 1 is usual", _EXECUTOR)
 
-BATCH = MetricDefinition("rechannel_query_batch_seconds", "Mean duration of a query's last batches", _QUERY)
-BATCH_RATE = MetricDefinition("rechannel_query_batches_per_second", "How often a query's batches start", _QUERY)
-ACTIVE = MetricDefinition("rechannel_query_active", "1 while the query runs", _QUERY)
-MOVABLE = MetricDefinition("rechannel_query_movable", "1 if its partitions can be moved, 0 if it has a problem", _QUERY)
+BATCH = MetricDefinition("rechannel_query_batch_seconds", "Mean duration of the last batches of a query", _QUERY)
+BATCH_RATE = MetricDefinition("rechannel_query_batches_per_second", "Batch starts per second of a query", _QUERY)
+ACTIVE = MetricDefinition("rechannel_query_active", "1 while a query runs", _QUERY)
+MOVABLE = MetricDefinition(
+    "rechannel_query_movable", "1 if the partitions of a query can be moved, 0 if it has a problem", _QUERY
+)
 SNAPSHOT_LAG = MetricDefinition(
     "rechannel_query_snapshot_lag_batches",
-    "Batches that the newest snapshot of its worst partition lies behind; none where Spark does not tell",
+    "Batches since the newest snapshot of the worst partition; none where Spark does not report it",
     _QUERY,
 )
 
 TABLE = tuple(value for value in list(globals().values()) if isinstance(value, MetricDefinition))
 
-# Counters that alerts watch are told as 0 before the first is counted: a series that begins at 15 has increased by
-# nothing, as far as Prometheus can see.
-_VERDICTS = (KEPT, REGRESSED, NOT_JUDGED)
+# Counters that alerts watch are 0 before the first event: Prometheus sees no increase in a series that begins at 15.
 _SETTLED: dict[MoveState, tuple[MoveReason, ...]] = {
     MoveState.DRAINED: (MoveReason.LANDED,),
     MoveState.RELEASED_IDLE: (MoveReason.NO_BATCH,),
@@ -192,136 +195,168 @@ _SETTLED: dict[MoveState, tuple[MoveReason, ...]] = {
     ),
 }
 
-_LINK = (
-    (FAILED_TASKS, "failed_tasks"),
-    (LANDED, "landed"),
-    (MISSED, "missed"),
-    (ABANDONED, "abandoned"),
-    (DRIFTED, "drifted"),
-    (LINK_REJECTED, "rejected_messages"),
-)
+
+class CounterKind(StrEnum):
+    """Kinds of counted events, each with its labels."""
+
+    DECISIONS = "decisions"  # outcome, reason, trigger
+    MOVES = "moves"  # state, reason
+    MIGRATIONS = "migrations"  # verdict
+    REQUESTS = "requests"  # verb, outcome
+
+
+_COUNTED = {
+    CounterKind.DECISIONS: DECISIONS,
+    CounterKind.MOVES: MOVES,
+    CounterKind.MIGRATIONS: MIGRATIONS,
+    CounterKind.REQUESTS: REQUESTS,
+}
+
+
+class Counters:
+    """Events that one controller counted since its start, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[CounterKind, Counter[tuple[str, ...]]] = {kind: Counter() for kind in CounterKind}
+
+    def count_answer(self, verb: str, code: int) -> None:
+        """Count an answer to a request; ``code`` is its exit code."""
+        self.add(CounterKind.REQUESTS, verb, ExitCode(code).name.lower().replace("_", "-"))
+
+    def add(self, kind: CounterKind, *labels: str) -> None:
+        """Count one event."""
+        with self._lock:
+            counts = self._counts[kind]
+            counts[labels if labels in counts or len(counts) < _MOST_SERIES else ("other",) * len(labels)] += 1
+
+    def read(self, kind: CounterKind) -> dict[tuple[str, ...], int]:
+        """Return the number of events by labels."""
+        with self._lock:
+            return dict(self._counts[kind])
 
 
 class ControllerMetrics(Collector):
-    """Answers Prometheus from the newest view, from the records of the jobs and from what was counted."""
+    """Collector over the newest view, the records of the jobs, and the counters."""
 
-    def __init__(self, take: Callable[[], ControllerView], loops: JobMonitor, counts: Counters) -> None:
-        self._take = take
-        self._loops = loops
-        self._counts = counts
+    def __init__(self, latest: Callable[[], ControllerView], monitor: JobMonitor, counters: Counters) -> None:
+        self._latest = latest
+        self._monitor = monitor
+        self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every figure; Prometheus' client calls this."""
-        view = self._take()
-        values = MetricSamples(TABLE, view.cluster)
-        values.set(BUILD, 1, view.version, platform.python_version())
-        _controller(values, view)
-        for loop in self._loops.read():
-            _loop(values, loop)
+        """Yield all metrics with their samples."""
+        view = self._latest()
+        samples = MetricSamples(TABLE, view.cluster)
+        samples.set(BUILD, 1, view.version, platform.python_version())
+        _add_controller(samples, view)
+        for job in self._monitor.read():
+            _add_job(samples, job)
         for state, reasons in _SETTLED.items():
             for reason in reasons:
-                values.set(MOVES, 0, state, reason)
-        for verdict in _VERDICTS:
-            values.set(MIGRATIONS, 0, verdict)
-        for kind, item in (
-            (CounterKind.DECISIONS, DECISIONS),
-            (CounterKind.MOVES, MOVES),
-            (CounterKind.MIGRATIONS, MIGRATIONS),
-            (CounterKind.REQUESTS, REQUESTS),
-        ):
-            for sort, count in self._counts.read(kind).items():
-                values.set(item, count, *sort)
+                samples.set(MOVES, 0, state, reason)
+        for verdict in OutcomeVerdict:
+            samples.set(MIGRATIONS, 0, verdict)
+        for kind, metric in _COUNTED.items():
+            for labels, count in self._counters.read(kind).items():
+                samples.set(metric, count, *labels)
         for node in view.nodes:
-            values.set(WINDOW_AGE, node.window_age, node.node)
-            values.set(NODE_FRESH, node.fresh, node.node)
+            samples.set(WINDOW_AGE, node.window_age, node.node)
+            samples.set(NODE_FRESH, node.fresh, node.node)
         for application in view.applications:
-            _application(values, application)
-            _decided(values, view, application)
-        values.set(LEFT_OUT, values.left_out)
-        yield from values.families()
+            _add_application(samples, application)
+            _add_decision(samples, view, application)
+        samples.set(LEFT_OUT, samples.left_out)
+        yield from samples.families()
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metrics without their values, so that registering asks for none."""
+        """Yield the metrics without samples, so that registering collects nothing."""
         yield from MetricSamples(TABLE, "").families()
 
 
-def _controller(values: MetricSamples, view: ControllerView) -> None:
-    values.set(LEADS, view.role is Role.LEADING)
-    values.set(STANDS_BY, view.role is Role.STANDING_BY)
-    values.set(EPOCH, view.epoch)
-    values.set(VIEW_AT, view.read_at)
-    values.set(REDIS_UP, view.redis_up)
-    values.set(REDIS_TRIP, view.redis_round_trip)
-    values.set(REJECTED, view.rejected_messages)
-    values.set(PAUSED, view.paused)
-    values.set(APPLIES, view.mode == "apply")
-    values.set(NEXT_DECISION, view.next_decision or None)
-    values.set(RUNNING, len(view.migrations))
-    flying = [move.state for application in view.applications for move in application.moves]
+def _add_controller(samples: MetricSamples, view: ControllerView) -> None:
+    leader = view.leader
+    samples.set(LEADS, view.role is Role.LEADING)
+    samples.set(STANDS_BY, view.role is Role.STANDING_BY)
+    samples.set(EPOCH, leader.epoch)
+    samples.set(VIEW_AT, view.read_at)
+    samples.set(REDIS_UP, view.redis_up)
+    samples.set(REDIS_TRIP, view.redis_round_trip)
+    samples.set(REJECTED, view.rejected_messages)
+    samples.set(PAUSED, leader.paused)
+    samples.set(APPLIES, leader.mode == "apply")
+    samples.set(NEXT_DECISION, leader.next_decision or None)
+    samples.set(RUNNING, len(view.migrations))
+    in_flight = [move.state for application in view.applications for move in application.moves]
     for unsettled in sorted(UNSETTLED):
-        values.set(IN_FLIGHT, flying.count(unsettled), unsettled)
-    for state in _DRAINS:
-        values.set(DRAINS, sum(drain.state == state for drain in view.drains), state)
-    values.set(OVERDUE, sum(drain.overdue and drain.state == "draining" for drain in view.drains))
+        samples.set(IN_FLIGHT, in_flight.count(unsettled), unsettled)
+    for state in DrainState:
+        samples.set(DRAINS, sum(drain.state == state for drain in view.drains), state)
+    samples.set(OVERDUE, sum(drain.overdue and drain.state == DrainState.DRAINING for drain in view.drains))
 
 
-def _loop(values: MetricSamples, loop: JobStatus) -> None:
-    values.set(LOOP_RUNS, loop.runs, loop.job)
-    values.set(LOOP_FAILED, loop.failed, loop.job)
-    values.set(REDIS_FAILED, loop.redis_failed, loop.job)
-    values.set(LOOP_BUSY, loop.busy, loop.job)
-    values.set(LOOP_INTERVAL, loop.every, loop.job)
-    values.set(LOOP_ENDED, loop.ended or loop.since or None, loop.job)  # a job that never ended is stuck as well
-    if loop.ended:
-        values.set(LOOP_DURATION, loop.duration, loop.job)
-    if loop.began:
-        values.set(LOOP_LAG, loop.lag, loop.job)
+def _add_job(samples: MetricSamples, job: JobStatus) -> None:
+    samples.set(JOB_RUNS, job.runs, job.job)
+    samples.set(JOB_FAILED, job.failed, job.job)
+    samples.set(REDIS_FAILED, job.redis_failed, job.job)
+    samples.set(JOB_BUSY, job.busy, job.job)
+    samples.set(JOB_INTERVAL, job.every, job.job)
+    samples.set(JOB_ENDED, job.ended or job.since or None, job.job)  # a job that never ended may hang
+    if job.ended:
+        samples.set(JOB_DURATION, job.duration, job.job)
+    if job.began:
+        samples.set(JOB_LAG, job.lag, job.job)
 
 
-def _application(values: MetricSamples, view: ApplicationView) -> None:
-    name = view.application
-    values.set(APPLICATION, 1, name, view.name, view.spark_version)
-    values.set(READY, view.ready, name)
-    values.set(COVERAGE, view.coverage, name)
-    values.set(SHUFFLES, view.shuffles_seen, name)
-    values.set(PROBLEMS, len(view.problems), name)
-    for item, counter in _LINK:
-        values.set(item, view.counters.get(counter), name)
-    for executor in view.executors:
+def _add_application(samples: MetricSamples, status: ApplicationStatus) -> None:
+    name, counters = status.application, status.counters
+    samples.set(APPLICATION, 1, name, status.name, status.spark_version)
+    samples.set(READY, status.readiness.ready, name)
+    samples.set(COVERAGE, status.coverage, name)
+    samples.set(SHUFFLES, status.shuffles_seen, name)
+    samples.set(PROBLEMS, len(status.problems), name)
+    samples.set(FAILED_TASKS, counters.failed_tasks, name)
+    samples.set(LANDED, counters.landed, name)
+    samples.set(MISSED, counters.missed, name)
+    samples.set(ABANDONED, counters.abandoned, name)
+    samples.set(DRIFTED, counters.drifted, name)
+    samples.set(LINK_REJECTED, counters.rejected_messages, name)
+    for executor in status.executors:
         labels = name, executor.node, executor.executor
-        values.set(UTILIZATION, executor.utilization, *labels)
-        values.set(PARTITIONS, executor.partitions, *labels)
-        values.set(CORES, executor.cores, *labels)
-        values.set(ARRIVAL, executor.arrival_rate, *labels)
-        values.set(SERVICE, executor.service_rate, *labels)
-        values.set(SPEED, executor.speed, *labels)
-    for query in view.queries:
+        samples.set(UTILIZATION, executor.utilization, *labels)
+        samples.set(PARTITIONS, executor.partitions, *labels)
+        samples.set(CORES, executor.cores, *labels)
+        samples.set(ARRIVAL, executor.arrival_rate, *labels)
+        samples.set(SERVICE, executor.service_rate, *labels)
+        samples.set(SPEED, executor.speed, *labels)
+    for query in status.queries:
         labels = name, query.query, query.name
-        values.set(BATCH, query.batch_seconds, *labels)
-        values.set(BATCH_RATE, query.batches_per_second, *labels)
-        values.set(ACTIVE, query.active, *labels)
-        values.set(MOVABLE, not query.problem, *labels)
-        values.set(SNAPSHOT_LAG, query.snapshot_lag, *labels)
+        samples.set(BATCH, query.batch_seconds, *labels)
+        samples.set(BATCH_RATE, query.batches_per_second, *labels)
+        samples.set(ACTIVE, query.active, *labels)
+        samples.set(MOVABLE, not query.problem, *labels)
+        samples.set(SNAPSHOT_LAG, query.snapshot_lag, *labels)
 
 
-def _decided(values: MetricSamples, view: ControllerView, application: ApplicationView) -> None:
-    name = application.application
+def _add_decision(samples: MetricSamples, view: ControllerView, status: ApplicationStatus) -> None:
+    """Add the last decision on an application and the last known outcome."""
+    name = status.application
     last = view.last_decision(name)
     if last is not None:
-        values.set(DECIDED_AT, last.decision.at, name)
-        values.set(GAIN, last.decision.gain, name)
-        values.set(COST, last.decision.cost, name)
-    found = (known.outcome for known in view.decisions if known.application == name)
-    outcome = next((known for known in found if known is not None), None)
+        samples.set(DECIDED_AT, last.decision.at, name)
+        samples.set(GAIN, last.decision.gain, name)
+        samples.set(COST, last.decision.cost, name)
+    outcomes = (decided.outcome for decided in view.decisions if decided.application == name)
+    outcome = next((outcome for outcome in outcomes if outcome is not None), None)
     if outcome is None:
         return
     price = outcome.predicted
-    told = (
+    figures = (
         ("peak", "measured", outcome.peak),
         ("settled", "measured", outcome.batch_after),
         ("peak", "predicted", price.peak if price else {}),
         ("settled", "predicted", price.batch_after if price else {}),
     )
-    for query in application.queries:
-        for moment, source, seconds in told:
-            values.set(MIGRATION_BATCH, seconds.get(query.query), name, query.query, query.name, moment, source)
+    for query in status.queries:
+        for moment, source, seconds in figures:
+            samples.set(MIGRATION_BATCH, seconds.get(query.query), name, query.query, query.name, moment, source)

@@ -1,106 +1,107 @@
-"""What is known of each partition and of the largest streams, as rows for people and programs. Pure.
+"""The partitions of an application and its largest streams, from messages and snapshot. Pure.
 
-Busy seconds and rows are means over the last batches; CPU is what the node's agent measured, shared out between the
+Busy seconds and rows are means over the last batches. CPU is measured by the node's agent and shared out between the
 tasks of its executors (`rechannel.daemon.model.cpu_attribution`).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from rechannel.daemon.decide.pipeline import end_name
 from rechannel.daemon.model.collector import ApplicationMessages
 from rechannel.daemon.model.cpu_attribution import Attribution, attribute, known_span
 from rechannel.daemon.model.snapshot import Snapshot
-from rechannel.policies.analysis.classification import hot_streams
+from rechannel.daemon.view.status import HotStream, PartitionStatus
+from rechannel.policies.analysis.classification import hot_streams as largest_streams
 from rechannel.wire.messages import TaskRow
 
-_HOT_SHOWN = 10
+_HOT_STREAMS = 10
+_UNKNOWN = None, None
 
-Row = dict[str, Any]
+Key = tuple[str, int, int]  # query, stage, partition
 
 
-def hot(snapshot: Snapshot) -> list[Row]:
+def hot_streams(snapshot: Snapshot) -> tuple[HotStream, ...]:
     """Return the largest streams of class high, largest first."""
-    return [
-        {
-            "query": snapshot.workload.stage(stream.upstream).query,
-            "upstream": end_name(snapshot, stream.upstream, stream.upstream_index),
-            "downstream": end_name(snapshot, stream.downstream, stream.downstream_partition),
-            "bytes_per_second": stream.volume,
-            "local": stream.local,
-        }
-        for stream in hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_SHOWN)
-    ]
+    workload = snapshot.workload
+    return tuple(
+        HotStream(
+            query=workload.stage(stream.upstream).query,
+            upstream=end_name(snapshot, stream.upstream, stream.upstream_index),
+            downstream=end_name(snapshot, stream.downstream, stream.downstream_partition),
+            bytes_per_second=stream.volume,
+            local=stream.local,
+        )
+        for stream in largest_streams(workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
+    )
 
 
-def rows(facts: ApplicationMessages, snapshot: Snapshot | None) -> list[Row]:
-    """Return a row for each partition of each stateful stage of the active queries."""
-    queries = [query for query in facts.report.queries if query.active]
-    span = known_span(queries, facts.batches, facts.reported)
-    charged = _charged(attribute(facts.application, facts.batches, facts.windows, span=span))
-    tasks = _last_tasks(facts)
-    found = []
+def partition_statuses(messages: ApplicationMessages, snapshot: Snapshot | None) -> tuple[PartitionStatus, ...]:
+    """Return the status of each partition of each stateful stage of the active queries."""
+    queries = [query for query in messages.report.queries if query.active]
+    span = known_span(queries, messages.batches, messages.reported)
+    cpu = _cpu(attribute(messages.application, messages.batches, messages.windows, span=span))
+    tasks = _last_tasks(messages)
+    statuses = []
     for query in queries:
         for stage in query.stages:
             for partition in range(stage.partitions):
                 key = query.query, stage.stage, partition
-                row = {
-                    "query": query.query,
-                    "name": query.name,
-                    "stage": stage.stage,
-                    "partition": partition,
-                    "executor": stage.placement[partition] if partition < len(stage.placement) else "",
-                    "snapshot_lag": _known(stage.snapshot_lag, partition),
-                    "cpu": None,
-                    "python_cpu": None,
-                }
-                row |= _measured(tasks.get(key)) | _modelled(snapshot, *key)
-                found.append(row | charged.get(key, {}))
-    return found
+                task = tasks.get(key)
+                total, python = cpu.get(key, _UNKNOWN)
+                busy, rows = _modeled(snapshot, key)
+                statuses.append(
+                    PartitionStatus(
+                        query=query.query,
+                        name=query.name,
+                        stage=stage.stage,
+                        partition=partition,
+                        executor=stage.placement[partition] if partition < len(stage.placement) else "",
+                        snapshot_lag=_lag(stage.snapshot_lag, partition),
+                        cpu=total,
+                        python_cpu=python,
+                        state_rows=task.state_rows if task else None,
+                        state_bytes=task.state_bytes if task else None,
+                        commit_seconds=task.commit if task else None,
+                        busy_seconds=busy,
+                        rows_per_second=rows,
+                    )
+                )
+    return tuple(statuses)
 
 
-def _last_tasks(facts: ApplicationMessages) -> dict[tuple[str, int, int], TaskRow]:
-    """The last task of each partition, by query, stage and partition."""
-    found: dict[tuple[str, int, int], TaskRow] = {}
-    for batch in facts.batches:
+def _last_tasks(messages: ApplicationMessages) -> dict[Key, TaskRow]:
+    tasks: dict[Key, TaskRow] = {}
+    for batch in messages.batches:
         for run in batch.stages:
             for task in run.tasks if run.stateful >= 0 else ():
                 key = batch.query, run.stateful, task.partition
-                if key not in found or found[key].finish <= task.finish:
-                    found[key] = task
-    return found
+                if key not in tasks or tasks[key].finish <= task.finish:
+                    tasks[key] = task
+    return tasks
 
 
-def _measured(task: TaskRow | None) -> Row:
-    return {
-        "state_rows": task.state_rows if task else None,
-        "state_bytes": task.state_bytes if task else None,
-        "commit_seconds": task.commit if task else None,
-    }
+def _modeled(snapshot: Snapshot | None, key: Key) -> tuple[float, float] | tuple[None, None]:
+    """Busy seconds of a batch and rows per second."""
+    query, stage, partition = key
+    name = f"{query}/{stage}"
+    if snapshot is None or name not in snapshot.stages:
+        return _UNKNOWN
+    model = snapshot.workload.stage(name)
+    return float(model.busy[partition]), float(model.rows[partition]) * model.batches_per_second
 
 
-def _modelled(snapshot: Snapshot | None, query: str, stage: int, partition: int) -> Row:
-    key = f"{query}/{stage}"
-    if snapshot is None or key not in snapshot.stages:
-        return {"busy_seconds": None, "rows_per_second": None}
-    model = snapshot.workload.stage(key)
-    return {
-        "busy_seconds": float(model.busy[partition]),
-        "rows_per_second": float(model.rows[partition]) * model.batches_per_second,
-    }
+def _cpu(attribution: Attribution) -> dict[Key, tuple[float, float]]:
+    """Cores in use by each partition, and by Python, over all the time observed.
+
+    The whole time counts, as the partition may have moved to an executor that is new.
+    """
+    cores: dict[Key, tuple[float, float]] = {}
+    seconds = max((executor.seconds for executor in attribution.executors.values()), default=1.0)
+    for part, cpu in attribution.parts.items():
+        total, python = cores.get(part[:3], (0.0, 0.0))
+        cores[part[:3]] = total + cpu.total / seconds, python + cpu.python / seconds
+    return cores
 
 
-def _charged(shared: Attribution) -> dict[tuple[str, int, int], Row]:
-    """CPU of each partition in cores, over all the time observed: it may have moved to an executor that is new."""
-    found: dict[tuple[str, int, int], Row] = {}
-    seconds = max((executor.seconds for executor in shared.executors.values()), default=1.0)
-    for part, cpu in shared.parts.items():
-        row = found.setdefault(part[:3], {"cpu": 0.0, "python_cpu": 0.0})
-        row["cpu"] += cpu.total / seconds
-        row["python_cpu"] += cpu.python / seconds
-    return found
-
-
-def _known(lags: list[int], partition: int) -> int | None:
+def _lag(lags: list[int], partition: int) -> int | None:
     return lags[partition] if partition < len(lags) and lags[partition] >= 0 else None

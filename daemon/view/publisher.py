@@ -1,303 +1,260 @@
-"""The controller's job ``view``: reads what is new, makes a `ControllerView` of it, and counts what happened.
+"""The controller's job ``view``: makes a `ControllerView` every few seconds and counts new events.
 
-Rows are those of ``rechannel status``. The controller's lock is held for reading alone; figures are computed after it.
+The controller's lock is held only while its snapshot is copied; figures are computed afterwards.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
 import structlog
 
 from rechannel import __version__
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli import status as cli_status
-from rechannel.daemon.jobs.clock import DutyCycle
+from rechannel.daemon.control.controller import ControllerSnapshot
+from rechannel.daemon.control.leadership import LeaderElection, Role
+from rechannel.daemon.jobs.clock import Clock, DutyCycle
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.model.collector import ApplicationMessages, read_on
-from rechannel.daemon.view.controller_snapshot import ControllerSnapshot
-from rechannel.daemon.view.counters import CounterKind, Counters
-from rechannel.daemon.view.model import (
-    VIEW_EVERY,
-    ApplicationView,
+from rechannel.daemon.view.metrics import CounterKind, Counters
+from rechannel.daemon.view.status import (
+    ApplicationStatus,
+    ClusterStatus,
     ControllerView,
     DecisionView,
-    DrainView,
-    ExecutorView,
-    HotStream,
+    LeaderStatus,
     NodeView,
-    PartitionView,
-    QueryView,
-    Role,
-    ViewSlot,
 )
+from rechannel.daemon.view.status_builder import ClusterMessages, application_status, build_status, read_messages
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, Envelope, MigrationOutcome, MoveTransition
 from rechannel.wire.redis.store import Store, StoreError
 
-_SHARE = 0.1  # of a core that making views may take: with many partitions they are made less often
-_LONGEST_REST = 20.0  # seconds from one view to the next; what is read off them must not stand still for longer
+VIEW_EVERY = 2.0  # seconds from one view to the next, unless making one takes long
+_SHARE = 0.1  # of a core for making views: with many partitions they are made less often
+_LONGEST_REST = 20.0  # seconds from one view to the next, at most
 _DECISIONS = 50  # shown
-_OUTCOMES = 100  # kept, to be put beside their decisions
-_LINES = 1000  # of a journal, read when it is first looked at
-_GONE = 1000  # applications that do not report, of which it is known how far their journals were counted
+_OUTCOMES = 100  # kept for their decisions
+_LINES = 1000  # of a journal, at the first read
+_SILENT_JOURNALS = 1000  # journals of silent applications whose position is kept
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
-_EXECUTORS, _PARTITIONS = tuple[ExecutorView, ...], tuple[PartitionView, ...]
-_STREAMS, _QUERIES = tuple[HotStream, ...], tuple[QueryView, ...]
 
 
-class Leader(Protocol):
-    """What is asked of the controller."""
+class EventReader:
+    """Reads decisions, outcomes and journals, and counts those of this controller.
 
-    def seen(self) -> ControllerSnapshot:
-        """Return what it knows at this moment; may raise StoreError."""
-
-
-class _Known:
-    """Messages that were read already, in the place of a store and a collector, for the rows of ``rechannel status``.
-
-    A key is asked for once, however often the rows are made.
+    Events before ``start`` are shown but not counted.
     """
 
-    def __init__(self, store: Store, facts: Sequence[ApplicationMessages]) -> None:
-        self.facts = facts
+    def __init__(self, store: Store, counters: Counters, start: float) -> None:
         self._store = store
-        self._read: dict[KeyRule, Envelope | None] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def status(self, facts: Sequence[ApplicationMessages], settings: Settings, now: float) -> dict[str, Any]:
-        """Return the document that ``rechannel status --partitions --json`` shows, of these applications."""
-        self.facts = facts
-        itself: Any = self
-        return cli_status.collect(itself, settings, now, details=True, collector=itself)
-
-    def get(self, rule: KeyRule, name: str = "") -> Envelope | None:
-        """Return the message of a key, as a store does."""
-        if name:
-            return self._store.get(rule, name)
-        if rule not in self._read:
-            self._read[rule] = self._store.get(rule)
-        return self._read[rule]
-
-    def refresh(self) -> list[str]:
-        """Return the applications that report, as a collector does."""
-        return [item.application for item in self.facts]
-
-    def gather(self, application: str) -> ApplicationMessages:
-        """Return the messages about one, as a collector does."""
-        return next(item for item in self.facts if item.application == application)
-
-
-class Publisher:
-    """Makes views and puts them on a board.
-
-    ``clock``: seconds since the epoch; ``steady``: that nobody sets; ``busy``: for which the asking thread had a core.
-    """
-
-    def __init__(
-        self,
-        leader: Leader,
-        store: Store,
-        settings: Settings,
-        board: ViewSlot,
-        loops: JobMonitor,
-        counts: Counters,
-        clock: Callable[[], float],
-        steady: Callable[[], float],
-        busy: Callable[[], float] = time.thread_time,
-    ) -> None:
-        self._leader = leader
-        self._store = store
-        self.settings = settings
-        self._board = board
-        self._loops = loops
-        self._counts = counts
-        self._clock = clock
-        self._steady = steady
-        self._busy = busy
-        self._began = clock()
-        self._not_before = 0.0
+        self._counters = counters
+        self._start = start
         self._after: dict[tuple[KeyRule, str], str] = {}
         self._decisions: deque[tuple[str, Decision]] = deque(maxlen=_DECISIONS)
         self._outcomes: deque[MigrationOutcome] = deque(maxlen=_OUTCOMES)
-        self._complained: dict[str, float] = {}
-        self._log = structlog.get_logger("rechannel.controller")
-        board.put(
-            ControllerView(clock(), settings.cluster.name, "", mode=settings.reschedule.mode, version=__version__)
-        )
 
-    def publish(self) -> str:
-        """Make a view and put it on the board; raises StoreError, after a view that says so."""
-        began = self._steady()
-        if began < self._not_before:
-            return "rests"
-        try:
-            with DutyCycle(_SHARE, _LONGEST_REST, self._busy) as work:
-                trip = self._round_trip()
-                view = self._view(self._leader.seen(), trip)
-        except StoreError as error:
-            self._board.put(self._without_redis(str(error)))
-            raise
-        self._not_before = began + work.rest
-        self._loops.expect("view", max(VIEW_EVERY, work.rest))
-        self._board.put(dataclasses.replace(view, loops=self._loops.read()))
-        return f"{len(view.applications)} applications shown"
-
-    def _round_trip(self) -> float:
-        asked = self._steady()
-        self._store.paused()
-        return self._steady() - asked
-
-    def _without_redis(self, problem: str) -> ControllerView:
-        last, now = self._board.take(), self._clock()
-        view = dataclasses.replace(
-            last, at=now, redis_up=False, redis_problem=problem, redis_round_trip=None, loops=self._loops.read()
-        )
-        if now - last.read_at > keys.REPORT.ttl:  # so old, no report counts any more
-            view = dataclasses.replace(view, applications=(), nodes=(), migrations=(), role=Role.STARTING)
-        return view
-
-    def _view(self, seen: ControllerSnapshot, trip: float) -> ControllerView:
-        now = self._clock()
-        self._complained = {name: at for name, at in self._complained.items() if now - at < _COMPLAIN_EVERY}
-        self._read_on(seen)
-        status = self._status(seen.facts, now)
-        leader = status["controller"] or {}
-        facts = {item.application: item for item in seen.facts}
-        made = [_application_view(facts[row["application"]], row) for row in status["applications"]]
-        outcomes = {outcome.decision: outcome for outcome in self._outcomes}
-        return ControllerView(
-            at=now,
-            cluster=self.settings.cluster.name,
-            name=seen.name,
-            role=seen.role,
-            leader=leader.get("leader", seen.holder),
-            since=leader.get("since", 0.0),
-            epoch=leader.get("epoch", seen.epoch),
-            mode=leader.get("mode", self.settings.reschedule.mode),
-            paused=leader.get("paused", seen.paused),
-            next_decision=leader.get("next_decision", 0.0),
-            last_sentence=leader.get("last_sentence", ""),
-            redis_up=True,
-            redis_round_trip=trip,
-            read_at=now,
-            applications=tuple(made),
-            nodes=_nodes(seen.facts, made, now),
-            migrations=seen.migrations,
-            drains=msgspec.convert(status["drains"], tuple[DrainView, ...]),
-            waiting=tuple(f"{row['pending']}: {row['sentence']}" for row in status["waiting"]),
-            decisions=tuple(
-                DecisionView(application, decision, outcomes.get(decision.decision))
-                for application, decision in reversed(self._decisions)
-            ),
-            rejected_messages=seen.rejected + self._store.rejected,
-            version=__version__,
-        )
-
-    def _status(self, facts: Sequence[ApplicationMessages], now: float) -> dict[str, Any]:
-        known = _Known(self._store, facts)
-        try:
-            return known.status(facts, self.settings, now)
-        except StoreError:
-            raise
-        except Exception:  # noqa: BLE001 one application's odd figures must not hide the others
-            return known.status([item for item in facts if self._shown(item, known, now)], self.settings, now)
-
-    def _shown(self, facts: ApplicationMessages, known: _Known, now: float) -> bool:
-        try:
-            known.status([facts], self.settings, now)
-        except StoreError:
-            raise
-        except Exception:  # noqa: BLE001 as above
-            if facts.application not in self._complained:
-                self._complained[facts.application] = now
-                self._log.exception("application-not-shown", application=facts.application)
-            return False
-        return True
-
-    def _read_on(self, seen: ControllerSnapshot) -> None:
-        """Read decisions, outcomes and journals on; what happened under this leader is counted."""
-        mine = seen.role is Role.LEADING
+    def read(self, snapshot: ControllerSnapshot) -> None:
+        """Read new entries of all streams; may raise StoreError."""
         for envelope in self._new(keys.DECISIONS, "", _DECISIONS):
             if isinstance(envelope.body, Decision):
                 body = envelope.body
                 self._decisions.append((envelope.application, body))
-                if envelope.sender == seen.name:
-                    self._counts.add(CounterKind.DECISIONS, body.outcome, body.reason, body.trigger)
+                if envelope.sender == snapshot.name:
+                    self._counters.add(CounterKind.DECISIONS, body.outcome, body.reason, body.trigger)
         for envelope in self._new(keys.OUTCOMES, "", _OUTCOMES):
             if isinstance(envelope.body, MigrationOutcome):
                 self._outcomes.append(envelope.body)
-                if envelope.sender == seen.name:
-                    self._counts.add(CounterKind.MIGRATIONS, envelope.body.verdict)
-        applications = {facts.application for facts in seen.facts}
+                if envelope.sender == snapshot.name:
+                    self._counters.add(CounterKind.MIGRATIONS, envelope.body.verdict)
+        applications = {item.application for item in snapshot.applications}
         for name in applications:
-            for envelope in self._new(keys.JOURNAL, name, _LINES):
-                line = envelope.body
-                if not isinstance(line, MoveTransition) or envelope.time < self._began or not mine:
-                    continue
-                if line.after not in UNSETTLED:
-                    self._counts.add(CounterKind.MOVES, line.after, line.reason)
-        # An application that is silent for a while comes back with the same journal: what was counted is remembered.
-        gone = [key for key in self._after if key[0] is keys.JOURNAL and key[1] not in applications]
-        for key in gone[:-_GONE]:
+            self._read_journal(name, leading=snapshot.role is Role.LEADING)
+        # An application that is silent for a while returns with the same journal, so its position is kept.
+        silent = [key for key in self._after if key[0] is keys.JOURNAL and key[1] not in applications]
+        for key in silent[:-_SILENT_JOURNALS]:
             del self._after[key]
 
-    def _new(self, rule: KeyRule, name: str, first: int) -> list[Envelope]:
-        self._after[rule, name], found = read_on(
-            self._store, rule, name, self._after.get((rule, name), ""), first=first
+    def decisions(self) -> tuple[DecisionView, ...]:
+        """Return the last decisions with their outcomes, newest first."""
+        outcomes = {outcome.decision: outcome for outcome in self._outcomes}
+        return tuple(
+            DecisionView(application, decision, outcomes.get(decision.decision))
+            for application, decision in reversed(self._decisions)
         )
-        return found
+
+    def _read_journal(self, application: str, *, leading: bool) -> None:
+        for envelope in self._new(keys.JOURNAL, application, _LINES):
+            line = envelope.body
+            if not leading or not isinstance(line, MoveTransition) or envelope.time < self._start:
+                continue
+            if line.after not in UNSETTLED:
+                self._counters.add(CounterKind.MOVES, line.after, line.reason)
+
+    def _new(self, rule: KeyRule, name: str, first: int) -> list[Envelope]:
+        after = self._after.get((rule, name), "")
+        self._after[rule, name], envelopes = read_on(self._store, rule, name, after, first=first)
+        return envelopes
 
 
-def _application_view(facts: ApplicationMessages, row: dict[str, Any]) -> ApplicationView:
-    readiness = row["readiness"]
-    executors = msgspec.convert(row["executors"], _EXECUTORS)
-    lags = {
-        query.query: [lag for stage in query.stages for lag in stage.snapshot_lag] for query in facts.report.queries
-    }
-    queries = [
-        {**query, "snapshot_lag": max((lag for lag in lags[query["query"]] if lag >= 0), default=None)}
-        for query in row["queries"]
-    ]
-    return ApplicationView(
-        application=row["application"],
-        name=row["name"],
-        spark_version=row["spark_version"],
-        ready=readiness["ready"],
-        code=readiness["code"],
-        sentence=readiness["controller"] or readiness["sentence"],
-        coverage=sum(executor.fresh for executor in executors) / len(executors) if executors else 0.0,
-        shuffles_seen=row["shuffles_seen"],
-        executors=executors,
-        queries=msgspec.convert(queries, _QUERIES),
-        partitions=msgspec.convert(row["partitions"], _PARTITIONS),
-        hot_streams=msgspec.convert(row["hot_streams"], _STREAMS),
-        streams=row["streams"],
-        moves=tuple(view for view in facts.report.moves if view.state in UNSETTLED),
-        settled_moves=row["settled_moves"],
-        counters=row["counters"],
-        problems=tuple(row["problems"]),
-        last_heard=row["last_heard"],
-        silent=row["silent"],
-    )
+class Publisher:
+    """Makes views of a controller.
+
+    Parameters
+    ----------
+    snapshot
+        Returns a copy of what the controller knows; may raise StoreError.
+    store, settings
+        Redis, and the settings in force; `settings` may be replaced at any time.
+    monitor
+        Records of the controller's jobs, ``view`` among them.
+    counters
+        Counters of new events.
+    clock
+        The clocks of the process.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], ControllerSnapshot],
+        store: Store,
+        settings: Settings,
+        monitor: JobMonitor,
+        counters: Counters,
+        clock: Clock,
+    ) -> None:
+        self._snapshot = snapshot
+        self._store = store
+        self.settings = settings
+        self._monitor = monitor
+        self._clock = clock
+        self._events = EventReader(store, counters, clock.wall())
+        self._not_before = 0.0
+        self._complaints: dict[str, float] = {}  # application -> time of the last traceback
+        self._log = structlog.get_logger("rechannel.controller")
+        self._view = ControllerView(
+            at=clock.wall(),
+            controller=LeaderStatus(mode=settings.reschedule.mode),
+            cluster=settings.cluster.name,
+            version=__version__,
+        )
+
+    def latest(self) -> ControllerView:
+        """Return the newest view; never waits, from any thread."""
+        return self._view
+
+    def publish(self) -> str:
+        """Make a view. On a StoreError the view says so, and the error is raised again."""
+        began = self._clock.monotonic()
+        if began < self._not_before:
+            return "rests"
+        try:
+            with DutyCycle(_SHARE, _LONGEST_REST, self._clock.cpu) as work:
+                round_trip = self._round_trip()
+                view = self._make(self._snapshot(), round_trip)
+        except StoreError as error:
+            self._view = self._without_redis(str(error))
+            raise
+        self._not_before = began + work.rest
+        self._monitor.expect("view", max(VIEW_EVERY, work.rest))
+        self._view = dataclasses.replace(view, jobs=self._monitor.read())
+        return f"{len(view.applications)} applications shown"
+
+    def _round_trip(self) -> float:
+        began = self._clock.monotonic()
+        self._store.paused()
+        return self._clock.monotonic() - began
+
+    def _without_redis(self, problem: str) -> ControllerView:
+        now = self._clock.wall()
+        view = dataclasses.replace(
+            self._view, at=now, redis_up=False, redis_problem=problem, redis_round_trip=None, jobs=self._monitor.read()
+        )
+        if now - view.read_at > keys.REPORT.ttl:  # every report has expired
+            view = dataclasses.replace(view, applications=(), nodes=(), migrations=(), role=Role.STARTING)
+        return view
+
+    def _make(self, snapshot: ControllerSnapshot, round_trip: float) -> ControllerView:
+        now = self._clock.wall()
+        self._events.read(snapshot)
+        self._complaints = {name: at for name, at in self._complaints.items() if now - at < _COMPLAIN_EVERY}
+        status = self._status(read_messages(self._store, snapshot.applications, now), now)
+        leader = status.controller or LeaderStatus(
+            leader=snapshot.holder,
+            epoch=snapshot.epoch,
+            paused=snapshot.paused,
+            mode=self.settings.reschedule.mode,
+        )
+        return ControllerView(
+            at=now,
+            controller=leader,
+            applications=status.applications,
+            drains=status.drains,
+            waiting=status.waiting,
+            rejected_messages=snapshot.rejected + self._store.rejected,
+            cluster=self.settings.cluster.name,
+            name=snapshot.name,
+            role=snapshot.role,
+            redis_up=True,
+            redis_round_trip=round_trip,
+            read_at=now,
+            nodes=_nodes(snapshot.applications, status.applications, now),
+            migrations=snapshot.migrations,
+            decisions=self._events.decisions(),
+            version=__version__,
+        )
+
+    def _status(self, messages: ClusterMessages, now: float) -> ClusterStatus:
+        try:
+            return build_status(messages, self.settings, now, partitions=True)
+        except Exception:  # noqa: BLE001 impossible figures of one application must not hide the others
+            shown = tuple(item for item in messages.applications if self._can_be_shown(item, messages, now))
+            return build_status(dataclasses.replace(messages, applications=shown), self.settings, now, partitions=True)
+
+    def _can_be_shown(self, item: ApplicationMessages, messages: ClusterMessages, now: float) -> bool:
+        try:
+            application_status(item, messages, self.settings, now, partitions=True)
+        except Exception:  # noqa: BLE001 as above
+            if item.application not in self._complaints:
+                self._complaints[item.application] = now
+                self._log.exception("application-not-shown", application=item.application)
+            return False
+        return True
 
 
-def _nodes(facts: tuple[ApplicationMessages, ...], made: Sequence[ApplicationView], now: float) -> tuple[NodeView, ...]:
+class CurrentView:
+    """The newest view with the role of this moment: a lease may end while the next view is being made."""
+
+    def __init__(self, latest: Callable[[], ControllerView], lead: LeaderElection) -> None:
+        self._latest = latest
+        self._lead = lead
+        self._deposed: tuple[ControllerView, ControllerView] | None = None  # a view, and its replacement
+
+    def get(self) -> ControllerView:
+        """Return the view without waiting; the same object until something changes, so that callers may cache."""
+        view, role = self._latest(), self._lead.role
+        if view.role is not Role.LEADING or role is Role.LEADING:
+            return view
+        deposed = self._deposed  # another thread may replace it meanwhile
+        if deposed is None or deposed[0] is not view or deposed[1].role is not role:
+            holder = self._lead.holder if role is Role.STANDING_BY else ""
+            controller = dataclasses.replace(view.leader, leader=holder)
+            deposed = self._deposed = view, dataclasses.replace(view, role=role, controller=controller)
+        return deposed[1]
+
+
+def _nodes(
+    messages: Iterable[ApplicationMessages], applications: Sequence[ApplicationStatus], now: float
+) -> tuple[NodeView, ...]:
     newest: dict[str, float | None] = {}
-    for item in facts:
+    for item in messages:
         for info in item.report.executors:
-            ends = [window.end for window in item.windows.get(info.host, ())]
-            newest[info.host] = max(ends, default=None)
-    stale = {row.node for view in made for row in view.executors if not row.fresh}
+            newest[info.host] = max((window.end for window in item.windows.get(info.host, ())), default=None)
+    stale = {executor.node for status in applications for executor in status.executors if not executor.fresh}
     return tuple(
         NodeView(node, None if end is None else max(0.0, now - end), node not in stale)
         for node, end in sorted(newest.items())

@@ -1,7 +1,7 @@
-"""The web view: a page that shows what the controller knows, and orders nothing. For people, in a browser.
+"""The web view: a read-only page on the cluster.
 
-`document` turns a `ControllerView` into plain bounded values (pure; also what ``/api/view`` answers), `rendering` turns
-those into HTML, `page` answers requests. Everything is served from this package: no build step, no third party.
+`view_model` turns a `ControllerView` into a bounded document, which ``/api/view`` returns as JSON; `rendering` turns
+the document into HTML, and `page` serves both. All files are in this package: no build step, no third party.
 """
 
 from rechannel.daemon.web.page import routes

@@ -1,6 +1,6 @@
-"""Answers the browser: the page, its changing part, the same as JSON, and the static files it needs.
+"""Endpoints of the web view: the page, its refreshed part, the same as JSON, and static files.
 
-Nothing here writes or orders anything. Strict content policy: what this server serves, nothing inline, nobody else.
+All are read-only. The content policy allows files of this server alone, and nothing inline.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rechannel.daemon.view.model import ControllerView
+from rechannel.daemon.view.status import ControllerView
 from rechannel.daemon.web import rendering
-from rechannel.daemon.web.view_model import document
+from rechannel.daemon.web.view_model import build_document
 
-EVERY = 3.0  # seconds between two renewals by the page's script; the view itself is made as often
+EVERY = 3.0  # seconds between two refreshes by the page's script
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -41,32 +41,32 @@ _STATIC = {
 _HTML = "text/html; charset=utf-8"
 
 
-class _Figures:
-    """The document and its renderings, made at most once a second however many browsers ask."""
+class _PageCache:
+    """The document and its renderings, made at most once a second for all browsers together."""
 
     def __init__(self, view: Callable[[], ControllerView], clock: Callable[[], float], every: float) -> None:
-        self._view = view
+        self._latest = view
         self._clock = clock
-        self._makers: dict[str, Callable[[dict[str, Any]], bytes]] = {
-            "page": lambda made: rendering.page(made, every).encode(),
-            "fragment": lambda made: rendering.fragment(made).encode(),
+        self._renderers: dict[str, Callable[[dict[str, Any]], bytes]] = {
+            "page": lambda document: rendering.page(document, every).encode(),
+            "fragment": lambda document: rendering.fragment(document).encode(),
             "json": msgspec.json.encode,
         }
         self._lock = threading.Lock()
-        self._of: tuple[ControllerView | None, int] = (None, 0)
+        self._view: ControllerView | None = None
+        self._second = 0
         self._document: dict[str, Any] = {}
-        self._made: dict[str, bytes] = {}
+        self._bodies: dict[str, bytes] = {}
 
-    def get(self, what: str) -> bytes:
+    def get(self, kind: str) -> bytes:
         with self._lock:
-            view, now = self._view(), self._clock()
-            of = view, int(now)
-            if of[0] is not self._of[0] or of[1] != self._of[1]:
-                self._document, self._made = document(view, now), {}
-                self._of = of
-            if what not in self._made:
-                self._made[what] = self._makers[what](self._document)
-            return self._made[what]
+            view, now = self._latest(), self._clock()
+            if view is not self._view or int(now) != self._second:
+                self._document, self._bodies = build_document(view, now), {}
+                self._view, self._second = view, int(now)
+            if kind not in self._bodies:
+                self._bodies[kind] = self._renderers[kind](self._document)
+            return self._bodies[kind]
 
 
 def routes(
@@ -74,23 +74,23 @@ def routes(
 ) -> list[Route]:
     """Return the routes of the web view: ``/``, ``/fragment``, ``/api/view`` and ``/static/…``.
 
-    ``view`` is called for every answer, from several threads, and must not wait. ``every``: seconds between two
-    renewals of an open page.
+    ``view`` is called for every response, from several threads, and must not wait. ``every``: seconds between two
+    refreshes of an open page.
     """
-    figures = _Figures(view, clock, every)
+    cache = _PageCache(view, clock, every)
     rendering.load()
     static = {name: (files(__package__) / "static" / name).read_bytes() for name in _STATIC}
     tags = {name: f'"{hashlib.sha256(data).hexdigest()[:16]}"' for name, data in static.items()}
 
-    # Plain functions: starlette runs them in threads, so that rendering holds up no health check.
+    # Starlette runs plain functions in threads, so that rendering delays no health check.
     def page(_: Request) -> Response:
-        return _figures(figures.get("page"), _HTML)
+        return _uncached(cache.get("page"), _HTML)
 
     def fragment(_: Request) -> Response:
-        return _figures(figures.get("fragment"), _HTML)
+        return _uncached(cache.get("fragment"), _HTML)
 
     def as_json(_: Request) -> Response:
-        return _figures(figures.get("json"), "application/json")
+        return _uncached(cache.get("json"), "application/json")
 
     def file(request: Request) -> Response:
         name = request.path_params["name"]
@@ -109,5 +109,5 @@ def routes(
     ]
 
 
-def _figures(body: bytes, kind: str) -> Response:
+def _uncached(body: bytes, kind: str) -> Response:
     return Response(body, headers={**HEADERS, "Cache-Control": "no-store", "Content-Type": kind})

@@ -1,4 +1,4 @@
-"""The page as HTML. Every value is escaped; no markup comes from anywhere but the templates of this package."""
+"""Rendering of the document as HTML. All values are escaped; all markup is in the templates of this package."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rechannel.daemon.web.view_model import clock
+from rechannel.daemon.view.status import DrainState
+from rechannel.daemon.web.view_model import format_time
+from rechannel.wire.codes import MoveState, Outcome, OutcomeVerdict
 
 Row = dict[str, Any]
 
 
 def page(document: Row, every: float) -> str:
-    """Return the whole page; its script renews it every so many seconds."""
+    """Return the whole page; its script refreshes it after ``every`` seconds."""
     return _environment().get_template("page.html").render(view=document, every=f"{every:g}")
 
 
 def fragment(document: Row) -> str:
-    """Return the part of the page that changes."""
+    """Return the part of the page that is refreshed."""
     return _environment().get_template("view.html").render(view=document)
 
 
 def load() -> None:
-    """Load every template, so that none is looked for later."""
+    """Load all templates, so that none is read from disk later."""
     environment = _environment()
     for name in environment.list_templates():
         environment.get_template(name)
@@ -38,14 +40,14 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # An upgrade replaces the directory; what runs goes on with the templates that its code was made for.
+        # An upgrade replaces the directory; a running process keeps the templates that belong to its code.
         auto_reload=False,
     )
     environment.filters |= {
         "bytes": _bytes,
         "cell": _cell_class,
         "cell_note": _cell_note,
-        "clock": clock,
+        "clock": format_time,
         "iso": _iso,
         "number": lambda value: f"{value:,}",
         "percent": lambda value: f"{value:,.0%}",
@@ -80,26 +82,23 @@ def _cell_class(cell: Row) -> str:
 
 
 def _cell_note(cell: Row) -> str:
-    """What is said of a partition beside its number: cores it keeps busy, and where it goes."""
+    """Return the tooltip of a partition: its load and the target of its move."""
     load = "not measured" if cell["load"] is None else f"{cell['load']:.2f} cores"
-    return f"{load}, on its way to {cell['to']}" if "to" in cell else load
+    return f"{load}, moving to {cell['to']}" if "to" in cell else load
 
 
-# Outcomes of decisions, states of moves and of drains; what is not here is shown without a color.
-_KINDS = {
-    "applied": "good",
-    "planned": "plain",
-    "refused": "warn",
-    "not-ready": "plain",
-    "prepared": "plain",
-    "steered": "warn",
-    "drained": "good",
-    "draining": "warn",
-    "releasing": "warn",
-    "empty": "good",
-    "released": "good",
-    "kept": "good",
-    "regressed": "bad",
+# Colors of outcomes, move states and drain states; other words have none.
+_KINDS: dict[str, str] = {
+    Outcome.APPLIED: "good",
+    Outcome.REFUSED: "warn",
+    MoveState.STEERED: "warn",
+    MoveState.DRAINED: "good",
+    DrainState.DRAINING: "warn",
+    DrainState.RELEASING: "warn",
+    DrainState.EMPTY: "good",
+    DrainState.RELEASED: "good",
+    OutcomeVerdict.KEPT: "good",
+    OutcomeVerdict.REGRESSED: "bad",
 }
 
 

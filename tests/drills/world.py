@@ -23,7 +23,7 @@ from typing import Any, Self
 import psutil
 
 from rechannel.conf.settings import Settings, load
-from rechannel.daemon.cli import status
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
@@ -420,11 +420,11 @@ class World:
                 windows = store.last(keys.WINDOWS, node, 1)
                 if not windows or windows[0].time <= since:
                     return f"no figures of {node}"
-            document = status.collect(store, self.settings, time.time())
-        row = next((row for row in document["applications"] if row["application"] == found.application), None)
+            status = read_status(store, self.settings, time.time())
+        row = next((row for row in status.applications if row.application == found.application), None)
         if row is None:
             return "no status of the application"
-        return "" if row["readiness"]["ready"] else str(row["readiness"]["sentence"])
+        return "" if row.readiness.ready else row.readiness.sentence
 
     def moving(self) -> str:
         """Say which moves are under way, "" if none is."""

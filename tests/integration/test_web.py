@@ -24,9 +24,10 @@ import msgspec
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from unit.daemon.web import sample
 
-from rechannel.daemon.view.model import ControllerView
-from rechannel.daemon.web import routes, sample
+from rechannel.daemon.view.status import ControllerView
+from rechannel.daemon.web import routes
 
 BINARY = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""

@@ -17,10 +17,11 @@ names = [info.name for info in pkgutil.walk_packages(rechannel.__path__, "rechan
 for name in names:
     importlib.import_module(name)
 assert (importlib.resources.files("rechannel.conf") / "rechannel.toml").is_file()
-from rechannel.daemon.web import rendering, routes, sample
-from rechannel.daemon.web.view_model import document
+from rechannel.daemon.view.status import ControllerView
+from rechannel.daemon.web import rendering, routes
+from rechannel.daemon.web.view_model import build_document
 assert routes(lambda: None)  # reads the static files
-assert "node-1" in rendering.page(document(sample.sample(1e9), 1e9), 3.0)
+assert "production" in rendering.page(build_document(ControllerView(cluster="production"), 1e9), 3.0)
 print(len(names))
 """
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rechannel.conf.settings import Settings, load
-from rechannel.daemon.cli import status as cli_status
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
 from rechannel.wire.messages import BatchReport, StreamRow
 from rechannel.wire.redis.store import Store, StoreError
@@ -103,7 +104,7 @@ class Loop:
         """What `rechannel status --json` says, asked for without a new process: waiting must not load the box."""
         with self.store() as (store, settings):
             try:
-                return cli_status.collect(store, settings, time.time())
+                return msgspec.to_builtins(read_status(store, settings, time.time()))
             except StoreError:
                 return {}
 

@@ -1,102 +1,101 @@
-// Renews the figures without a reload. What did not change is left alone, so that focus, selection, scrolling and opened
-// parts stay as they are. Nothing that arrives is run: it is parsed as a document without scripts.
+// Refreshes the page without a reload. Unchanged parts stay, and with them focus, selection, scrolling and opened
+// details. No script of a response runs: it is parsed as an inert document.
 "use strict";
 
 (() => {
   const every = Number(document.body.dataset.every) * 1000;
-  const patience = 3 * every + 2000; // milliseconds without an answer after which the reader is told
+  const timeout = 3 * every + 2000; // milliseconds without a response until a banner says so
   const silence = document.getElementById("silence");
   let paused = false;
-  let heard = performance.now();
-  let trouble = "";
+  let lastResponse = performance.now();
+  let problem = "";
 
   const same = (one, other) =>
     one.nodeType === other.nodeType && one.nodeName === other.nodeName && (one.id || "") === (other.id || "");
 
-  function attributes(now, wanted) {
-    const own = now.nodeName === "DETAILS" ? "open" : ""; // whether a part is open is the reader's to say
-    for (const { name } of [...now.attributes]) {
-      if (name !== own && !wanted.hasAttribute(name)) now.removeAttribute(name);
+  function patchAttributes(current, next) {
+    const own = current.nodeName === "DETAILS" ? "open" : ""; // the reader opens and closes details
+    for (const { name } of [...current.attributes]) {
+      if (name !== own && !next.hasAttribute(name)) current.removeAttribute(name);
     }
-    for (const { name, value } of wanted.attributes) {
-      if (name !== own && now.getAttribute(name) !== value) now.setAttribute(name, value);
+    for (const { name, value } of next.attributes) {
+      if (name !== own && current.getAttribute(name) !== value) current.setAttribute(name, value);
     }
   }
 
-  function patch(now, wanted) {
-    if (now.isEqualNode(wanted)) return;
-    if (now.nodeType !== Node.ELEMENT_NODE) {
-      now.nodeValue = wanted.nodeValue;
+  function patch(current, next) {
+    if (current.isEqualNode(next)) return;
+    if (current.nodeType !== Node.ELEMENT_NODE) {
+      current.nodeValue = next.nodeValue;
       return;
     }
-    attributes(now, wanted);
-    const known = new Map([...now.children].filter((child) => child.id).map((child) => [child.id, child]));
-    let place = now.firstChild;
-    for (const item of [...wanted.childNodes]) {
-      const kept = item.id ? known.get(item.id) : place;
-      if (kept && same(kept, item)) {
-        if (kept === place) place = place.nextSibling;
-        else now.insertBefore(kept, place);
-        patch(kept, item);
+    patchAttributes(current, next);
+    const byId = new Map([...current.children].filter((node) => node.id).map((node) => [node.id, node]));
+    let place = current.firstChild;
+    for (const item of [...next.childNodes]) {
+      const child = item.id ? byId.get(item.id) : place;
+      if (child && same(child, item)) {
+        if (child === place) place = place.nextSibling;
+        else current.insertBefore(child, place);
+        patch(child, item);
       } else {
-        now.insertBefore(document.importNode(item, true), place);
+        current.insertBefore(document.importNode(item, true), place);
       }
     }
     while (place) {
-      const next = place.nextSibling;
+      const following = place.nextSibling;
       place.remove();
-      place = next;
+      place = following;
     }
   }
 
-  function ages() {
+  function updateAge() {
     const at = document.getElementById("at");
     const age = document.getElementById("age");
-    const passed = performance.now() - heard;
+    const passed = performance.now() - lastResponse;
     const seconds = Math.round(Number(at.dataset.age) + passed / 1000);
-    const words = at.dataset.age ? `, ${seconds.toLocaleString("en")} s ago` : "";
-    if (age.textContent !== words) age.textContent = words;
-    const silent = !paused && passed > patience;
-    const sentence = silent ? `The controller does not answer${trouble}. What stands here is as old as it says.` : "";
+    const text = at.dataset.age ? `, ${seconds.toLocaleString("en")} s ago` : "";
+    if (age.textContent !== text) age.textContent = text;
+    const silent = !paused && passed > timeout;
+    const sentence = silent ? `The controller does not answer${problem}. All figures are of the time shown.` : "";
     if (silence.textContent !== sentence) silence.textContent = sentence;
     silence.hidden = !silent;
   }
 
-  async function renew() {
+  async function refresh() {
     if (!paused && !document.hidden) {
       try {
-        const limit = AbortSignal.timeout(Math.max(5000, 2 * every));
-        const answer = await fetch("fragment", { cache: "no-store", signal: limit });
-        if (!answer.ok) throw new Error(`answer ${answer.status}`);
-        const wanted = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("all");
-        if (!wanted) throw new Error("an answer that is not this page");
+        const signal = AbortSignal.timeout(Math.max(5000, 2 * every));
+        const response = await fetch("fragment", { cache: "no-store", signal });
+        if (!response.ok) throw new Error(`status ${response.status}`);
+        const next = new DOMParser().parseFromString(await response.text(), "text/html").getElementById("all");
+        if (!next) throw new Error("the response is not this page");
         const age = document.getElementById("age").textContent;
-        wanted.querySelector("#age").textContent = age; // written by this script alone
-        patch(document.getElementById("all"), wanted);
-        heard = performance.now();
-        trouble = "";
+        next.querySelector("#age").textContent = age; // only this script writes it
+        patch(document.getElementById("all"), next);
+        lastResponse = performance.now();
+        problem = "";
       } catch (error) {
-        trouble = error instanceof TypeError ? "" : ` (${error.message})`;
+        problem = error instanceof TypeError ? "" : ` (${error.message})`;
       }
-      ages();
+      updateAge();
     }
-    setTimeout(renew, every);
+    setTimeout(refresh, every);
   }
 
   const button = document.createElement("button");
   button.type = "button";
-  const name = () => {
-    button.textContent = paused ? "Renew again" : "Stop renewing";
+  const label = () => {
+    button.textContent = paused ? "Resume refresh" : "Pause refresh";
   };
   button.addEventListener("click", () => {
     paused = !paused;
-    name();
+    label();
   });
-  name();
-  const renewal = document.getElementById("renewal");
-  renewal.append(`Renewed every ${every / 1000} s. `, button);
+  label();
+  document.getElementById("refresh").append(`Refreshed every ${every / 1000} s. `, button);
 
-  setInterval(ages, 1000);
-  setTimeout(renew, every);
-  ages();
+  setInterval(updateAge, 1000);
+  setTimeout(refresh, every);
+  updateAge();
 })();

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rechannel.daemon.view import metrics as telemetry
+from rechannel.daemon.view import metrics as controller_metrics
 from rechannel.monitors.node import metrics
 
 ROOT = Path(__file__).parents[3]
-LABELS = {item.name: set(item.labels) for item in (*telemetry.TABLE, *metrics.TABLE)}
+LABELS = {item.name: set(item.labels) for item in (*controller_metrics.TABLE, *metrics.TABLE)}
 ADDED = {"instance", "cluster"}  # by Prometheus, and to every series
 _SELECTOR = re.compile(r"\b(rechannel_\w+)(?:\{([^}]*)\})?")
 _BY = re.compile(r"\bby \(([^)]*)\)")

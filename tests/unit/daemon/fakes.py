@@ -495,8 +495,9 @@ def controller(
     config: Settings = CONFIG,
     name: str = "a",
     busy: Callable[[], float] = lambda: 0.0,
+    count_answer: Callable[[str, int], None] | None = None,
 ) -> Controller:
-    return Controller(config, store, SIGNER, clocks(clock, busy), name=name)  # type: ignore[arg-type]
+    return Controller(config, store, SIGNER, clocks(clock, busy), name=name, count_answer=count_answer)  # type: ignore[arg-type]
 
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:

@@ -25,13 +25,13 @@ from rich.console import Console
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.daemon.cli import history, tables, top
-from rechannel.daemon.cli import status as cli_status
 from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.leadership import LeaderContext, LeaderElection
 from rechannel.daemon.control.outcomes import LoadRateEstimator, OutcomeTracker
 from rechannel.daemon.model import collector as collect
 from rechannel.daemon.model.collector import ApplicationMessages, Collector, unsound
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.link.initial_placement import put_back
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.migration.link.reconciler import DriverState, Reconciler, ReconcilerLimits
@@ -464,13 +464,13 @@ def test_status_top_and_history_show_what_there_is(writes: Any) -> None:
     for (rule, name, body), spoils in writes:
         put(store, rule, name, encode(seal(rule, body)))
         put(store, rule, name, spoiled(seal(rule, body), spoils))
-    document = cli_status.collect(store, CONFIG, clock(), details=True)  # type: ignore[arg-type]
-    json.dumps(document, allow_nan=False)
+    status = read_status(store, CONFIG, clock(), partitions=True)  # type: ignore[arg-type]
+    json.dumps(msgspec.to_builtins(status), allow_nan=False)
     console = Console(record=True, width=120, file=io.StringIO())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "new_console", lambda: console)
-        tables.status(document, clock())
-    for row in document["applications"]:
+        tables.status(status, clock())
+    for row in status.applications:
         for part in top.application(row):
             console.print(part)
     assert "\x1b[2J" not in console.export_text(styles=False)
@@ -497,8 +497,8 @@ def test_names_are_only_ever_shown(name: str) -> None:
     odd = msgspec.structs.replace(said.executors[0], executor=name, host=name)
     said = msgspec.structs.replace(said, executors=[odd, *said.executors[1:]], problems=[name], name=name)
     store.put(keys.REPORT, APP, sealed(said))
-    [row] = cli_status.collect(store, CONFIG, clock(), details=True)["applications"]  # type: ignore[arg-type]
-    assert row["executors"][0]["executor"] == name
+    [row] = read_status(store, CONFIG, clock(), partitions=True).applications  # type: ignore[arg-type]
+    assert row.executors[0].executor == name
     console = Console(record=True, width=120, file=io.StringIO())
     for part in top.application(row):
         console.print(part)

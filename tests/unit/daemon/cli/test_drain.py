@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import client, status
 from rechannel.daemon.cli import main as cli
-from rechannel.daemon.cli.status import _drain
+from rechannel.daemon.view.status import ClusterStatus, DrainState
+from rechannel.daemon.view.status_builder import drain_status
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Drain, MoveView, Reply
 from unit.daemon.fakes import query, report
@@ -74,8 +76,8 @@ GONE = MoveView(move="m", query="q1", stage=0, partition=3, source="3", target="
 
 
 def test_a_drain_says_what_cannot_be_moved():
-    row = _drain(Drain(node="127.0.0.5", since=0), [report([query("0123", problem="real-time mode")])], 10.0)
-    assert row["sentence"].endswith("name-of-q1 cannot be moved: real-time mode")
+    status = drain_status(Drain(node="127.0.0.5", since=0), [report([query("0123", problem="real-time mode")])], 10.0)
+    assert status.sentence.endswith("name-of-q1 cannot be moved: real-time mode")
 
 
 @pytest.mark.parametrize(
@@ -89,8 +91,8 @@ def test_a_drain_says_what_cannot_be_moved():
     ],
 )
 def test_how_far_a_drain_is(drain, where, moves, state, words):
-    row = _drain(drain, [report([query(where)], moves=moves)], 10.0)
-    assert (row["state"], words in row["sentence"]) == (state, True)
+    status = drain_status(drain, [report([query(where)], moves=moves)], 10.0)
+    assert (status.state, words in status.sentence) == (state, True)
 
 
 @pytest.fixture
@@ -144,19 +146,24 @@ def test_a_drain_waits_for_no_plan(answered):
 
 
 def test_several_drains_are_followed_until_the_last_is_empty(monkeypatch, capsys):
-    rows = {name: {"node": name, "state": "draining", "sentence": f"{name} leaves"} for name in ("n1", "n2")}
-    looks = []
+    drains = {
+        node: msgspec.structs.replace(
+            drain_status(Drain(node=node, since=0), [], 10.0), state=DrainState.DRAINING, sentence=f"{node} leaves"
+        )
+        for node in ("n1", "n2")
+    }
+    reads = []
 
-    def collect(*_):
-        looks.append(1)
-        rows["n1"] = {**rows["n1"], "state": "empty"}
-        if len(looks) > 2:
-            rows["n2"] = {**rows["n2"], "state": "empty", "sentence": "empty"}
-        return {"drains": list(rows.values())}
+    def read_status(*_):
+        reads.append(1)
+        drains["n1"] = msgspec.structs.replace(drains["n1"], state=DrainState.EMPTY)
+        if len(reads) > 2:
+            drains["n2"] = msgspec.structs.replace(drains["n2"], state=DrainState.EMPTY, sentence="empty")
+        return ClusterStatus(drains=tuple(drains.values()))
 
     monkeypatch.setattr(status, "Store", lambda *_: None)
-    monkeypatch.setattr(status, "collect", collect)
+    monkeypatch.setattr(status, "read_status", read_status)
     stop = SimpleNamespace(wait=lambda _: False)
     status.follow_drain(Settings(), ("n1", "n2"), stop, as_json=False)
-    assert len(looks) == 3
+    assert len(reads) == 3
     assert capsys.readouterr().out.splitlines() == ["n1: n1 leaves", "n2: n2 leaves", "n2: empty"]

@@ -10,13 +10,15 @@ import msgspec
 import pytest
 
 from rechannel.conf.settings import LinkSettings, Settings
-from rechannel.daemon.cli import status as cli_status
 from rechannel.daemon.cli import tables
+from rechannel.daemon.cli.status import StatusFilter, to_json
 from rechannel.daemon.model.silence import silence
+from rechannel.daemon.view.status import ClusterStatus
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.daemon.web import rendering
-from rechannel.daemon.web.view_model import document
+from rechannel.daemon.web.view_model import build_document
 from rechannel.wire import keys
-from rechannel.wire.exit_codes import OBSERVE_MODE
+from rechannel.wire.exit_codes import OBSERVE_MODE, CommandError
 from rechannel.wire.messages import ControllerState, MoveView
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, query, settings
 from unit.daemon.view.test_publisher import Shown
@@ -24,13 +26,16 @@ from unit.daemon.view.test_publisher import Shown
 UUID = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"
 
 
-def status(world: World, **more: Any) -> dict[str, Any]:
-    found = cli_status.collect(world.store, settings(), world.clock(), **more)  # type: ignore[arg-type]
-    return json.loads(json.dumps(found))
+def read(world: World, **more: Any) -> ClusterStatus:
+    return read_status(world.store, settings(), world.clock(), **more)  # type: ignore[arg-type]
+
+
+def as_json(world: World, **more: Any) -> dict[str, Any]:
+    return json.loads(to_json(read(world, **more)))
 
 
 def text(world: World, capsys: pytest.CaptureFixture[str], *, verbose: bool = False, **more: Any) -> str:
-    tables.status(status(world, **more), world.clock(), verbose=verbose)
+    tables.status(read(world, **more), world.clock(), verbose=verbose)
     return capsys.readouterr().out
 
 
@@ -53,12 +58,12 @@ def test_a_silent_driver_is_named_and_no_agent_blamed(
     world: World, capsys: pytest.CaptureFixture[str], agents: str
 ) -> None:
     world.ready()
-    before = [row["utilization"] for row in status(world)["applications"][0]["executors"]]
+    before = [row["utilization"] for row in as_json(world)["applications"][0]["executors"]]
     world.clock.sleep(34)
     lead(world)  # what the controller makes of it is no better known
     if agents == "report":
         world.measure()
-    (row,) = status(world)["applications"]
+    (row,) = as_json(world)["applications"]
     assert (row["silent"], row["last_heard"], row["readiness"]["ready"]) == (True, 34.0, False)
     assert (row["readiness"]["code"], row["readiness"]["controller"]) == ("driver-silent", "")
     assert row["readiness"]["sentence"].startswith("driver last heard 34 s ago: ")
@@ -77,11 +82,12 @@ def test_the_web_view_says_of_a_silent_driver_what_status_says(
     clock.sleep(34)
     view = shown.view()
     (application,) = view.applications
-    (row,) = cli_status.collect(store, leader.settings, clock())["applications"]  # type: ignore[arg-type]
-    assert (application.code, application.sentence) == ("driver-silent", row["readiness"]["sentence"])
-    (made,) = document(view, clock())["applications"]
-    assert (made["silent"], made["last_heard"], made["readiness"]) == (True, 34.0, row["readiness"]["sentence"])
-    assert {executor["remarks"] for node in made["nodes"] for executor in node["executors"]} == {""}
+    (status,) = read_status(store, leader.settings, clock(), partitions=True).applications  # type: ignore[arg-type]
+    assert application == status
+    assert application.readiness.code == "driver-silent"
+    (row,) = build_document(view, clock())["applications"]
+    assert (row["silent"], row["last_heard"], row["readiness"]) == (True, 34.0, status.readiness.sentence)
+    assert {executor["remarks"] for node in row["nodes"] for executor in node["executors"]} == {""}
 
 
 def test_a_driver_that_reports_rarely_is_not_silent() -> None:
@@ -99,19 +105,19 @@ def test_agents_that_are_silent_are_still_named(world: World, capsys: pytest.Cap
 
 def test_shares_of_figures_that_no_agent_reports_are_not_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
-    found = status(world)
-    found["applications"][0]["shuffles_seen"] = 1.0
-    tables.status(found, NOW)
+    status = read(world)
+    (row,) = status.applications
+    row = dataclasses.replace(row, shuffles_seen=1.0)
+    tables.status(dataclasses.replace(status, applications=(row,)), NOW)
     assert "agents reported 100%" in capsys.readouterr().out
-    for row in found["applications"][0]["executors"]:
-        row["fresh"] = False
-    tables.status(found, NOW)
+    row = dataclasses.replace(row, executors=tuple(dataclasses.replace(item, fresh=False) for item in row.executors))
+    tables.status(dataclasses.replace(status, applications=(row,)), NOW)
     assert "agents reported" not in capsys.readouterr().out
 
 
 def test_how_busy_a_node_is_stands_beside_its_executors(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
-    (row,) = status(world)["applications"]
+    (row,) = as_json(world)["applications"]
     assert {item["node_cpu"] for item in row["executors"]} == {0.6}  # 3 s of one core in a window of 5 s
     shown = text(world, capsys)
     assert "node CPU" in shown
@@ -124,9 +130,9 @@ def test_queries_stages_and_moves_have_one_name(world: World, capsys: pytest.Cap
     view = MoveView(move="m1", query="q1", stage=0, partition=3, source="0", target="1", step=1, state="steered")
     world.moves = [view, msgspec.structs.replace(view, move="m2", query=UUID)]
     world.ready()
-    (row,) = status(world)["applications"]
+    (row,) = as_json(world)["applications"]
     assert [move["name"] for move in row["moves"]] == ["name-of-q1", ""]
-    shown = text(world, capsys, details=True)
+    shown = text(world, capsys, partitions=True)
     for words in ("name-of-q1/0 #3", "query-895c1599/0 #3", "name-of-q1/0 aggregate", "query-895c1599/0 aggregate"):
         assert words in shown
     assert UUID not in shown
@@ -134,7 +140,7 @@ def test_queries_stages_and_moves_have_one_name(world: World, capsys: pytest.Cap
 
 def test_forecasts_are_for_those_who_ask(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
-    assert status(world)["applications"][0]["forecasts"]
+    assert as_json(world)["applications"][0]["forecasts"]
     assert "forecast" not in text(world, capsys)
     assert "forecast of name-of-q1/0" in text(world, capsys, verbose=True)
 
@@ -162,7 +168,55 @@ def test_the_web_view_names_stages_and_node_cpu_as_status_does(
     unnamed = msgspec.structs.replace(query("0123", UUID), name="")
     world.queries = [query(world.placement), unnamed]
     world.ready()
-    page = rendering.fragment(document(Shown(leader, store, clock).view(), clock()))
+    page = rendering.fragment(build_document(Shown(leader, store, clock).view(), clock()))
     for words in ("name-of-q1/0</span>", "query-895c1599/0</span>", "node CPU 60%"):
         assert words in page
     assert UUID not in page
+
+
+def test_the_json_document_has_the_documented_fields(world: World) -> None:
+    world.ready()
+    lead(world)
+    document = as_json(world, partitions=True)
+    assert list(document) == ["at", "controller", "applications", "drains", "waiting", "rejected_messages"]
+    assert document["controller"]["applications"] == {APP: "ready: 12 partitions on 4 executors"}
+    (row,) = document["applications"]
+    assert set(row) == {
+        "application",
+        "name",
+        "spark_version",
+        "last_heard",
+        "silent",
+        "readiness",
+        "executors",
+        "queries",
+        "shuffles_seen",
+        "streams",
+        "hot_streams",
+        "partitions",
+        "moves",
+        "forecasts",
+        "settled_moves",
+        "counters",
+        "problems",
+    }
+    assert set(row["readiness"]) == {"ready", "code", "sentence", "transient", "ready_in", "controller"}
+    assert set(row["counters"]) == {"landed", "missed", "abandoned", "drifted", "failed_tasks", "rejected_messages"}
+    assert row["queries"][0]["stages"][0]["placement"]["0"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_filter_leaves_out_the_rest_and_names_what_it_does_not_know(world: World) -> None:
+    world.queries = [query(world.placement), query("0123", "q2")]
+    world.ready()
+    status = read(world, partitions=True)
+    (row,) = StatusFilter(APP, "name-of-q2", "127.0.0.3").apply(status).applications
+    assert [item.query for item in row.queries] == ["q2"]
+    assert [item.executor for item in row.executors] == ["1"]
+    assert {(item.query, item.executor) for item in row.partitions} == {("q2", "1")}
+    for only, sentence in (
+        (StatusFilter("x"), f"unknown application x; known are {APP}"),
+        (StatusFilter(query="x"), "unknown query x; known are name-of-q1, name-of-q2"),
+        (StatusFilter(node="x"), "unknown node x; known are 127.0.0.2, 127.0.0.3"),
+    ):
+        with pytest.raises(CommandError, match=sentence):
+            only.apply(status)

@@ -1,15 +1,17 @@
-"""What `top` draws, and the rows behind it."""
+"""What `top` draws, and the status behind it."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import msgspec
 import pytest
 from rich.console import Console, Group
 
-from rechannel.daemon.cli import status as cli_status
 from rechannel.daemon.cli import tables, top
+from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
 from rechannel.wire.messages import MoveView, StreamRow
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, World, query, settings, window
@@ -21,14 +23,18 @@ def world() -> World:
     return World(FakeStore(clock), clock)
 
 
-def _collected(world: World) -> dict:
-    return cli_status.collect(world.store, settings(), NOW, details=True)  # type: ignore[arg-type]
+def _read(world: World) -> ClusterStatus:
+    return read_status(world.store, settings(), NOW, partitions=True)  # type: ignore[arg-type]
 
 
-def _drawn(world: World) -> str:
-    console = Console(file=io.StringIO(), width=160, highlight=False)
-    (row,) = _collected(world)["applications"]
-    console.print(Group(*top.application(row)))
+def _application(world: World) -> ApplicationStatus:
+    (status,) = _read(world).applications
+    return status
+
+
+def _drawn(status: ApplicationStatus) -> str:
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    console.print(Group(*top.application(status)))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -37,23 +43,21 @@ def test_partitions_have_their_cpu_state_and_snapshot_lag(world: World) -> None:
     stage = msgspec.structs.replace(state.stages[0], snapshot_lag=[3] * 11 + [-1])
     world.queries = [msgspec.structs.replace(state, stages=[stage])]
     world.ready()
-    (row,) = _collected(world)["applications"]
-    first, last = row["partitions"][0], row["partitions"][11]
-    assert (first["executor"], last["executor"]) == ("0", "3")
-    assert (first["state_rows"], first["state_bytes"], first["commit_seconds"]) == (50, 1000, 0.01)
-    assert first["rows_per_second"] == pytest.approx(10)
-    assert first["snapshot_lag"] == 3
-    assert last["snapshot_lag"] is None
-    assert first["cpu"] > 0
-    used = sum(item["cpu"] for item in row["partitions"])
-    assert used <= 4 * 3.0 / 5.0 + 1e-9, "no more than the agents measured"
+    partitions = _application(world).partitions
+    first, last = partitions[0], partitions[11]
+    assert (first.executor, last.executor) == ("0", "3")
+    assert (first.state_rows, first.state_bytes, first.commit_seconds) == (50, 1000, 0.01)
+    assert first.rows_per_second == pytest.approx(10)
+    assert (first.snapshot_lag, last.snapshot_lag) == (3, None)
+    cpu = [item.cpu or 0.0 for item in partitions]
+    assert cpu[0] > 0
+    assert sum(cpu) <= 4 * 3.0 / 5.0 + 1e-9, "no more than the agents measured"
 
 
 def test_a_batch_under_way_leaves_its_windows_out(world: World) -> None:
     world.queries = [msgspec.structs.replace(query(world.placement), began=NOW - 6)]
     world.ready()
-    (row,) = _collected(world)["applications"]
-    assert all(item["cpu"] is None for item in row["partitions"])
+    assert all(item.cpu is None for item in _application(world).partitions)
 
 
 def test_it_draws_executors_partitions_and_moves(world: World) -> None:
@@ -61,7 +65,7 @@ def test_it_draws_executors_partitions_and_moves(world: World) -> None:
         MoveView(move="m1", query=QUERY, stage=0, partition=3, source="0", target="1", step=1, state="steered")
     ]
     world.ready()
-    text = _drawn(world)
+    text = _drawn(_application(world))
     for words in ("127.0.0.5", "utilization", "busy s/batch", f"name-of-{QUERY}", "0 → 1", "steered"):
         assert words in text
     assert text.count("█") > 12
@@ -69,23 +73,21 @@ def test_it_draws_executors_partitions_and_moves(world: World) -> None:
 
 def test_a_slow_executor_is_named(world: World) -> None:
     world.ready()
-    (row,) = _collected(world)["applications"]
-    assert [item["speed"] for item in row["executors"]] == [1.0] * 4
-    row["executors"][2] |= {"remark": "slow: its tasks take 2.0 times what others' take", "speed": 0.5}
-    console = Console(file=io.StringIO(), width=200, highlight=False)
-    console.print(Group(*top.application(row)))
-    assert "slow: its tasks take 2.0 times" in console.file.getvalue()  # type: ignore[attr-defined]
+    status = _application(world)
+    assert [item.speed for item in status.executors] == [1.0] * 4
+    remark = "slow: its tasks take 2.0 times what others' take"
+    slow = dataclasses.replace(status.executors[2], remark=remark, speed=0.5)
+    assert remark in _drawn(dataclasses.replace(status, executors=(slow,)))
 
 
 def test_an_application_nobody_measured_is_drawn_too(world: World) -> None:
     world.report()
-    assert "?" in _drawn(world)
+    assert "?" in _drawn(_application(world))
 
 
 def test_the_share_of_shuffles_seen_is_said(world: World) -> None:
     world.ready()
-    (row,) = _collected(world)["applications"]
-    assert row["shuffles_seen"] is None, "no task wrote anything"
+    assert _application(world).shuffles_seen is None, "no task wrote anything"
     sent = [
         msgspec.structs.replace(item, bytes_out=100)
         for item in world.store.last(keys.BATCHES, APP, 1)[0].body.stages[0].tasks
@@ -97,25 +99,25 @@ def test_the_share_of_shuffles_seen_is_said(world: World) -> None:
     world._send(keys.BATCHES, APP, again)
     rows = [StreamRow(APP, "0", 1, sent[0].task, [10] * 12), StreamRow(APP, "1", 1, sent[1].task, [10] * 12)]
     world._send(keys.WINDOWS, "127.0.0.2", window(0, streams=rows))
-    (row,) = _collected(world)["applications"]
-    assert row["shuffles_seen"] == 0.5
-    assert "50% of shuffle outputs seen" in _drawn(world)
-    assert sum(row["streams"].values()) == 24
-    assert list(row["streams"]) == ["high", "mid", "low"]
-    line = f"streams: {row['streams']['high']} high, {row['streams']['mid']} mid, {row['streams']['low']} low"
-    assert line in _drawn(world)
+    status = _application(world)
+    assert status.shuffles_seen == 0.5
+    assert "50% of shuffle outputs seen" in _drawn(status)
+    assert sum(status.streams.values()) == 24
+    assert list(status.streams) == ["high", "mid", "low"]
+    line = ", ".join(f"{number} {kind}" for kind, number in status.streams.items())
+    assert f"streams: {line}" in _drawn(status)
 
 
 def test_status_says_how_many_streams_are_of_each_class(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
-    document = _collected(world)
-    assert document["applications"][0]["streams"] == {}, "nobody told of streams"
-    tables.status(document, NOW)
+    status = _read(world)
+    (row,) = status.applications
+    assert row.streams == {}, "nobody told of streams"
+    tables.status(status, NOW)
     assert "streams:" not in capsys.readouterr().out
-    row = document["applications"][0]
-    row["streams"] = {"high": 12, "mid": 40, "low": 8}
-    tables.status(document, NOW)
+    row = dataclasses.replace(row, streams={"high": 12, "mid": 40, "low": 8})
+    tables.status(dataclasses.replace(status, applications=(row,)), NOW)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert "streams: 12 high, 40 mid, 8 low" in lines
     (first,) = [line for line in lines if line.startswith("127.0.0.2 ")]
-    assert f"{row['executors'][0]['utilization']:.0%}" in first
+    assert f"{row.executors[0].utilization:.0%}" in first

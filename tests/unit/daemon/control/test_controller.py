@@ -472,7 +472,7 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
     again = leader.stop("", user="ann", reason="nervous")
     assert again == f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
     assert wanted(store).decision == f"{decision.decision}-stop"
-    assert leader.seen().migrations[0].decision == decision.decision
+    assert leader.snapshot().migrations[0].decision == decision.decision
     world.obey()
     leader.follow()
     assert leader.application(APP).migrations.running is None

@@ -17,13 +17,13 @@ from rechannel.conf.loader import LoadResult, read
 from rechannel.conf.settings import Settings, load
 from rechannel.daemon.cli import config
 from rechannel.daemon.cli import doctor as cli_doctor
-from rechannel.daemon.cli import status as cli_status
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.doctor import cluster, security
 from rechannel.daemon.doctor import node as doctor
 from rechannel.daemon.doctor.cluster import Application, Node
 from rechannel.daemon.doctor.node import CATALOG, NEEDED, Finding, HostFacts, RedisFacts, RedisPermissions, Severity
 from rechannel.daemon.view.last_leader import leading
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
 from rechannel.wire.envelope_factory import EnvelopeFactory
@@ -340,8 +340,8 @@ def test_who_leads_is_told_by_the_lease_in_doctor_and_status_alike() -> None:
     for later, leads in ((0.0, True), (14.9, True), (15.1, False), (52.0, False)):
         leader = leading(store, NOW + later)  # type: ignore[arg-type]
         found = cluster.controller(leader.state if leader is not None else None)
-        status = cli_status.collect(store, Settings(), NOW + later)  # type: ignore[arg-type]
-        assert (found.verdict is OK, status["controller"] is not None) == (leads, leads), later
+        status = read_status(store, Settings(), NOW + later)  # type: ignore[arg-type]
+        assert (found.verdict is OK, status.controller is not None) == (leads, leads), later
 
 
 def test_agents() -> None:

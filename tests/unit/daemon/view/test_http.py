@@ -12,29 +12,30 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from rechannel.conf.settings import SettingsError
+from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import http
-from rechannel.daemon.view.counters import Counters
-from rechannel.daemon.view.model import ControllerView, Role, ViewSlot
+from rechannel.daemon.view.metrics import ControllerMetrics, Counters
+from rechannel.daemon.view.status import ControllerView, LeaderStatus
 from rechannel.wire.redis.store import StoreUnavailableError
 from unit.daemon.fakes import FakeClock
 
-VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, redis_up=True)
+VIEW = ControllerView(
+    at=10.0, cluster="c", name="me", role=Role.LEADING, controller=LeaderStatus(epoch=3), redis_up=True
+)
 
 
 class Served:
-    """A server over a board and a job that can be let down."""
+    """A server with one view and a job that can fail."""
 
     def __init__(self) -> None:
-        self.clock, self.board, self.error = FakeClock(), ViewSlot(), None
-        self.loops = JobMonitor(self.clock, self.clock)
-        self.observe = self.loops.watch("observe", 1.0, self._observe)
-        self.board.put(VIEW)
+        self.clock, self.view, self.error = FakeClock(), VIEW, None
+        self.monitor = JobMonitor(self.clock, self.clock)
+        self.observe = self.monitor.watch("observe", 1.0, self._observe)
+        latest = lambda: self.view  # noqa: E731
+        metrics = http.MetricsCache(ControllerMetrics(latest, self.monitor, Counters()), self.clock)
         self.server = http.HttpServer(
-            "127.0.0.1:0",
-            lambda local: http.build_app(
-                self.board.take, self.loops, Counters(), silence=15.0, local=local, steady=self.clock
-            ),
+            "127.0.0.1:0", lambda local: http.build_app(latest, self.monitor, metrics, silence=15.0, local=local)
         )
         self.server.start()
         self.url = f"http://{self.server.address}"
@@ -83,7 +84,7 @@ def test_ready_and_not(served: Served) -> None:
     served.observe()
     answer = served.get("/readyz")
     assert (answer.status_code, answer.json()["sentence"]) == (200, "leading in epoch 3")
-    served.board.put(dataclasses.replace(VIEW, role=Role.STANDING_BY))
+    served.view = dataclasses.replace(VIEW, role=Role.STANDING_BY)
     assert served.get("/readyz").json()["role"] == "standing-by"
     served.fail(StoreUnavailableError("Redis at r is away"))
     assert served.get("/readyz").json() == {
@@ -217,4 +218,4 @@ def test_metrics_are_made_once_a_second_in_each_encoding(served: Served, monkeyp
 
 def test_a_port_in_use_names_the_field(served: Served) -> None:
     with pytest.raises(SettingsError, match=r"controller\.listen: .* cannot be opened \(Address already in use\)"):
-        http.HttpServer(served.server.address, lambda local: http.build_app(VIEW, served.loops, Counters(), silence=1))  # type: ignore[arg-type]
+        http.HttpServer(served.server.address, lambda local: None)  # type: ignore[arg-type, return-value]

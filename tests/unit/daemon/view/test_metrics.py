@@ -9,47 +9,56 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.view import metrics as telemetry
-from rechannel.daemon.view.counters import CounterKind, Counters
-from rechannel.daemon.view.model import ApplicationView, ControllerView, ExecutorView, QueryView, Role, ViewSlot
+from rechannel.daemon.view import metrics
+from rechannel.daemon.view.metrics import CounterKind, Counters
+from rechannel.daemon.view.status import (
+    ApplicationStatus,
+    ControllerView,
+    ExecutorStatus,
+    LeaderStatus,
+    LinkCounters,
+    QueryStatus,
+    ReadinessStatus,
+)
 from rechannel.migration.moves import UNSETTLED
-from rechannel.monitors.node import metrics
+from rechannel.monitors.node.metrics import TABLE as AGENT_TABLE
 from rechannel.wire import metric_table
 from rechannel.wire.codes import MoveReason, MoveState
 from unit.daemon.fakes import FakeClock
 
 ROOT = Path(__file__).parents[4]
-QUERY = QueryView("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
-APPLICATION = ApplicationView(
+QUERY = QueryStatus("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
+APPLICATION = ApplicationStatus(
     application="app",
     name="job",
     spark_version="4.3.0",
-    ready=True,
-    code="ready",
-    sentence="ready",
-    coverage=1.0,
-    shuffles_seen=None,
-    executors=(ExecutorView("1", "n1", 2, 5, 0.5), ExecutorView("2", "n2", 2, 3)),
+    last_heard=0.0,
+    silent=False,
+    readiness=ReadinessStatus(True, "ready", "ready"),
+    executors=(ExecutorStatus("1", "n1", 2, 5, 0.5), ExecutorStatus("2", "n2", 2, 3)),
     queries=(QUERY, dataclasses.replace(QUERY, batch_seconds=9.0)),
-    partitions=(),
-    hot_streams=(),
-    streams={},
-    moves=(),
-    settled_moves=0,
-    counters={"landed": 4},
-    problems=(),
+    counters=LinkCounters(landed=4),
 )
-VIEW = ControllerView(10.0, "c", "me", Role.LEADING, epoch=3, applications=(APPLICATION,), redis_up=True)
+VIEW = ControllerView(
+    at=10.0,
+    cluster="c",
+    name="me",
+    role=Role.LEADING,
+    controller=LeaderStatus(epoch=3),
+    applications=(APPLICATION,),
+    redis_up=True,
+)
 
 
 # Prometheus' client writes labels in the order of their names: application, executor, node; application, name, query.
 def scraped(
-    view: ControllerView, counts: Counters | None = None, loops: JobMonitor | None = None
+    view: ControllerView, counters: Counters | None = None, monitor: JobMonitor | None = None
 ) -> dict[tuple[str, ...], float]:
-    clock, board, registry = FakeClock(), ViewSlot(), CollectorRegistry()
-    board.put(view)
-    registry.register(telemetry.ControllerMetrics(board.take, loops or JobMonitor(clock, clock), counts or Counters()))
+    clock, registry = FakeClock(), CollectorRegistry()
+    monitor = monitor or JobMonitor(clock, clock)
+    registry.register(metrics.ControllerMetrics(lambda: view, monitor, counters or Counters()))
     return {
         (sample.name, *(value for label, value in sample.labels.items() if label != "cluster")): sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())
@@ -60,11 +69,11 @@ def scraped(
 
 def test_the_page_shows_every_metric() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
-    for table in (telemetry.TABLE, metrics.TABLE):
+    for table in (metrics.TABLE, AGENT_TABLE):
         assert metric_table.markdown(table) in page
 
 
-@pytest.mark.parametrize("item", (*telemetry.TABLE, *metrics.TABLE), ids=lambda item: item.name)
+@pytest.mark.parametrize("item", (*metrics.TABLE, *AGENT_TABLE), ids=lambda item: item.name)
 def test_a_name_follows_the_conventions(item: metric_table.MetricDefinition) -> None:
     assert item.name.startswith("rechannel_")
     assert not any(word in item.name for word in ("_ms", "millis", "percent", "_mb", "_count"))
@@ -76,7 +85,7 @@ def test_a_name_follows_the_conventions(item: metric_table.MetricDefinition) -> 
 
 
 def test_names_are_given_once() -> None:
-    names = [item.name for item in (*telemetry.TABLE, *metrics.TABLE)]
+    names = [item.name for item in (*metrics.TABLE, *AGENT_TABLE)]
     assert len(set(names)) == len(names)
 
 
@@ -101,22 +110,30 @@ def test_what_is_gone_has_no_series() -> None:
 
 
 def test_counts_are_shown() -> None:
-    counts = Counters()
-    counts.add(CounterKind.DECISIONS, "applied", "pays", "timeout")
-    assert scraped(VIEW, counts)["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
+    counters = Counters()
+    counters.add(CounterKind.DECISIONS, "applied", "pays", "timeout")
+    assert scraped(VIEW, counters)["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
+
+
+def test_labels_of_counters_are_bounded() -> None:
+    counters = Counters()
+    for number in range(2000):
+        counters.add(CounterKind.MOVES, "drained", str(number))
+    counts = counters.read(CounterKind.MOVES)
+    assert (len(counts), counts["other", "other"]) == (1001, 1000)
 
 
 def test_what_alerts_count_is_0_before_the_first() -> None:
-    counts = Counters()
-    counts.add(CounterKind.MOVES, "abandoned", "deadline")
-    found = scraped(VIEW, counts)
+    counters = Counters()
+    counters.add(CounterKind.MOVES, "abandoned", "deadline")
+    found = scraped(VIEW, counters)
     assert found["rechannel_moves_total", "deadline", "abandoned"] == 1
     assert found["rechannel_moves_total", "landed", "drained"] == 0
     assert found["rechannel_migrations_total", "regressed"] == 0
 
 
 def test_every_way_a_move_settles_is_told_from_the_start() -> None:
-    assert set(telemetry._SETTLED) == set(MoveState) - UNSETTLED
+    assert set(metrics._SETTLED) == set(MoveState) - UNSETTLED
     on_the_way = {
         MoveReason.ACCEPTED,
         MoveReason.READY,
@@ -124,27 +141,27 @@ def test_every_way_a_move_settles_is_told_from_the_start() -> None:
         MoveReason.SAID,
         MoveReason.SAID_AGAIN,
     }
-    assert {reason for reasons in telemetry._SETTLED.values() for reason in reasons} == set(MoveReason) - on_the_way
+    assert {reason for reasons in metrics._SETTLED.values() for reason in reasons} == set(MoveReason) - on_the_way
 
 
 def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> None:
     clock = FakeClock()
-    loops = JobMonitor(clock, clock)
+    monitor = JobMonitor(clock, clock)
     began = clock()
 
     def hangs() -> None:
         clock.sleep(9)
-        assert scraped(VIEW, loops=loops)["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began
+        assert scraped(VIEW, monitor=monitor)["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began
 
-    run = loops.watch("follow", 1.0, hangs)
+    run = monitor.watch("follow", 1.0, hangs)
     run()
-    found = scraped(VIEW, loops=loops)
+    found = scraped(VIEW, monitor=monitor)
     assert found["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
 
 
 def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_table, "MOST_SERIES", 3)
-    odd = tuple(ExecutorView(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
+    odd = tuple(ExecutorStatus(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
     found = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
     assert len([key for key in found if key[0] == "rechannel_executor_partitions"]) == 3
     assert found["rechannel_controller_series_left_out",] > 0
@@ -152,4 +169,4 @@ def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.Mo
 
 def test_a_metric_takes_the_labels_it_has() -> None:
     with pytest.raises(ValueError, match="labels"):
-        metric_table.MetricSamples(telemetry.TABLE, "c").set(telemetry.EPOCH, 1, "odd")
+        metric_table.MetricSamples(metrics.TABLE, "c").set(metrics.EPOCH, 1, "odd")

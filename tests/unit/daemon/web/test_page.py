@@ -13,10 +13,22 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from rechannel.daemon.view.model import ControllerView, DecisionView, ExecutorView, JobStatus, PartitionView, Role
-from rechannel.daemon.web import limits, rendering, routes, sample
-from rechannel.daemon.web.view_model import VERSION, document
-from rechannel.wire.messages import MoveView, Refusal
+from rechannel.daemon.control.leadership import Role
+from rechannel.daemon.jobs.health import JobStatus
+from rechannel.daemon.view.status import (
+    ControllerView,
+    DecisionView,
+    DrainState,
+    ExecutorStatus,
+    LeaderStatus,
+    MoveStatus,
+    PartitionStatus,
+    ScheduledPlanStatus,
+)
+from rechannel.daemon.web import limits, rendering, routes
+from rechannel.daemon.web.view_model import VERSION, build_document
+from rechannel.wire.messages import Refusal
+from unit.daemon.web import sample
 
 NOW = 1_800_000_000.0
 SCRIPT = "<script>alert('x')</script>\"'&\u202e\x1b[2J"
@@ -39,12 +51,12 @@ class _Parsed(HTMLParser):
 
 
 def shown(view: ControllerView, now: float = NOW) -> _Parsed:
-    return _Parsed(rendering.page(document(view, now), 3.0))
+    return _Parsed(rendering.page(build_document(view, now), 3.0))
 
 
 def hostile(value):
-    """Every text in a view replaced by one that breaks out wherever it is not escaped; words of our own are kept."""
-    if isinstance(value, str) and not isinstance(value, Role):
+    """Every text in a view replaced by one that breaks out wherever it is not escaped; our own codes stay."""
+    if isinstance(value, str) and not isinstance(value, Role | DrainState):
         return f"{value}{SCRIPT}"
     if isinstance(value, (tuple, list)):
         return type(value)(hostile(item) for item in value)
@@ -70,15 +82,17 @@ def large(executors: int, partitions: int, name: str = "clicks") -> ControllerVi
         application,
         queries=(query,),
         executors=tuple(
-            ExecutorView(f"{name}{n}", f"{name}-{n // 4}", 4, partitions // executors, utilization=n / executors)
+            ExecutorStatus(f"{name}{n}", f"{name}-{n // 4}", 4, partitions // executors, utilization=n / executors)
             for n in range(executors)
         ),
         partitions=tuple(
-            PartitionView(query.query, name, 0, n, f"{name}{n % executors}", busy_seconds=n / partitions)
+            PartitionStatus(query.query, name, 0, n, f"{name}{n % executors}", busy_seconds=n / partitions)
             for n in range(partitions)
         ),
         moves=tuple(
-            MoveView(move=str(n), query=query.query, stage=0, partition=n, source=name, target=name, step=n, state=name)
+            MoveStatus(
+                move=str(n), query=query.query, stage=0, partition=n, source=name, target=name, step=n, state=name
+            )
             for n in range(partitions)
         ),
         problems=(name * 200,) * 1000,
@@ -124,14 +138,15 @@ def test_moves_decisions_refusals_and_drains_are_told_with_their_numbers():
 
 
 def test_plans_that_wait_are_told_as_text():
-    view = dataclasses.replace(sample.sample(NOW), drains=(), waiting=("wait-1: of <b>ada</b> at 02:00",) * 30)
+    plan = ScheduledPlanStatus("wait-1", NOW, "app", NOW, NOW, "", 1, "", "", False, "of <b>ada</b> at 02:00")
+    view = dataclasses.replace(sample.sample(NOW), drains=(), waiting=(plan,) * 30)
     text = shown(view).text
     assert text.count("Saved plan wait-1: of <b>ada</b> at 02:00") == 20
     assert "No node is drained." in text
 
 
 def test_a_moving_partition_says_where_it_goes():
-    (application,) = document(sample.sample(NOW), NOW)["applications"]
+    (application,) = build_document(sample.sample(NOW), NOW)["applications"]
     cells = [c for n in application["nodes"] for e in n["executors"] for g in e["groups"] for c in g["cells"]]
     assert sum("to" in cell for cell in cells) == 6
 
@@ -145,24 +160,26 @@ def test_hostile_text_stays_text_in_every_place():
     assert {tag for tag, _ in page.tags} <= known
     allowed = {name for _, attributes in shown(honest).tags for name in attributes}
     assert {name for _, attributes in page.tags for name in attributes} <= allowed
-    raw = rendering.page(document(attacked, NOW), 3.0)
+    raw = rendering.page(build_document(attacked, NOW), 3.0)
     assert "\u202e" not in raw
     assert "\x1b" not in raw
 
 
-@pytest.mark.parametrize("part", ["name", "sentence", "problems"])
+@pytest.mark.parametrize("part", ["name", "readiness", "problems"])
 def test_each_name_and_reason_is_escaped(part):
     view = sample.sample(NOW)
-    value = (SCRIPT,) if part == "problems" else SCRIPT
-    application = dataclasses.replace(view.applications[0], **{part: value})
-    raw = rendering.fragment(document(dataclasses.replace(view, applications=(application,)), NOW))
+    (application,) = view.applications
+    readiness = dataclasses.replace(application.readiness, sentence=SCRIPT)
+    value = {"name": SCRIPT, "readiness": readiness, "problems": (SCRIPT,)}[part]
+    application = dataclasses.replace(application, **{part: value})
+    raw = rendering.fragment(build_document(dataclasses.replace(view, applications=(application,)), NOW))
     assert "<script" not in raw
     assert "&lt;script&gt;" in raw
 
 
 def test_a_large_cluster_stays_small_and_says_what_is_left_out():
     view = large(1000, 10_000)
-    made = document(view, NOW)
+    made = build_document(view, NOW)
     page = rendering.page(made, 3.0)
     assert len(page) < 600_000
     assert len(msgspec.json.encode(made)) < 500_000
@@ -176,11 +193,11 @@ def test_a_large_cluster_stays_small_and_says_what_is_left_out():
 
 def test_a_large_and_hostile_cluster_stays_bounded():
     attacked = large(1000, 10_000, name='"' * 100)
-    assert len(rendering.page(document(attacked, NOW), 3.0)) < 3_000_000
+    assert len(rendering.page(build_document(attacked, NOW), 3.0)) < 3_000_000
 
 
 def test_one_executor_with_everything_shows_its_hottest_partitions():
-    (application,) = document(large(1, 10_000), NOW)["applications"]
+    (application,) = build_document(large(1, 10_000), NOW)["applications"]
     (group,) = application["nodes"][0]["executors"][0]["groups"]
     assert len(group["cells"]) == limits.CELLS
     assert group["left_out"] == 10_000 - limits.CELLS
@@ -208,7 +225,7 @@ def test_an_application_without_anything_says_so():
 
 
 def _banners(view: ControllerView, now: float = NOW) -> tuple[bool, str]:
-    made = document(view, now)
+    made = build_document(view, now)
     return made["stale"], " ".join(banner["text"] for banner in made["banners"])
 
 
@@ -222,9 +239,9 @@ def test_figures_of_now_have_no_banner():
         pytest.param(sample.away(NOW), NOW, "Stale: Redis is away (redis.internal:6379", id="Redis is away"),
         pytest.param(sample.away(NOW), NOW, "nobody is known to lead", id="and nobody leads"),
         pytest.param(sample.sample(NOW), NOW + 30, "Stale: these figures are of", id="the view is not renewed"),
-        pytest.param(ControllerView(0.0, "", ""), NOW, "has just started", id="the first second"),
+        pytest.param(ControllerView(), NOW, "has just started", id="the first second"),
         pytest.param(
-            ControllerView(NOW, "c", "n", redis_problem="refused"), NOW, "has not heard from Redis yet", id="starting"
+            ControllerView(at=NOW, redis_problem="refused"), NOW, "has not heard from Redis yet", id="starting"
         ),
     ],
 )
@@ -236,12 +253,13 @@ def test_figures_that_may_be_old_are_said_to_be(view, now, words):
 
 
 def test_a_view_that_is_rarely_made_is_not_stale_at_once():
-    view = dataclasses.replace(sample.sample(NOW), loops=(JobStatus("view", 60.0),))
+    view = dataclasses.replace(sample.sample(NOW), jobs=(JobStatus("view", 60.0),))
     assert _banners(view, NOW + 100) == (False, "")
 
 
 def test_a_stand_by_and_a_pause_are_told_of_but_are_not_stale():
-    view = dataclasses.replace(sample.sample(NOW), role=Role.STANDING_BY, leader="other/1", paused=True)
+    leader = LeaderStatus("other/1", paused=True)
+    view = dataclasses.replace(sample.sample(NOW), role=Role.STANDING_BY, controller=leader)
     stale, sentences = _banners(view)
     assert not stale
     assert "does not lead: other/1 leads" in sentences
@@ -257,8 +275,8 @@ def test_figures_that_nobody_measured_do_not_break_the_page():
         executors=tuple(dataclasses.replace(item, utilization=next(odd)) for item in application.executors),
         partitions=tuple(dataclasses.replace(item, busy_seconds=next(odd)) for item in application.partitions),
     )
-    drain = dataclasses.replace(view.drains[0], since=-1e11, deadline=1e11)
-    made = document(dataclasses.replace(view, applications=(application,), drains=(drain,)), NOW)
+    drain = msgspec.structs.replace(view.drains[0], since=-1e11, deadline=1e11)
+    made = build_document(dataclasses.replace(view, applications=(application,), drains=(drain,)), NOW)
     assert rendering.page(made, 3.0)
     assert msgspec.json.encode(made)
 

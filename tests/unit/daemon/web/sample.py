@@ -1,4 +1,4 @@
-"""The web view with made-up figures, for those who work on it: ``python -m rechannel.daemon.web.sample``."""
+"""Views with made-up figures; in `tests`, ``python -m unit.daemon.web.sample`` serves them as a web page."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import dataclasses
 import math
 import time
 
-from rechannel.daemon.view.model import (
-    ApplicationView,
+from rechannel.daemon.control.migration_progress import MigrationStatus
+
+from rechannel.daemon.control.leadership import Role
+from rechannel.daemon.view.status import (
+    ApplicationStatus,
     ControllerView,
     DecisionView,
-    DrainView,
-    ExecutorView,
+    DrainState,
+    DrainStatus,
+    ExecutorStatus,
     HotStream,
-    MigrationView,
-    PartitionView,
-    QueryView,
-    Role,
-    StageView,
+    LeaderStatus,
+    LinkCounters,
+    MoveStatus,
+    PartitionStatus,
+    QueryStatus,
+    ReadinessStatus,
+    StageStatus,
 )
 from rechannel.wire.messages import (
     Decision,
@@ -26,7 +32,6 @@ from rechannel.wire.messages import (
     ExecutorLoad,
     MigrationOutcome,
     MigrationPrice,
-    MoveView,
     Refusal,
 )
 
@@ -53,12 +58,14 @@ def sample(now: float, step: int = 0) -> ControllerView:
         cluster="production",
         name="controller-1/3fa2b1",
         role=Role.LEADING,
-        leader="controller-1/3fa2b1",
-        since=now - 86_400,
-        epoch=7,
-        mode="apply",
-        next_decision=now + 300 - (3 * step) % 300,
-        last_sentence=f"{_APPLICATION}: {landed} of {_MOVED} moves have landed",
+        controller=LeaderStatus(
+            leader="controller-1/3fa2b1",
+            since=now - 86_400,
+            epoch=7,
+            mode="apply",
+            next_decision=now + 300 - (3 * step) % 300,
+            last_sentence=f"{_APPLICATION}: {landed} of {_MOVED} moves have landed",
+        ),
         redis_up=True,
         redis_round_trip=0.0004,
         read_at=now,
@@ -73,16 +80,23 @@ def sample(now: float, step: int = 0) -> ControllerView:
 def empty(now: float) -> ControllerView:
     """Return the view of a leader to whom no application has reported."""
     return ControllerView(
-        at=now, cluster="production", name="c", role=Role.LEADING, leader="c", epoch=1, redis_up=True, read_at=now
+        at=now,
+        cluster="production",
+        name="c",
+        role=Role.LEADING,
+        controller=LeaderStatus("c", epoch=1),
+        redis_up=True,
+        read_at=now,
     )
 
 
 def away(now: float) -> ControllerView:
     """Return the view of a controller that lost Redis, and with it the lead."""
+    view = sample(now)
     return dataclasses.replace(
-        sample(now),
+        view,
         role=Role.STANDING_BY,
-        leader="",
+        controller=dataclasses.replace(view.leader, leader=""),
         redis_up=False,
         redis_problem="redis.internal:6379: connection refused",
         redis_round_trip=None,
@@ -118,9 +132,9 @@ def _utilization(held: dict[tuple[str, int], int]) -> list[float]:
     return busy
 
 
-def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> ApplicationView:
+def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> ApplicationStatus:
     partitions = tuple(
-        PartitionView(
+        PartitionStatus(
             query=_QUERIES[name][0],
             name=name,
             stage=0,
@@ -132,7 +146,7 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
         for (name, partition), executor in sorted(held.items())
     )
     queries = tuple(
-        QueryView(
+        QueryStatus(
             query=query,
             name=name,
             run="run",
@@ -142,13 +156,13 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
             start="",
             batch_seconds=seconds,
             batches_per_second=1 / seconds,
-            stages=(StageView(0, count, ("stateStoreSave",), {}),),
+            stages=(StageStatus(0, count, ("stateStoreSave",), {}),),
         )
         for name, (query, count, seconds) in _QUERIES.items()
     )
     states = ("steered", "prepared", "planned", "planned", "planned", "planned")
     moves = tuple(
-        MoveView(
+        MoveStatus(
             move=f"20260301-101500-4f2a.{number}",
             query=_QUERIES[name][0],
             stage=0,
@@ -162,14 +176,13 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
         for number, (name, partition, source, target) in enumerate(_moves())
         if number >= landed
     )
-    return ApplicationView(
+    return ApplicationStatus(
         application=_APPLICATION,
         name="web-analytics",
         spark_version="4.3.0",
-        ready=True,
-        code="ready",
-        sentence="ready: 52 partitions on 8 executors",
-        coverage=1.0,
+        last_heard=0.0,
+        silent=False,
+        readiness=ReadinessStatus(True, "ready", "ready: 52 partitions on 8 executors"),
         shuffles_seen=0.98,
         executors=tuple(_executor(number, partitions) for number in range(_EXECUTORS)),
         queries=queries,
@@ -182,20 +195,19 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
         streams={"high": 3, "medium": 41, "low": 588},
         moves=moves,
         settled_moves=landed,
-        counters={"landed": 40 + landed, "missed": 1, "abandoned": 0},
-        problems=(),
+        counters=LinkCounters(landed=40 + landed, missed=1),
     )
 
 
 _SLOW = "its tasks take 1.4 times what others' take"
 
 
-def _executor(number: int, partitions: tuple[PartitionView, ...]) -> ExecutorView:
+def _executor(number: int, partitions: tuple[PartitionStatus, ...]) -> ExecutorStatus:
     own = [part for part in partitions if part.executor == str(number)]
     seconds = {name: period for name, (_, _, period) in _QUERIES.items()}
     busy = sum((part.busy_seconds or 0.0) / seconds[part.name] for part in own)
     node = _NODES[number // 2]
-    return ExecutorView(
+    return ExecutorStatus(
         executor=str(number),
         node=node,
         cores=2,
@@ -215,16 +227,16 @@ def _executor(number: int, partitions: tuple[PartitionView, ...]) -> ExecutorVie
     )
 
 
-def _drain(now: float, held: dict[tuple[str, int], int]) -> DrainView:
+def _drain(now: float, held: dict[tuple[str, int], int]) -> DrainStatus:
     left = sum(executor in (6, 7) for executor in held.values())
-    return DrainView(
+    return DrainStatus(
         node=_DRAINED,
         since=now - 140,
         user="ada",
         reason="kernel update",
         remove=True,
         deadline=now + 460,
-        state="draining",
+        state=DrainState.DRAINING,
         partitions=left,
         executors=("6", "7"),
         overdue=False,
@@ -232,11 +244,11 @@ def _drain(now: float, held: dict[tuple[str, int], int]) -> DrainView:
     )
 
 
-def _migrations(now: float, landed: int) -> tuple[MigrationView, ...]:
+def _migrations(now: float, landed: int) -> tuple[MigrationStatus, ...]:
     if landed == _MOVED:
         return ()
     sentence = f"{landed} of {_MOVED} moves have landed"
-    return (MigrationView(_APPLICATION, "20260301-101500-4f2a", now - 42, _MOVED, landed, 0, sentence),)
+    return (MigrationStatus(_APPLICATION, "20260301-101500-4f2a", now - 42, _MOVED, landed, 0, sentence),)
 
 
 def _decisions(now: float) -> tuple[DecisionView, ...]:

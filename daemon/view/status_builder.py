@@ -1,0 +1,340 @@
+"""Builder of `ClusterStatus` from messages, and the reader of those messages.
+
+`build_status` is pure. The controller's publisher and ``rechannel status`` call the same builder; the command needs no
+controller, as all messages are in Redis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.control import scheduled_plans
+from rechannel.daemon.control.standing_orders import partitions_on
+from rechannel.daemon.decide.pipeline import stream_classes
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.forecast import StageForecast
+from rechannel.daemon.model.silence import silence
+from rechannel.daemon.model.snapshot import (
+    NotReady,
+    Snapshot,
+    build_snapshot,
+    fresh_usage,
+    measured_only,
+    slow_sentence,
+    take_snapshot,
+)
+from rechannel.daemon.view.last_leader import Leadership, leading
+from rechannel.daemon.view.partitions import hot_streams, partition_statuses
+from rechannel.daemon.view.status import (
+    ApplicationStatus,
+    ClusterStatus,
+    DrainState,
+    DrainStatus,
+    ExecutorStatus,
+    ForecastStatus,
+    LeaderStatus,
+    LinkCounters,
+    MoveStatus,
+    QueryStatus,
+    ReadinessStatus,
+    ScheduledPlanStatus,
+    StageStatus,
+)
+from rechannel.migration.moves import UNSETTLED
+from rechannel.policies.analysis.queueing import executor_utilization
+from rechannel.wire import keys
+from rechannel.wire.display_names import count, query_name
+from rechannel.wire.messages import (
+    AgentWindow,
+    Drain,
+    ExecutorInfo,
+    ExecutorUsage,
+    LinkReport,
+    PendingPlan,
+    PendingPlans,
+    QueryState,
+    StandingOrders,
+    StatefulStage,
+)
+from rechannel.wire.redis.store import Store
+
+
+@dataclass(frozen=True)
+class ClusterMessages:
+    """All messages that a status is built from. ``rejected``: number of unreadable messages."""
+
+    applications: tuple[ApplicationMessages, ...]
+    leader: Leadership | None
+    drains: tuple[Drain, ...]
+    plans: tuple[PendingPlan, ...]
+    rejected: int
+
+
+def read_messages(store: Store, applications: Iterable[ApplicationMessages], now: float) -> ClusterMessages:
+    """Read the messages that belong to no application and put them beside those that do."""
+    orders, pending = store.get(keys.ORDERS), store.get(keys.PENDING)
+    return ClusterMessages(
+        applications=tuple(applications),
+        leader=leading(store, now),
+        drains=tuple(orders.body.drains) if orders is not None and isinstance(orders.body, StandingOrders) else (),
+        plans=tuple(pending.body.plans) if pending is not None and isinstance(pending.body, PendingPlans) else (),
+        rejected=store.rejected,
+    )
+
+
+def read_status(
+    store: Store, settings: Settings, now: float, *, partitions: bool = False, collector: Collector | None = None
+) -> ClusterStatus:
+    """Read all messages and build the status. A ``collector`` kept between two calls reads only new messages."""
+    collector = collector or Collector(store, settings, lambda: now)
+    gathered = [collector.gather(name) for name in collector.refresh()]
+    messages = read_messages(store, (item for item in gathered if item is not None), now)
+    return build_status(messages, settings, now, partitions=partitions)
+
+
+def build_status(
+    messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool = False
+) -> ClusterStatus:
+    """Build the status of a cluster; ``partitions``: with the status of each partition."""
+    # A node has one drain; the last one counts, as for the links.
+    drains = {drain.node: drain for drain in messages.drains}
+    reports = [item.report for item in messages.applications]
+    return ClusterStatus(
+        at=now,
+        controller=_leader(messages.leader, now),
+        applications=tuple(
+            application_status(item, messages, settings, now, partitions=partitions) for item in messages.applications
+        ),
+        drains=tuple(drain_status(drain, reports, now) for drain in drains.values()),
+        waiting=tuple(scheduled_plan_status(plan, settings, now) for plan in messages.plans),
+        rejected_messages=messages.rejected,
+    )
+
+
+def application_status(
+    item: ApplicationMessages, messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool
+) -> ApplicationStatus:
+    """Build the status of one application.
+
+    The figures of a silent driver are those of its last report, and no other cause is named for its silence.
+    """
+    report = item.report
+    silent = silence(item.reported, settings, now)
+    at = now if silent is None else item.reported
+    drained = frozenset(drain.node for drain in messages.drains)
+    # The model holds what was measured; forecasts are shown beside it.
+    arguments = (item.application, report, item.batches, item.windows, measured_only(settings), at, drained)
+    snapshot = take_snapshot(*arguments)
+    model = build_snapshot(*arguments) if isinstance(snapshot, NotReady) else snapshot
+    leader = messages.leader.state.applications if messages.leader is not None and silent is None else {}
+    names = {query.query: query.name for query in report.queries}
+    usage = fresh_usage(item.application, item.windows, settings, at)
+    executors = _executors(report, usage, drained, model, silent=silent is not None)
+    return ApplicationStatus(
+        application=item.application,
+        name=report.name,
+        spark_version=report.spark_version,
+        last_heard=max(0.0, now - item.reported),
+        silent=silent is not None,
+        readiness=_readiness(silent or snapshot, leader.get(item.application, "")),
+        executors=executors,
+        queries=tuple(_query(query, model, report.starts) for query in report.queries),
+        shuffles_seen=model.shuffles_seen if model is not None else None,
+        streams=stream_classes(model) if model is not None else {},
+        hot_streams=hot_streams(model) if model is not None else (),
+        partitions=partition_statuses(item, model) if partitions else (),
+        moves=tuple(
+            MoveStatus(**msgspec.structs.asdict(move), name=names.get(move.query, ""))
+            for move in report.moves
+            if move.state in UNSETTLED
+        ),
+        forecasts=tuple(_forecast(one, settings) for one in model.outlooks.values()) if model is not None else (),
+        settled_moves=sum(move.state not in UNSETTLED for move in report.moves),
+        counters=msgspec.convert(report, LinkCounters, from_attributes=True),
+        problems=tuple(report.problems),
+    )
+
+
+def drain_status(drain: Drain, reports: Sequence[LinkReport], now: float) -> DrainStatus:
+    """Build the status of a node drain."""
+    left = sum(partitions_on(report, [drain.node])[drain.node] for report in reports)
+    executors = tuple(info.executor for report in reports for info in report.executors if info.host == drain.node)
+    overdue = 0 < drain.deadline <= now
+    running = count(len(executors), "executor")
+    if left:
+        state = DrainState.DRAINING
+        sentence = f"{'1 partition is' if left == 1 else f'{left} partitions are'} left on {running}"
+        if overdue:
+            sentence += ", the deadline has passed"
+        stuck = sorted(
+            f"{query_name(query.query, query.name)} cannot be moved: {query.problem}"
+            for report in reports
+            for query in report.queries
+            if query.problem and any(set(stage.placement) & set(executors) for stage in query.stages)
+        )
+        sentence = "; ".join([sentence, *stuck])
+    elif drain.remove and executors:
+        state, sentence = DrainState.RELEASING, f"empty; {running} to be released at a batch boundary"
+    elif executors:
+        verb = "runs" if len(executors) == 1 else "run"
+        state, sentence = DrainState.EMPTY, f"empty; {running} still {verb} source and stateless tasks"
+    else:
+        state, sentence = DrainState.RELEASED, "no executor runs there"
+    return DrainStatus(
+        **msgspec.structs.asdict(drain),
+        state=state,
+        partitions=left,
+        executors=executors,
+        overdue=overdue,
+        sentence=sentence,
+    )
+
+
+def scheduled_plan_status(plan: PendingPlan, settings: Settings, now: float) -> ScheduledPlanStatus:
+    """Build the status of a saved plan that waits for its time window."""
+    status = msgspec.convert(plan, ScheduledPlanStatus, from_attributes=True)
+    return replace(status, sentence=scheduled_plans.sentence(plan, now, settings.reschedule.time_zone))
+
+
+def _leader(leader: Leadership | None, now: float) -> LeaderStatus | None:
+    if leader is None:
+        return None
+    status = msgspec.convert(leader.state, LeaderStatus, from_attributes=True)
+    return replace(status, last_heard=max(0.0, now - leader.heard))
+
+
+def _readiness(ready: NotReady | Snapshot, controller: str) -> ReadinessStatus:
+    if isinstance(ready, NotReady):
+        return ReadinessStatus(
+            ready=False,
+            code=ready.code,
+            sentence=ready.sentence,
+            transient=ready.transient,
+            ready_in=ready.ready_in,
+            controller=controller,
+        )
+    return ReadinessStatus(ready=True, code="ready", sentence="ready", controller=controller)
+
+
+def _forecast(forecast: StageForecast, settings: Settings) -> ForecastStatus:
+    used = settings.reschedule.forecast
+    return ForecastStatus(
+        stage=forecast.key,
+        name=forecast.name,
+        slots=forecast.slots,
+        seconds_ahead=forecast.seconds,
+        comparisons=forecast.outlook.comparisons if forecast.outlook is not None else 0,
+        error=forecast.error,
+        partitions=forecast.used,
+        decided_on=used and forecast.used > 0,
+        sentence=forecast.sentence() + ("" if used else "; shown only (reschedule.forecast)"),
+    )
+
+
+def _executors(
+    report: LinkReport,
+    usage: Mapping[str, tuple[AgentWindow, ExecutorUsage]],
+    drained: Collection[str],
+    model: Snapshot | None,
+    *,
+    silent: bool,
+) -> tuple[ExecutorStatus, ...]:
+    held: dict[str, int] = {}
+    for query in report.queries:
+        for stage in query.stages if query.active else ():
+            for executor in stage.placement:
+                held[executor] = held.get(executor, 0) + 1
+    statuses = []
+    for info in {info.executor: info for info in report.executors}.values():
+        status = replace(
+            _measured(info, usage.get(info.executor)),
+            partitions=held.get(info.executor, 0),
+            drained=info.host in drained,
+            releasing=info.executor in report.releasing,
+        )
+        statuses.append(status)
+    if model is not None:
+        statuses = _with_load(statuses, model)
+    return tuple(replace(status, remark=_remark(status, silent=silent)) for status in statuses)
+
+
+def _measured(info: ExecutorInfo, usage: tuple[AgentWindow, ExecutorUsage] | None) -> ExecutorStatus:
+    """An executor with the figures of its agent's newest window."""
+    status = ExecutorStatus(executor=info.executor, node=info.host, cores=info.cores, partitions=0)
+    if usage is None:
+        return status
+    window, used = usage
+    seconds = max(window.end - window.start, 1e-9)
+    return replace(
+        status,
+        cpu=used.jvm_cpu / seconds,
+        python_cpu=used.python_cpu / seconds,
+        node_cpu=window.node_cpu / seconds / max(1, window.cores),
+        rss_bytes=used.jvm_rss + used.python_rss,
+        fresh=True,
+    )
+
+
+def _with_load(statuses: Iterable[ExecutorStatus], model: Snapshot) -> list[ExecutorStatus]:
+    """Add the figures of the queue model."""
+    queue = executor_utilization(model.cluster, model.workload, model.placement)
+    loaded = []
+    for status in statuses:
+        index = model.cluster.index_of(status.executor)
+        rate = float(queue.service_rate[index])
+        loaded.append(
+            replace(
+                status,
+                utilization=float(queue.utilization[index]),
+                arrival_rate=float(queue.arrival_rate[index]),
+                service_rate=rate if math.isfinite(rate) else None,
+                speed=float(model.cluster.speed[index]),
+                slow=slow_sentence(model.cluster, model.rates, index),
+            )
+        )
+    return loaded
+
+
+def _remark(status: ExecutorStatus, *, silent: bool) -> str:
+    """All facts without a column of their own. The agents of an ended driver have no figures to report."""
+    remarks = {
+        "no fresh agent figures": not status.fresh and not silent,
+        f"slow: {status.slow}": status.slow,
+        "about to be released": status.releasing,
+    }
+    return ", ".join(text for text, holds in remarks.items() if holds)
+
+
+def _query(query: QueryState, model: Snapshot | None, starts: Mapping[str, str]) -> QueryStatus:
+    measured = model if model is not None and query.query in model.batch_seconds else None
+    return QueryStatus(
+        query=query.query,
+        name=query.name,
+        run=query.run,
+        batch=query.batch,
+        active=query.active,
+        problem=query.problem,
+        start=starts.get(query.query, ""),
+        batch_seconds=measured.batch_seconds[query.query] if measured is not None else None,
+        batches_per_second=1 / measured.batch_period[query.query] if measured is not None else None,
+        stages=tuple(_stage(stage) for stage in query.stages),
+        snapshot_lag=max((lag for stage in query.stages for lag in stage.snapshot_lag if lag >= 0), default=None),
+    )
+
+
+def _stage(stage: StatefulStage) -> StageStatus:
+    placement: dict[str, list[int]] = {}
+    for partition, executor in enumerate(stage.placement):
+        placement.setdefault(executor or "unknown", []).append(partition)
+    by_executor = sorted(placement.items(), key=lambda item: (len(item[0]), item[0]))
+    return StageStatus(
+        stage=stage.stage,
+        partitions=stage.partitions,
+        operators=tuple(operator.name for operator in stage.operators),
+        placement={executor: tuple(partitions) for executor, partitions in by_executor},
+    )
