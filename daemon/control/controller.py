@@ -72,7 +72,6 @@ class Controller:
         self.lead = LeaderElection(settings, store, clock, name)
         self.next_decision = clock.wall() + settings.reschedule.timeout
         self._aside = aside or Aside()
-        self.planning = self._aside.planning
         self._clock = clock
         self._lock = Mutex()
         envelopes = EnvelopeFactory(settings.cluster.name, self.lead.name, clock.wall)
@@ -84,7 +83,7 @@ class Controller:
             plans=ScheduledPlans(context),
             limits=ClusterLimits(settings),
             estimator=LoadRateEstimator(context),
-            planning=self.planning,
+            planning=self._aside.planning,
             lock=self._lock,
         )
         self._applications: dict[str, Application] = {}

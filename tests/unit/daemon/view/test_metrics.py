@@ -26,7 +26,7 @@ from rechannel.migration.moves import UNSETTLED
 from rechannel.monitors.node.metrics import TABLE as AGENT_TABLE
 from rechannel.wire import metric_table
 from rechannel.wire.codes import MoveReason, MoveState
-from unit.daemon.fakes import FakeClock
+from unit.daemon.fakes import FakeClock, clocks
 
 ROOT = Path(__file__).parents[4]
 QUERY = QueryStatus("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
@@ -57,7 +57,7 @@ def scraped(
     view: ControllerView, counters: Counters | None = None, monitor: JobMonitor | None = None
 ) -> dict[tuple[str, ...], float]:
     clock, registry = FakeClock(), CollectorRegistry()
-    monitor = monitor or JobMonitor(clock, clock)
+    monitor = monitor or JobMonitor(clocks(clock))
     registry.register(metrics.ControllerMetrics(lambda: view, monitor, counters or Counters()))
     return {
         (sample.name, *(value for label, value in sample.labels.items() if label != "cluster")): sample.value
@@ -146,15 +146,14 @@ def test_every_way_a_move_settles_is_told_from_the_start() -> None:
 
 def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> None:
     clock = FakeClock()
-    monitor = JobMonitor(clock, clock)
+    monitor = JobMonitor(clocks(clock))
     began = clock()
 
     def hangs() -> None:
         clock.sleep(9)
         assert scraped(VIEW, monitor=monitor)["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began
 
-    run = monitor.watch("follow", 1.0, hangs)
-    run()
+    monitor.add("follow", 1.0, hangs).run()
     found = scraped(VIEW, monitor=monitor)
     assert found["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
 

@@ -21,7 +21,7 @@ from rechannel.wire import keys
 from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
 from rechannel.wire.redis.store import StoreUnavailableError
-from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, go_on, query, reply, request
+from unit.daemon.fakes import APP, FakeClock, FakeStore, World, clocks, controller, go_on, query, reply, request
 
 
 class Shown:
@@ -37,8 +37,8 @@ class Shown:
         self.controller = controller
         self.counters = Counters()
         self.cpu = FakeClock()
-        monitor = JobMonitor(clock, clock)
-        monitor.watch("view", VIEW_EVERY, lambda: None)
+        monitor = JobMonitor(clocks(clock))
+        monitor.add("view", VIEW_EVERY, lambda: None)
         self.publisher = Publisher(
             snapshot or controller.snapshot,
             store,  # type: ignore[arg-type]

@@ -7,9 +7,8 @@ import dataclasses
 import math
 import time
 
-from rechannel.daemon.control.migration_progress import MigrationStatus
-
 from rechannel.daemon.control.leadership import Role
+from rechannel.daemon.control.migrations import MigrationStatus
 from rechannel.daemon.view.status import (
     ApplicationStatus,
     ControllerView,
