@@ -1,114 +1,406 @@
-"""From a file and the environment to settings, with where each value comes from and every mistake."""
+"""Load settings from a TOML file and the environment, and report all errors at once, each with file and line.
+
+Later sources win: the defaults in `rechannel.conf.settings`, the file, the environment.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import math
 import os
-from collections.abc import Iterable, Mapping
+import re
+import stat
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from rechannel.conf import config_file, validation
-from rechannel.conf.config_file import Source
-from rechannel.conf.parser import (
+import msgspec
+
+from rechannel.conf import validation
+from rechannel.conf.settings import (
+    CONFIG_VARIABLE,
     ENVIRONMENT_PREFIX,
     POLICIES,
-    build,
-    known_are,
-    read_environment,
-    read_file,
-    read_policies,
+    Settings,
+    SettingsError,
+    section_class,
 )
-from rechannel.conf.settings import Settings, section_class
 
-DEFAULT = "default"
-_SECTIONS = frozenset(item.name for item in dataclasses.fields(Settings))
+#: Searched in this order if no file is named.
+SEARCH_PATH = (Path("rechannel.toml"), Path("/etc/rechannel/rechannel.toml"))
+DEFAULT = "default"  # the origin of a field that is not set
+_ABSENT = "does not exist"
+_SECTIONS = tuple(item.name for item in dataclasses.fields(Settings))
+_MAX_LOCATED_LINES = 2000  # longer files get errors without line numbers
+_INTEGER_LIMIT = 2**63  # of TOML
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class ConfigSource:
+    """The configuration file, None without one; what named it, and why the files before it were skipped."""
+
+    path: Path | None
+    named_by: str = ""
+    skipped: tuple[str, ...] = ()
+
+    def describe(self, *, variables: bool = False) -> str:
+        """Return a sentence on the configuration in use; ``variables``: the environment sets some fields."""
+        if self.path is None:
+            used = "variables of the environment and defaults" if variables else "defaults"
+            return f"no configuration file: {', '.join(self.skipped)}; {used} used"
+        named_by = f" ({self.named_by})" if self.named_by else ""
+        skipped = [reason for reason in self.skipped[1:] if not reason.endswith(_ABSENT)]
+        more = f"; {', '.join(skipped)}" if skipped else ""
+        return f"configuration: {self.path}{named_by}{more}"
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What was read. ``settings`` holds defaults where there are ``mistakes``, and is then good for looking only.
+    """Settings with the origin of each value and all ``errors``; a field with an error has its default.
 
-    ``origins``: field, as in ``gate.min_gain`` -> the file or the variable that set it; fields left out are defaults.
-    ``source``: the file, or where one was looked for.
+    ``origins`` maps a field such as ``gate.min_gain`` to the file or variable that set it; defaults are left out.
     """
 
     settings: Settings
     origins: Mapping[str, str]
-    mistakes: tuple[str, ...]
-    source: Source = config_file.NOWHERE
+    errors: tuple[str, ...]
+    source: ConfigSource = ConfigSource(None)
 
     @property
     def path(self) -> Path | None:
         """The file, None without one."""
         return self.source.path
 
-    def sentence(self) -> str:
-        """Say which configuration is used."""
-        return self.source.sentence(variables=bool(self.origins))
+    def describe(self) -> str:
+        """Return a sentence on the configuration in use."""
+        return self.source.describe(variables=bool(self.origins))
 
-    def located(self, mistakes: Iterable[str]) -> list[str]:
-        """Put before each mistake that begins with a field where that was set: file and line, or the variable."""
-        mistakes = list(mistakes)
-        lines = config_file.lines(self.path) if self.path is not None and mistakes else {}
-        return [self._located(mistake, lines) for mistake in mistakes]
+    def with_locations(self, errors: Iterable[str]) -> list[str]:
+        """Prefix each error that begins with a field with the place that set it: file and line, or the variable."""
+        errors = list(errors)
+        lines = line_numbers(self.path) if self.path is not None and errors else {}
+        return [self._with_location(error, lines) for error in errors]
 
-    def _located(self, mistake: str, lines: Mapping[tuple[str, ...], int]) -> str:
-        field = (mistake.split() or [""])[0].strip(":[]")
+    def _with_location(self, error: str, lines: Mapping[tuple[str, ...], int]) -> str:
+        field = (error.split() or [""])[0].strip(":[]")
         origin = self.origins.get(field, "")
         if origin.startswith(ENVIRONMENT_PREFIX):
-            return f"{origin}: {mistake}"
+            return f"{origin}: {error}"
         line = lines.get(tuple(field.split(".")))
         if line is not None:
-            return f"{self.path}:{line}: {mistake}"
+            return f"{self.path}:{line}: {error}"
         section, dot, _ = field.partition(".")
-        return f"{self.path}: {mistake}" if self.path and dot and section in _SECTIONS else mistake
+        return f"{self.path}: {error}" if self.path and dot and section in _SECTIONS else error
 
-    def wrong(self, *names: str) -> bool:
-        """Whether one of these fields has a mistake."""
-        return any(mistake.partition(":")[0] in names for mistake in self.mistakes)
+    def has_error(self, *fields: str) -> bool:
+        """Whether one of these fields has an error."""
+        return any(error.partition(":")[0] in fields for error in self.errors)
 
 
-def read(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> LoadResult:
-    """Do as `rechannel.conf.settings.load`, but return the mistakes, and where each value comes from."""
+def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Load the settings, or raise SettingsError with all errors: unknown names, wrong types, values out of bounds.
+
+    Without ``path`` the file is the one that ``RECHANNEL_CONFIG`` names, else ./rechannel.toml, else
+    /etc/rechannel/rechannel.toml.
+    """
+    result = read_settings(path, environ)
+    if result.errors:
+        raise SettingsError(result.with_locations(result.errors))
+    return result.settings
+
+
+def read_settings(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> LoadResult:
+    """Load the settings like `load`, but return the errors, and the origin of each value."""
     environ = os.environ if environ is None else environ
-    file = config_file.find(path, environ)
+    source = find_config_file(path, environ)
     values: dict[str, dict[str, Any]] = {}
-    mistakes: list[str] = []
-    if file.path is not None:
-        read_file(file.path, values, mistakes)
-        _anchor(values, file.path.absolute().parent)
-    origins = _named(values, str(file.path))
-    known = [item.name for item in dataclasses.fields(Settings)]
-    origins |= read_environment(environ, known, values, mistakes)
+    errors: list[str] = []
+    if source.path is not None:
+        _read_file(source.path, values, errors)
+        _resolve_paths(values, source.path.absolute().parent)
+    origins = _file_origins(values, str(source.path)) | _read_environment(environ, values, errors)
     sections: dict[str, Any] = {}
-    for name in known:
-        given = values.pop(name, {})
+    for name in _SECTIONS:
+        content = values.pop(name, {})
         if name == POLICIES:
-            sections[name] = read_policies(given, mistakes)
+            sections[name] = _parse_policies(content, errors)
         else:
-            sections[name] = build(section_class(name), name, given, mistakes)
-    mistakes += [f"[{name}]: no such section; {known_are(name, known)}" for name in values]
-    settings = Settings(**sections)
-    found = LoadResult(settings, origins, tuple(mistakes), file)
-    # A field with a mistake stands at its default, which says nothing about how it fits the others.
-    more = [mistake for names, mistake in validation.mistakes(settings) if not found.wrong(*names)]
-    return dataclasses.replace(found, mistakes=(*mistakes, *more))
+            sections[name] = _parse_section(section_class(name), name, content, errors)
+    errors += [f"[{name}]: no such section; {suggest_names(name, _SECTIONS)}" for name in values]
+    result = LoadResult(Settings(**sections), origins, tuple(errors), source)
+    # A field with an error has its default, so rules between it and other fields are not checked.
+    conflicts = [error for fields, error in validation.errors(result.settings) if not result.has_error(*fields)]
+    return dataclasses.replace(result, errors=(*errors, *conflicts))
 
 
-def _anchor(values: Mapping[str, dict[str, Any]], directory: Path) -> None:
-    """Have the files that a configuration names be relative to the one they are named in."""
-    for section in values.keys() & (_SECTIONS - {POLICIES}):
+def suggest_names(name: str, known: Collection[str]) -> str:
+    """Return the known names for an error message, with the closest one first if one is close."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f"{f'did you mean {close[0]}? ' if close else ''}known are {', '.join(known)}"
+
+
+# -- the file --
+
+
+def find_config_file(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> ConfigSource:
+    """Return the file to read: the given one, that of the environment, or the first usable of `SEARCH_PATH`."""
+    if path:
+        return ConfigSource(Path(path))
+    if environ.get(CONFIG_VARIABLE):
+        return ConfigSource(Path(environ[CONFIG_VARIABLE]), CONFIG_VARIABLE)
+    skipped = [f"{CONFIG_VARIABLE} is not set"]
+    for place in SEARCH_PATH:
+        problem = _problem_of(place)
+        if not problem:
+            return ConfigSource(place.absolute(), skipped=tuple(skipped))
+        skipped.append(f"{place if place.is_absolute() else f'./{place}'} {problem}")
+    return ConfigSource(None, skipped=tuple(skipped))
+
+
+def _problem_of(path: Path) -> str:
+    """Return the reason why a file of the search path is skipped, "" if it is usable."""
+    try:
+        status, link = path.stat(), path.lstat()
+    except FileNotFoundError:
+        return _ABSENT
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if not stat.S_ISREG(status.st_mode):
+        return "is not a regular file"
+    if not os.access(path, os.R_OK):
+        return "cannot be read (Permission denied)"
+    # Anybody can put a file into a working directory such as /tmp.
+    is_trusted = {status.st_uid, link.st_uid} <= {0, os.geteuid()} and not status.st_mode & stat.S_IWOTH
+    if not path.is_absolute() and not is_trusted:
+        return "is passed over, as it belongs to another user or can be written to by everybody"
+    return ""
+
+
+def line_numbers(path: Path) -> dict[tuple[str, ...], int]:
+    """Return the line, from 1, on which each section, field and parameter of a TOML file begins.
+
+    The parser gives no positions. A field begins after the longest prefix of the file that parses without it.
+    """
+    if not path.is_file():
+        return {}  # a pipe can be read only once
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    numbers: dict[tuple[str, ...], int] = {}
+    begin = 1
+    for end in range(1, len(lines) + 1 if len(lines) <= _MAX_LOCATED_LINES else 0):
+        if not lines[end - 1].strip() or (begin == end and lines[end - 1].lstrip().startswith("#")):
+            begin = end + 1 if begin == end else begin
+            continue
+        try:
+            document = tomllib.loads("\n".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        for key in _keys(document):
+            numbers.setdefault(key, begin)
+        begin = end + 1
+    return numbers
+
+
+def _keys(document: Mapping[str, Any], depth: int = 3) -> Iterator[tuple[str, ...]]:
+    for name, content in document.items():
+        yield (name,)
+        if isinstance(content, dict) and depth > 1:
+            yield from ((name, *inner) for inner in _keys(content, depth - 1))
+
+
+def _read_file(path: Path, values: dict[str, dict[str, Any]], errors: list[str]) -> None:
+    """Add the sections of a TOML file to ``values``."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        errors.append(f"{path}: cannot be read ({error.strerror}); name an existing file")
+        return
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        errors.append(f"{path}: not valid TOML ({error})")
+        return
+    for section, content in document.items():
+        if isinstance(content, dict):
+            values.setdefault(section, {}).update(content)
+        else:
+            errors.append(f"{section}: stands outside a section; put it under one, as in [redis]")
+
+
+def _resolve_paths(values: Mapping[str, dict[str, Any]], directory: Path) -> None:
+    """Make relative paths in a file relative to the directory of that file."""
+    for section in values.keys() & (set(_SECTIONS) - {POLICIES}):
         for item in dataclasses.fields(section_class(section)):
             value = values[section].get(item.name)
             if item.metadata["path"] and isinstance(value, str) and value:
                 values[section][item.name] = str(directory / value)
 
 
-def _named(values: Mapping[str, Mapping[str, Any]], origin: str) -> dict[str, str]:
-    """Field -> where it was given; a policy's table gives its parameters."""
-    found = {f"{section}.{name}": origin for section, given in values.items() for name in given}
-    for policy, given in values.get(POLICIES, {}).items():
-        found |= {f"{POLICIES}.{policy}.{name}": origin for name in (given if isinstance(given, dict) else ())}
-    return found
+def _file_origins(values: Mapping[str, Mapping[str, Any]], origin: str) -> dict[str, str]:
+    """Map each field and each parameter of a policy that the file sets to the file."""
+    origins = {f"{section}.{name}": origin for section, content in values.items() for name in content}
+    for policy, content in values.get(POLICIES, {}).items():
+        parameters = content if isinstance(content, dict) else ()
+        origins |= {f"{POLICIES}.{policy}.{name}": origin for name in parameters}
+    return origins
+
+
+# -- the environment --
+
+
+class _Text(str):
+    """A value of the environment: text even if the field is a number, a truth value or a list."""
+
+    __slots__ = ()
+
+
+def _read_environment(
+    environ: Mapping[str, str], values: dict[str, dict[str, Any]], errors: list[str]
+) -> dict[str, str]:
+    """Add the variables of the environment to ``values``; return the variable that set each field."""
+    origins = {}
+    for variable, text in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or "__" not in variable:
+            continue
+        section, _, name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
+        if section not in _SECTIONS:
+            errors.append(f"{variable}: no such section {section!r}; {suggest_names(section, _SECTIONS)}")
+            continue
+        values.setdefault(section, {})[name] = _Text(text)
+        if section == POLICIES:
+            policy, _, name = name.partition("__")
+            name = f"{policy.replace('_', '-')}.{name}"
+        origins[f"{section}.{name}"] = variable
+    return origins
+
+
+# -- values --
+
+
+def _parse_policies(tables: Mapping[str, Any], errors: list[str]) -> dict[str, dict[str, Any]]:
+    """Return policy -> parameter -> value, from tables and from variables named <POLICY>__<PARAMETER>."""
+    policies: dict[str, dict[str, Any]] = {}
+    for name, content in tables.items():
+        policy, parameters = name, content
+        if isinstance(content, _Text):
+            policy, _, parameter = name.partition("__")
+            policy, parameters = policy.replace("_", "-"), {parameter: _toml_value(content)} if parameter else None
+        if not isinstance(parameters, dict):
+            errors.append(f"{POLICIES}.{name}: names no parameter; write it in a table, as in [{POLICIES}.adaptive]")
+            continue
+        accepted = policies.setdefault(policy, {})
+        for parameter, value in parameters.items():
+            if all(_is_plain(item) for item in (value if isinstance(value, list) else [value])):
+                accepted[parameter] = value
+            else:
+                errors.append(
+                    f"{POLICIES}.{policy}.{parameter}: {value!r} is neither text, a finite number, true, false nor a "
+                    "list of such"
+                )
+    return policies
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, int):
+        return abs(value) < _INTEGER_LIMIT
+    return isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _toml_value(text: str) -> Any:
+    """Return the value that TOML reads from a text, or the text itself."""
+    try:
+        document = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return str(text)
+    return document["value"] if len(document) == 1 else str(text)
+
+
+def _parse_section(kind: type[_T], section: str, content: Mapping[str, Any], errors: list[str]) -> _T:
+    """Return a section; each value that does not fit is an error and leaves its field at the default."""
+    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
+    accepted: dict[str, Any] = {}
+    for name, value in content.items():
+        field = f"{section}.{name}"
+        if name not in fields:
+            errors.append(f"{field}: no such field; {suggest_names(name, fields)}")
+            continue
+        try:
+            accepted[name] = _parse_value(hints[name], value, fields[name].metadata)
+        except ValueError as error:
+            errors += [f"{field}: {sentence}" for sentence in error.args]
+    return kind(**accepted)
+
+
+def _parse_value(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
+    """Return the value as the type of its field, or raise ValueError with a sentence for each error."""
+    if kind in (int, float):
+        return _parse_number(kind, value, rule)
+    if kind is bool:
+        return _parse_truth(value)
+    if kind == tuple[str, ...]:
+        return _parse_texts(value, rule)
+    return _parse_text(value, rule)
+
+
+def _parse_number(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
+    unit = rule["unit"]
+    number = value
+    try:
+        if isinstance(value, _Text):
+            number = kind(str(value))
+        elif kind is int and isinstance(value, float) and value.is_integer():
+            number = int(value)
+        number = msgspec.convert(number, kind)
+        if not math.isfinite(number):
+            raise ValueError
+    except (ValueError, OverflowError, msgspec.ValidationError):
+        shown = str.__repr__(number) if isinstance(number, str) else repr(number)
+        whole = " whole" if kind is int else ""
+        raise ValueError(f"{shown} is not a{whole} number{f' (unit: {unit})' if unit else ''}") from None
+    low, high = rule["bounds"]
+    try:
+        return msgspec.convert(number, Annotated[kind, msgspec.Meta(ge=low, le=high)])
+    except msgspec.ValidationError:
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        sentence = f"{number} is out of bounds; it must be {bounds}{f' {unit}' if unit else ''}"
+        raise ValueError(sentence) from None
+
+
+def _parse_truth(value: Any) -> bool:
+    if isinstance(value, _Text):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _parse_texts(value: Any, rule: Mapping[str, Any]) -> tuple[str, ...]:
+    items = [item.strip() for item in value.split(";") if item.strip()] if isinstance(value, _Text) else value
+    if not isinstance(items, list):
+        raise ValueError(f'{value!r} is not a list of texts; write it as in ["one", "two"]')
+    texts, errors = [], []
+    for item in items:
+        try:
+            texts.append(_parse_text(item, rule))
+        except ValueError as error:
+            errors.append(str(error))
+    if errors:
+        raise ValueError(*errors)
+    return tuple(texts)
+
+
+def _parse_text(value: Any, rule: Mapping[str, Any]) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text; put it in quotes")
+    text = str(value)
+    if rule["choices"] and text not in rule["choices"]:
+        raise ValueError(f"{text!r} is not one of {', '.join(rule['choices'])}")
+    if rule["pattern"] and not re.fullmatch(rule["pattern"], text):
+        shown = f"…{text[text.rindex('@') :]}" if "@" in text else text  # a password may precede the @
+        raise ValueError(f"{shown!r} does not fit; write {rule['unit'] or 'it as ' + rule['pattern']}")
+    return text

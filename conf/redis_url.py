@@ -1,4 +1,4 @@
-"""Where Redis is: the form of ``sentinel://`` addresses. Pure; connections are made elsewhere."""
+"""Parse ``sentinel://`` URLs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORM = "sentinel://host:port,host:port[/database]?service=NAME"
 
 @dataclass(frozen=True)
 class SentinelAddress:
-    """The sentinels to ask, the name of the service whose master is meant, and the number of its database."""
+    """Hosts and ports of the sentinels, the name of the monitored service, and the number of the database."""
 
     sentinels: tuple[tuple[str, int], ...]
     service: str
@@ -20,12 +20,12 @@ class SentinelAddress:
 
 
 def sentinel_address(url: str) -> SentinelAddress | None:
-    """Read an address of sentinels; None for a URL of another kind, ValueError with the cure for a wrong one."""
+    """Parse a URL; return None if its scheme is another one, raise ValueError with the cure if it is wrong."""
     if not url.startswith(SENTINEL_SCHEME):
         return None
     try:
         parts = urlsplit(url)
-    except ValueError:  # it repeats what it could not read
+    except ValueError:  # its text may contain a password
         raise ValueError(f"is not of the form {_FORM}") from None
     if "@" in parts.netloc:
         raise ValueError(
@@ -37,13 +37,13 @@ def sentinel_address(url: str) -> SentinelAddress | None:
     database = parts.path.strip("/") or "0"
     if not service or query or not database.isdecimal():
         raise ValueError(f"is not of the form {_FORM}")
-    return SentinelAddress(tuple(_place(text) for text in parts.netloc.split(",")), service, int(database))
+    return SentinelAddress(tuple(_host_and_port(text) for text in parts.netloc.split(",")), service, int(database))
 
 
-def _place(text: str) -> tuple[str, int]:
+def _host_and_port(text: str) -> tuple[str, int]:
     try:
-        place = urlsplit(f"//{text}")
-        host, port = place.hostname, place.port
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
     if not host or port == 0:

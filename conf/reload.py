@@ -1,7 +1,7 @@
-"""What a daemon makes of a configuration that was read again while it runs: it takes over what is safe.
+"""Reload the configuration of a running daemon.
 
-A field says by its metadata (``live``) whether a running daemon may take it over. All others stay as they are until a
-restart, and are named. A configuration with mistakes changes nothing.
+Fields that are ``live`` by their metadata are applied. Changes of other fields are logged and wait for a restart. A
+configuration with errors changes nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import dataclasses
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from rechannel.conf.parser import POLICIES
-from rechannel.conf.settings import Settings, SettingsError
+from rechannel.conf.settings import POLICIES, Settings, SettingsError
 
-#: Sections, and fields of other sections, that each daemon lives by. What else has changed is not its business.
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+#: Sections and fields that each daemon uses; changes of others do not concern it.
 CONTROLLER = frozenset(
     {"cluster", "redis", "signing", "agent.window", "reschedule", "policies", "gate", "migration", "controller"}
 )
@@ -24,7 +26,7 @@ AGENT = frozenset({"cluster", "redis", "agent"})
 
 @dataclass(frozen=True)
 class Change:
-    """A field whose value is another one now. ``live``: what runs may take it over."""
+    """A field with another value. ``live``: a running daemon may apply it."""
 
     field: str
     before: Any
@@ -33,22 +35,26 @@ class Change:
 
 
 def changes(old: Settings, new: Settings, concerns: frozenset[str]) -> list[Change]:
-    """Return the fields that differ, of these sections and fields."""
-    found = []
+    """Return the fields that differ, limited to these sections and fields."""
+    differences: list[Change] = []
     for section in dataclasses.fields(Settings):
         before, after = getattr(old, section.name), getattr(new, section.name)
         if section.name == POLICIES:
-            found += _policy_changes(before, after) if POLICIES in concerns else []
+            differences += _policy_changes(before, after) if POLICIES in concerns else []
             continue
         for item in dataclasses.fields(before):
-            name, was, now = f"{section.name}.{item.name}", getattr(before, item.name), getattr(after, item.name)
-            if was != now and not concerns.isdisjoint((section.name, name)):
-                found.append(Change(name, was, now, item.metadata["live"]))
-    return found
+            name, old_value, new_value = (
+                f"{section.name}.{item.name}",
+                getattr(before, item.name),
+                getattr(after, item.name),
+            )
+            if old_value != new_value and not concerns.isdisjoint((section.name, name)):
+                differences.append(Change(name, old_value, new_value, item.metadata["live"]))
+    return differences
 
 
 def merged(old: Settings, new: Settings) -> Settings:
-    """Return the old settings with every field that is live, and the policies' parameters, as the new ones have it."""
+    """Return the old settings with the live fields and the parameters of policies of the new ones."""
     sections: dict[str, Any] = {POLICIES: new.policies}
     for section in dataclasses.fields(Settings):
         if section.name != POLICIES:
@@ -62,83 +68,77 @@ def merged(old: Settings, new: Settings) -> Settings:
 
 @dataclass(frozen=True)
 class ReloadSignal:
-    """How a daemon is told to read its configuration again (``asked``, by SIGHUP), and how it does.
+    """Request to reload the configuration, set by SIGHUP. ``load`` raises SettingsError if it is not usable."""
 
-    ``again`` raises SettingsError with the mistakes.
-    """
-
-    asked: threading.Event
-    again: Callable[[], Settings]
-
-
-class Log(Protocol):
-    """The part of a logger that `Reloader` needs."""
-
-    def info(self, event: str, **words: Any) -> Any:
-        """Log a line."""
-
-    def warning(self, event: str, **words: Any) -> Any:
-        """Log a line that wants attention."""
-
-    def error(self, event: str, **words: Any) -> Any:
-        """Log a line that wants something mended."""
+    requested: threading.Event
+    load: Callable[[], Settings]
 
 
 class Reloader:
-    """Reads the configuration again for one daemon, and says field by field what became of it.
+    """Reloads the configuration of one daemon on request, and logs what became of each changed field.
 
-    ``given`` are the settings it was started with; without ``reread`` they never change. ``examine`` returns what else
-    is wrong with new ones.
+    Parameters
+    ----------
+    settings
+        The settings of the start.
+    signal
+        The request to reload; without it the settings never change.
+    concerns
+        Sections and fields that this daemon uses.
+    log
+        A logger of structlog.
+    validate
+        Returns more errors of new settings, such as unknown parameters of policies.
     """
 
     def __init__(
         self,
-        given: Settings,
-        reread: ReloadSignal | None,
+        settings: Settings,
+        signal: ReloadSignal | None,
         concerns: frozenset[str],
-        log: Log,
-        examine: Callable[[Settings], list[str]] = lambda _: [],
+        log: FilteringBoundLogger,
+        validate: Callable[[Settings], list[str]] = lambda _: [],
     ) -> None:
-        self._given = given
-        self._reread = reread
+        self._settings = settings
+        self._signal = signal
         self._concerns = concerns
         self._log = log
-        self._examine = examine
+        self._validate = validate
 
-    def turn(self) -> Settings | None:
-        """Return the settings to go on with; None where nobody asked, or nothing is to be taken over."""
-        if self._reread is None or not self._reread.asked.is_set():
+    def poll(self) -> Settings | None:
+        """Return the settings to continue with, or None if no live setting changed."""
+        if self._signal is None or not self._signal.requested.is_set():
             return None
-        self._reread.asked.clear()
+        self._signal.requested.clear()
         try:
-            new = self._reread.again()
-            mistakes = self._examine(new)
+            new = self._signal.load()
+            errors = self._validate(new)
         except SettingsError as error:
-            mistakes = list(error.mistakes)
-        if mistakes:
-            for mistake in mistakes:
-                self._log.error("configuration-mistake", sentence=mistake)
-            self._log.error("configuration-not-taken", mistakes=len(mistakes), sentence="nothing was changed")
+            errors = list(error.errors)
+        if errors:
+            for sentence in errors:
+                self._log.error("configuration-mistake", sentence=sentence)
+            self._log.error("configuration-not-taken", mistakes=len(errors), sentence="nothing was changed")
             return None
-        found = changes(self._given, new, self._concerns)
-        for change in found:
-            words = {"field": change.field, "before": change.before, "after": change.after}
+        differences = changes(self._settings, new, self._concerns)
+        for change in differences:
+            values = {"field": change.field, "before": change.before, "after": change.after}
             if change.live:
-                self._log.info("setting-taken", **words)
+                self._log.info("setting-taken", **values)
             else:
-                self._log.warning("setting-not-taken", **words, sentence=f"{change.field}: restart needed")
-        taken = sum(change.live for change in found)
-        self._log.info("configuration-read-again", taken=taken, restart_needed=len(found) - taken)
-        if not taken:
+                self._log.warning("setting-not-taken", **values, sentence=f"{change.field}: restart needed")
+        live = sum(change.live for change in differences)
+        self._log.info("configuration-read-again", taken=live, restart_needed=len(differences) - live)
+        if not live:
             return None
-        self._given = merged(self._given, new)
-        return self._given
+        self._settings = merged(self._settings, new)
+        return self._settings
 
 
 def _policy_changes(old: Any, new: Any) -> list[Change]:
-    """Return the parameters that differ; None stands for one that is not set."""
+    """Return the parameters that differ, with None for one that is not set."""
     before, after = (
-        {f"{POLICIES}.{policy}.{name}": value for policy, given in side.items() for name, value in given.items()}
+        {f"{POLICIES}.{policy}.{name}": value for policy, content in side.items() for name, value in content.items()}
         for side in (old, new)
     )
     names = dict.fromkeys([*before, *after])

@@ -1,49 +1,59 @@
-"""Settings as text: those in force as a TOML file, with bounds and origins. None of them is a secret."""
+"""Render settings: those in force as a TOML file with bounds and origins, and the reference table in Markdown.
+
+``python -m rechannel.conf.render docs/configuration.md`` writes the table into the documentation. No setting is a
+secret.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rechannel.conf.loader import DEFAULT, LoadResult
-from rechannel.conf.parser import POLICIES
-from rechannel.conf.settings import Settings, section_class
+from rechannel.conf.settings import ENVIRONMENT_PREFIX, POLICIES, Settings, section_class
 
+BEGIN = "<!-- written by `python -m rechannel.conf.render docs/configuration.md`; change conf/settings.py instead -->"
+END = "<!-- end of the reference -->"
 _HEAD = """\
-# What is in force. Each value is followed by where it comes from: the default, the file, or a variable of the
-# environment, which wins over the file. Above it: its reason, unit and bounds. "live" settings are taken over by
-# controller and agent on SIGHUP, all others take a restart.
+# The settings in force. After each value: its origin, which is the default, the file, or a variable of the environment
+# (which wins over the file). Above it: its reason, unit and bounds. Controller and agent apply "live" settings on
+# SIGHUP; all others take a restart.
 """
 
 
-def document(loaded: LoadResult) -> dict[str, Any]:
-    """Return the settings, and for each field its origin, as plain values."""
-    settings = dataclasses.asdict(loaded.settings)
-    origins = {name: loaded.origins.get(name, DEFAULT) for name in fields()}
-    parameters = [f"{POLICIES}.{policy}.{name}" for policy, given in loaded.settings.policies.items() for name in given]
-    origins |= {name: loaded.origins.get(name, DEFAULT) for name in parameters}
-    return {"file": str(loaded.path) if loaded.path else None, "settings": settings, "origins": origins}
+def to_document(result: LoadResult) -> dict[str, Any]:
+    """Return the settings and the origin of each field as plain values, for JSON."""
+    settings = dataclasses.asdict(result.settings)
+    origins = {name: result.origins.get(name, DEFAULT) for name in fields()}
+    parameters = [
+        f"{POLICIES}.{policy}.{name}" for policy, values in result.settings.policies.items() for name in values
+    ]
+    origins |= {name: result.origins.get(name, DEFAULT) for name in parameters}
+    return {"file": str(result.path) if result.path else None, "settings": settings, "origins": origins}
 
 
-def toml(loaded: LoadResult) -> str:
-    """Return the settings as a TOML file that gives the same ones again."""
+def to_toml(result: LoadResult) -> str:
+    """Return the text of a TOML file with these settings."""
     lines = [_HEAD.rstrip()]
     for section in dataclasses.fields(Settings):
         if section.name == POLICIES:
-            lines += _policies(loaded)
+            lines += _policies(result)
             continue
         kind = section_class(section.name)
-        lines += ["", f"[{section.name}]  # {_said(kind)}"]
+        lines += ["", f"[{section.name}]  # {_summary(kind)}"]
         for item in dataclasses.fields(kind):
             name = f"{section.name}.{item.name}"
-            value = literal(getattr(getattr(loaded.settings, section.name), item.name))
-            lines += [f"# {item.metadata['reason']}{_rule(item)}", _line(item.name, value, loaded, name)]
+            value = literal(getattr(getattr(result.settings, section.name), item.name))
+            lines += [f"# {item.metadata['reason']}{_rule(item)}", _line(item.name, value, result, name)]
     return "\n".join(lines) + "\n"
 
 
 def literal(value: Any) -> str:
-    """Return a value as TOML has it."""
+    """Return a value in the syntax of TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -54,7 +64,7 @@ def literal(value: Any) -> str:
 
 
 def _escaped(character: str) -> str:
-    """Escape what cannot be shown. Beyond 16 bits TOML has a form of its own, where JSON has pairs of surrogates."""
+    """Escape an unprintable character. TOML has no surrogate pairs: beyond 16 bits it takes eight digits."""
     if character.isprintable():
         return character
     code = ord(character)
@@ -62,7 +72,7 @@ def _escaped(character: str) -> str:
 
 
 def fields() -> dict[str, dataclasses.Field[Any]]:
-    """Return every setting but policies', by its name as in ``gate.min_gain``."""
+    """Return every setting except parameters of policies, by a name such as ``gate.min_gain``."""
     return {
         f"{section.name}.{item.name}": item
         for section in dataclasses.fields(Settings)
@@ -72,34 +82,88 @@ def fields() -> dict[str, dataclasses.Field[Any]]:
 
 
 def bounds(rule: Any) -> str:
-    """Return the values a field may have, in short; "" where that is left to its type and form."""
+    """Return the allowed values of a field in short form, "" if only its type and pattern limit it."""
     if rule["choices"]:
         return " | ".join(rule["choices"])
-    low, high = rule["low"], rule["high"]
+    low, high = rule["bounds"]
     return "" if low is None and high is None else f"{'' if low is None else low} … {'' if high is None else high}"
 
 
 def _rule(item: dataclasses.Field[Any]) -> str:
-    """Return unit, bounds and whether it is live, in brackets."""
+    """Return unit, bounds and liveness of a field, in parentheses."""
     rule = item.metadata
     parts = [part for part in (rule["unit"], bounds(rule), "live" if rule["live"] else "") if part]
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _line(name: str, value: str, loaded: LoadResult, field: str) -> str:
-    return f"{name} = {value}  # {loaded.origins.get(field, DEFAULT)}".replace("\n", " ")
+def _line(name: str, value: str, result: LoadResult, field: str) -> str:
+    return f"{name} = {value}  # {result.origins.get(field, DEFAULT)}".replace("\n", " ")
 
 
-def _policies(loaded: LoadResult) -> list[str]:
+def _policies(result: LoadResult) -> list[str]:
     lines = []
-    for policy, given in loaded.settings.policies.items():
+    for policy, parameters in result.settings.policies.items():
         table = policy if policy.replace("-", "").replace("_", "").isalnum() and policy.isascii() else literal(policy)
         lines += ["", f"[{POLICIES}.{table}]  # `rechannel policies` lists its parameters; live"]
-        for name, value in given.items():
+        for name, value in parameters.items():
             key = name if name.replace("_", "").isalnum() and name.isascii() else literal(name)
-            lines.append(_line(key, literal(value), loaded, f"{POLICIES}.{policy}.{name}"))
+            lines.append(_line(key, literal(value), result, f"{POLICIES}.{policy}.{name}"))
     return lines
 
 
-def _said(kind: type[Any]) -> str:
+def _summary(kind: type[Any]) -> str:
     return (kind.__doc__ or "").strip().partition("\n")[0]
+
+
+def to_markdown() -> str:
+    """Return a table of each section: field, default, unit and bounds, whether it is live, and its reason."""
+    lines = []
+    for section in dataclasses.fields(Settings):
+        lines += ["", f"### [{section.name}]", ""]
+        if section.name == POLICIES:
+            lines += [
+                "A table for each policy, as in `[policies.adaptive]`; `rechannel policies` lists their parameters. In",
+                f"the environment: `{ENVIRONMENT_PREFIX}POLICIES__ADAPTIVE__MODE`. Taken over on SIGHUP.",
+            ]
+            continue
+        kind = section_class(section.name)
+        lines += [_summary(kind), ""]
+        lines += ["| setting | default | unit and bounds | SIGHUP | reason |", "| --- | --- | --- | --- | --- |"]
+        for item in dataclasses.fields(kind):
+            rule = item.metadata
+            limits = "; ".join(_cell(part) for part in (rule["unit"], bounds(rule)) if part)
+            live = "taken over" if rule["live"] else _effective_at(section.name)
+            cells = (f"`{item.name}`", f"`{literal(item.default)}`", limits, live, _cell(rule["reason"]))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def update_document(text: str) -> str:
+    """Return a document with its reference replaced, or raise ValueError if it has no place for it."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the document has no lines {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{to_markdown()}\n{END}{after}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the reference into documents, or print it if none is named."""
+    if not arguments:
+        sys.stdout.write(to_markdown())
+    for name in arguments:
+        path = Path(name)
+        path.write_text(update_document(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+def _effective_at(section: str) -> str:
+    return "next attach" if section == "link" else "restart"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

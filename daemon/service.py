@@ -25,7 +25,8 @@ from rechannel.daemon.jobs.planning import Aside
 from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.metrics import Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY
-from rechannel.wire.redis.store import Store, StoreError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer
 from rechannel.wire.systemd import Notifier
 
@@ -70,7 +71,7 @@ def run_controller(
     monitor = JobMonitor(clock, patience=watchdog.patience(settings))
     supervision = Watchdog(Notifier.from_environment(), settings, monitor, clock)
     supervision.begin()
-    reread = reread and replace(reread, again=supervision.notifier.reloads(reread.again))
+    reread = reread and replace(reread, load=supervision.notifier.announce_reload(reread.load))
     for sentence in _check_environment(settings, store, log):
         log.warning("not-safe", sentence=sentence)
     counters = Counters()
@@ -97,7 +98,7 @@ def run_controller(
     try:
         while not stop.wait(settings.controller.observe):
             supervision.send_heartbeat()
-            if (changed := reloader.turn()) is not None:
+            if (changed := reloader.poll()) is not None:
                 controller.take(changed)
                 if frontend is not None:
                     frontend.reload(changed)

@@ -108,7 +108,7 @@ class Move:
             step=wanted.step,
             state=self.state,
             reason=self.reason,
-            misses=self.misses,
+            missed_batches=self.misses,
         )
 
     def _line(self, before: MoveState | None, *, at: float, batch: int, evidence: str) -> MoveTransition:

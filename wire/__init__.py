@@ -1,4 +1,4 @@
-"""What crosses between processes: typed, versioned messages, the Redis key space, and the one door to Redis.
+"""What processes exchange: messages, codes and commands, the keys of Redis, and the access to it.
 
-No decisions and no Spark in here; `wire.store` is the only module of the project that imports redis.
+No decisions and no Spark. Only `rechannel.wire.redis` imports redis.
 """

@@ -1,51 +1,35 @@
-"""Exit codes of the command line, which are also the codes of the controller's replies.
-
-==== ==================================================================
-0    done
-1    the request is wrong, or a law refuses it
-2    wrong usage of the command line
-3    nothing to do, or the gate or the cool-down says no
-4    not ready: the figures a decision needs are not there yet; of doctor: something failed
-5    Redis cannot be reached, or refuses
-6    no controller answered
-7    the configuration is wrong
-8    a controller took the order up and lost the lead; `history` says how far it came
-==== ==================================================================
-"""
+"""Exit codes of the command line, which are also the codes of the controller's replies."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Self
 
 
 class ExitCode(IntEnum):
-    """What a command's end means."""
+    """How a command ended, with its ``meaning`` for `--help` and the reference."""
 
-    DONE = 0
-    REFUSED = 1
-    USAGE = 2
-    NOTHING = 3
-    NOT_READY = 4
-    REDIS = 5
-    NO_ANSWER = 6
-    CONFIGURATION = 7
-    UNCLEAR = 8
+    meaning: str
 
+    def __new__(cls, value: int, meaning: str = "") -> Self:
+        """Make a member that is equal to its number."""
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
 
-EXIT_WORDS = {
-    ExitCode.DONE: "done",
-    ExitCode.REFUSED: "the request is wrong, or a law refuses it",
-    ExitCode.USAGE: "wrong usage",
-    ExitCode.NOTHING: "nothing to do, or the gate or the cool-down says no",
-    ExitCode.NOT_READY: "not ready: the figures a decision needs are not there yet; of doctor: something failed",
-    ExitCode.REDIS: "Redis cannot be reached, or refuses",
-    ExitCode.NO_ANSWER: "no controller answered",
-    ExitCode.CONFIGURATION: "the configuration is wrong",
-    ExitCode.UNCLEAR: "a controller took the order up and lost the lead; history says how far it came",
-}
+    DONE = 0, "done"
+    REFUSED = 1, "the request is wrong, or a law refuses it"
+    USAGE = 2, "wrong usage"
+    NOTHING = 3, "nothing to do, or the gate or the cool-down says no"
+    NOT_READY = 4, "not ready: the figures a decision needs are not there yet; of doctor: something failed"
+    REDIS = 5, "Redis cannot be reached, or refuses"
+    NO_ANSWER = 6, "no controller answered"
+    CONFIGURATION = 7, "the configuration is wrong"
+    UNCLEAR = 8, "a controller took the order up and lost the lead; history says how far it came"
 
 
-#: said in every status and with every plan of a controller that does not act by itself
+# Shown with the status and with every plan of a controller in observe mode.
 OBSERVE_MODE = 'Observe mode: decisions are recorded, not applied. Set reschedule.mode = "apply" to have them applied.'
 NOBODY_REPORTS = (
     "no application reports: start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
@@ -53,7 +37,7 @@ NOBODY_REPORTS = (
 
 
 class CommandError(Exception):
-    """A command ends without doing what was asked: the sentence for people, and the exit code."""
+    """A command failed: the sentence to print and the exit code."""
 
     def __init__(self, code: ExitCode, sentence: str) -> None:
         super().__init__(sentence)

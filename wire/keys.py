@@ -17,7 +17,7 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 _KIB, _MIB = 2**10, 2**20
 
 # What viewers may ask; every other verb gives an order, and goes to the stream of the operators.
-QUESTIONS_ARE = frozenset({"plan"})
+READ_ONLY_VERBS = frozenset({"plan"})
 
 
 class KeyNameError(ValueError):
@@ -255,18 +255,18 @@ class Keys:
             return self._prefix + rule.pattern
         return self._prefix + rule.pattern.replace(placeholder[0], _checked(name, placeholder[1]))
 
-    def every(self, rule: KeyRule) -> str:
+    def acl_pattern(self, rule: KeyRule) -> str:
         """Return the pattern, as Redis' ACL has it, of all keys of a rule."""
         return self._prefix + _PLACEHOLDER.sub("*", rule.pattern)
 
 
-def possible(name: str) -> bool:
+def is_valid_name(name: str) -> bool:
     """Whether a name can be part of a key."""
     return _NAME.fullmatch(name) is not None
 
 
 def _checked(name: str, what: str) -> str:
-    if not possible(name):
+    if not is_valid_name(name):
         raise KeyNameError(f"{what} {name[:140]!r}: use letters, digits and . _ : @ - only, 1 to 128 of them")
     return name
 
@@ -302,7 +302,7 @@ def patterns(role: Role, cluster: str, name: str = "") -> list[str]:
     for rule in TABLE:
         rights = ("R" if rule.read_by(role) else "") + ("W" if rule.written_by(role) else "")
         if rights:
-            key = keys(rule, name) if role is Role.AGENT else keys.every(rule)
+            key = keys(rule, name) if role is Role.AGENT else keys.acl_pattern(rule)
             found.append(f"~{key}" if rights == "RW" else f"%{rights}~{key}")
     return found
 

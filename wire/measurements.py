@@ -1,4 +1,7 @@
-"""What is measured on nodes and of batches, as messages carry it. Units as in `rechannel.wire.messages`."""
+"""Bodies of the messages that carry measurements of nodes and batches.
+
+Units as in `rechannel.wire.messages`.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,8 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-__all__ = [
-    "AgentEvidence",
-    "AgentWindow",
-    "BatchReport",
-    "ClosedStore",
-    "ExecutorUsage",
-    "StageRun",
-    "StreamRow",
-    "TaskRow",
-]
-
-# What a message may hold in figures. A float holds every such whole number, and sums and products of a few of them stay
-# finite; every moment is a date. What is beyond that was not measured by anybody, and is refused with its message.
+# Bounds of the numbers in messages: a float represents every Int53, sums and products of a few numbers stay finite, and
+# every Timestamp is a valid date. A message with a number out of bounds is rejected.
 Int53: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 BoundedFloat: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 Timestamp: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]  # seconds since 1970 (UTC)
@@ -29,7 +21,7 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=False, kw_only=Tru
 
 
 class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What one executor and its Python workers used during a window."""
+    """CPU and memory of one executor and its Python workers in a window."""
 
     application: str
     executor: str
@@ -43,14 +35,13 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
     python_rss: Int53
     python_workers: Int53
     samples: Int53
-    steps: list[
-        tuple[Timestamp, BoundedFloat, BoundedFloat]
-    ] = []  # end of each sample's part of the window, JVM and Python CPU in it
+    # For each sample: the end of its part of the window, and the CPU seconds of JVM and Python workers in that part.
+    steps: list[tuple[Timestamp, BoundedFloat, BoundedFloat]] = []
 
 
-# Rows come by the hundred thousand and hold nothing that could hold them: `gc=False` keeps the collector off them.
+# Rows are many and never part of a reference cycle: `gc=False` keeps them out of garbage collection.
 class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one map task sends: bytes to each downstream partition, off its shuffle index file."""
+    """Bytes that one map task wrote for each downstream partition, from its shuffle index file."""
 
     application: str
     executor: str
@@ -60,7 +51,7 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
-    """One window of one node. ``complete`` is the share of the wanted samples that were taken."""
+    """One window of one node. ``complete`` is the share of the planned samples that were taken."""
 
     node: str
     start: Timestamp
@@ -72,11 +63,11 @@ class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
     memory_used: Int53
     executors: list[ExecutorUsage]
     streams: list[StreamRow]
-    skipped: dict[str, Int53] = {}  # what was not measured and why: reason -> count
+    skipped: dict[str, Int53] = {}  # reason -> number of items that were not measured
 
 
 class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor's own word that it let go of a state store: the evidence for *killed*."""
+    """A line of an executor's log on a state store that it closed: the evidence for *killed*."""
 
     application: str
     executor: str
@@ -88,7 +79,7 @@ class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentEvidence(Body, frozen=True, tag="agent-evidence", kw_only=True):
-    """State stores that executors of this node closed."""
+    """State stores that the executors of one node closed."""
 
     node: str
     closed: list[ClosedStore]
@@ -113,10 +104,8 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     state_rows: Int53
     state_bytes: Int53
     commit: BoundedFloat
-    python: BoundedFloat = (
-        0.0  # time its Python worker was at it, by the worker's own clock; 0 where none was or is told
-    )
-    state_size: Int53 = 0  # bytes of the state as another executor loads it; state_bytes is what it takes in memory
+    python: BoundedFloat = 0.0  # seconds in its Python worker, measured by the worker; 0 if none or unknown
+    state_size: Int53 = 0  # bytes that another executor would load; state_bytes is the size in memory
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +120,8 @@ class StageRun(msgspec.Struct, frozen=True, kw_only=True):
 class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
     """A finished micro-batch with its tasks.
 
-    One of many tasks is sent as several messages: ``part`` counts them from 0, ``parts`` is how many there are. Each
-    has the batch's own figures and some of its tasks.
+    A batch with many tasks is split into ``parts`` messages, numbered by ``part`` from 0. Each part has the values of
+    the batch and some of its tasks.
     """
 
     query: str
@@ -141,18 +130,16 @@ class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
     end: Timestamp
     input_rows: Int53
     stages: list[StageRun]
-    duration: BoundedFloat = (
-        0.0  # of the whole trigger, by Spark: planning and commit included; 0 where it was not told
-    )
+    duration: BoundedFloat = 0.0  # of the whole trigger with planning and commit, from Spark; 0 if unknown
     part: Int53 = 0
     parts: Int53 = 1
 
     @property
     def tasks(self) -> int:
-        """How many tasks it tells of."""
+        """Number of tasks in this message."""
         return sum(len(stage.tasks) for stage in self.stages)
 
     @property
     def seconds(self) -> float:
-        """How long the batch lasted."""
+        """Duration of the batch."""
         return self.duration if self.duration > 0 else self.end - self.start

@@ -1,98 +1,43 @@
-"""Every message that crosses between agents, links, controllers and the CLI.
+"""Bodies of the messages between agents, links, controllers and the command line.
 
-A message is an `Envelope` around one typed body. Bodies only grow fields with defaults; what breaks old readers
-raises `SCHEMA`. Times are seconds since the epoch (UTC), durations seconds, sizes bytes, unless a field says otherwise.
+`rechannel.wire.envelope` wraps them and defines how they may change; `rechannel.wire.measurements` has the bodies with
+measurements. Times are seconds since the epoch (UTC), durations seconds, sizes bytes, unless a field says otherwise.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from rechannel.wire.keys import MAX_MESSAGE_BYTES
 from rechannel.wire.measurements import (
     AgentEvidence,
     AgentWindow,
     BatchReport,
     Body,
     BoundedFloat,
-    ClosedStore,
-    ExecutorUsage,
     Int53,
-    StageRun,
-    StreamRow,
-    TaskRow,
     Timestamp,
 )
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "SCHEMA",
-    "AgentEvidence",
-    "AgentWindow",
-    "AnyBody",
-    "BatchReport",
-    "Body",
-    "BodyT",
-    "BoundedFloat",
-    "ClosedStore",
-    "ControllerState",
-    "Decision",
-    "DesiredMove",
-    "DesiredPlacement",
-    "Drain",
-    "Envelope",
-    "ExecutorInfo",
-    "ExecutorLoad",
-    "ExecutorUsage",
-    "Int53",
-    "LastPlacement",
-    "LinkReport",
-    "MessageError",
-    "MigrationOutcome",
-    "MigrationPrice",
-    "MoveTransition",
-    "MoveView",
-    "Operator",
-    "QueryState",
-    "Refusal",
-    "Reply",
-    "Request",
-    "StageRun",
-    "StandingOrders",
-    "StatefulStage",
-    "StreamRow",
-    "TaskRow",
-    "Timestamp",
-    "body_of",
-    "decode",
-    "encode",
-    "signed_bytes",
-]
-
-SCHEMA = 1
-
-
-Environment: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]
-
-
-class MessageError(ValueError):
-    """A message that must not be used: malformed, of another schema, too large, expired or not for this reader."""
+# Short texts by name, at most 64.
+Labels: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]
 
 
 class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor as the driver knows it."""
+    """An executor of the application. ``node`` ("" if unknown) and ``labels`` describe its machine."""
 
     executor: str
     host: str
     cores: Int53
     added: Timestamp
     memory: Int53 = 0
+    node: str = ""
+    labels: Labels = {}
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """A stateful operator of a query with the names of its state stores."""
+    """A stateful operator of a query, and the names of its state stores."""
 
     operator: Int53
     name: str
@@ -100,11 +45,11 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
-    """The unit of migration is one partition of such a stage with all the stores of its operators.
+    """A stage with state. The unit of migration is one of its partitions, with all stores of its operators.
 
-    ``stage`` counts the query's stateful stages in a batch from 0. ``placement[p]`` is the executor the last
-    successful task of partition p ran on ("" when unknown). ``snapshot_lag[p]`` is how many batches its newest
-    snapshot lay behind when it was asked for last (-1: none known in this run); empty when this Spark does not tell.
+    ``stage`` numbers the stateful stages of a query from 0. ``placement[p]`` is the executor of the last successful
+    task of partition p ("" if unknown). ``snapshot_lag[p]`` is the lag of its newest snapshot in batches, as of the
+    last check (-1: no snapshot in this run); the list is empty if this Spark version does not report snapshots.
     """
 
     stage: Int53
@@ -115,7 +60,7 @@ class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryState(msgspec.Struct, frozen=True, kw_only=True):
-    """A streaming query as the link sees it."""
+    """A streaming query in the driver."""
 
     query: str
     run: str
@@ -123,13 +68,13 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     batch: Int53
     active: bool
     stages: list[StatefulStage]
-    problem: str = ""  # why this query cannot be moved, in plain words
-    began: Timestamp = 0.0  # when the batch began that is not committed yet, 0 when there is none
-    interval: BoundedFloat = 0.0  # seconds from one trigger to the next; 0: at once, or not told
+    problem: str = ""  # the reason why this query cannot be moved, "" if it can
+    batch_started: Timestamp = 0.0  # start of the batch that is not committed yet, 0 without one
+    interval: BoundedFloat = 0.0  # seconds from one trigger to the next; 0: immediately, or unknown
 
 
 class MoveView(msgspec.Struct, frozen=True, kw_only=True):
-    """A move and how far it has come."""
+    """A move and its state."""
 
     move: str
     query: str
@@ -140,14 +85,13 @@ class MoveView(msgspec.Struct, frozen=True, kw_only=True):
     step: Int53
     state: str
     reason: str = ""
-    misses: Int53 = 0
+    missed_batches: Int53 = 0
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that is to hold no state.
+    """A drained node: no state may be placed on it.
 
-    ``remove``: its executors are released once they are empty. ``deadline``: when that is done even if they are not
-    (seconds since the epoch; 0: never).
+    With ``remove`` its executors are released once they are empty, and at ``deadline`` (0: never) even if they are not.
     """
 
     node: str
@@ -159,16 +103,16 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StandingOrders(Body, frozen=True, tag="standing-orders", kw_only=True):
-    """What holds until the controller says otherwise. Signed: links spread nothing while paused, nor onto drains."""
+    """Pause and drains, signed. They hold until replaced: links place nothing while paused, and never on drains."""
 
     paused: bool = False
     drains: list[Drain] = []
 
 
 class LastPlacement(Body, frozen=True, tag="last-placement", kw_only=True):
-    """Where the partitions of a query ran last, so that a restarted query gets them back.
+    """Last placement of a query, from which a restarted query is placed.
 
-    ``operators[o][p]`` is the executor of partition p of operator o; ``hosts`` the host of each executor named.
+    ``operators[o][p]`` is the executor of partition p of operator o; ``hosts`` maps these executors to their hosts.
     """
 
     query: str
@@ -179,7 +123,7 @@ class LastPlacement(Body, frozen=True, tag="last-placement", kw_only=True):
 
 
 class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
-    """All that a link knows about its application; the last one wins."""
+    """State of an application, from its link; the last report wins."""
 
     name: str
     spark_version: str
@@ -195,15 +139,15 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     abandoned: Int53 = 0
     rejected_messages: Int53 = 0
     problems: list[str] = []
-    drifted: Int53 = 0  # partitions that Spark ran elsewhere than before though nobody asked
-    starts: dict[str, str] = {}  # query -> how its partitions were spread or put back when it started
-    orders: str = ""  # the signed standing orders that the link obeys, as a message: they outlive an emptied Redis
-    releasing: list[str] = []  # executors that get no task any more: about to be released, or retired by the cluster
-    environment: Environment = {}  # release of the link, its Python, and the Spark settings that matter to us
+    drifted_partitions: Int53 = 0  # times Spark ran a partition on another executor without a request
+    initial_placements: dict[str, str] = {}  # query -> description of its placement at the start
+    standing_orders: str = ""  # the signed message that the link obeys, in case Redis loses it
+    releasing_executors: list[str] = []  # executors that get no more tasks: to be released, or retired by the cluster
+    environment: Labels = {}  # versions of the link and of Python, and the Spark settings in use
 
 
 class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition to bring to ``target``; moves of a lower step come first."""
+    """A partition to move to ``target``; moves of a lower step come first."""
 
     move: str
     query: str
@@ -212,15 +156,13 @@ class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     step: Int53
-    bytes: BoundedFloat = (
-        0.0  # what the target has to load, as far as known: its state, and what came after the snapshot
-    )
+    bytes: BoundedFloat = 0.0  # size of the state and the changes after its snapshot, as far as known
 
 
 class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True):
-    """What the controller wants. Signed; bound to application, epoch and expiry by its envelope.
+    """Moves ordered by the controller. Signed; its envelope binds it to application, epoch and expiry.
 
-    ``runs`` binds it to the runs it was decided for. ``hold`` means: begin no further move.
+    ``runs`` binds it to the runs of the queries it was decided for. With ``hold`` the link begins no further move.
     """
 
     decision: str
@@ -230,7 +172,7 @@ class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True)
 
 
 class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
-    """A line of the journal; only the link writes these."""
+    """A line of the journal of moves, written by the link."""
 
     move: str
     decision: str
@@ -249,14 +191,14 @@ class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A typed no: which law, how far it reaches (``move``, ``executor``, ``query``, ``plan``), and the numbers.
+    """A law that refused something, the scope of the refusal, and the numbers behind it.
 
-    ``measured`` and ``limit`` in ``unit``, where the law is one of numbers; ``until``: when it holds no more, where
-    that is known (seconds since the epoch; 0: it is not).
+    ``scope`` is ``move``, ``executor``, ``query`` or ``plan``. ``measured`` and ``limit`` are in ``unit`` if the law
+    compares numbers. ``until`` is the end of the refusal (0: unknown).
     """
 
     law: str
-    reach: str
+    scope: str
     detail: str
     measured: BoundedFloat | None = None
     limit: BoundedFloat | None = None
@@ -265,7 +207,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor before and after a decision. Utilization is arrival over service (rows/s), before as after."""
+    """An executor before and after a decision. Utilization is arrival rate over service rate, both in rows/s."""
 
     executor: str
     node: str
@@ -273,19 +215,19 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
     partitions_after: Int53
     arrival_before: BoundedFloat
     arrival_after: BoundedFloat
-    service: BoundedFloat
+    service_before: BoundedFloat
     utilization_before: BoundedFloat
     utilization_after: BoundedFloat
     service_after: BoundedFloat = 0.0
 
 
 class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan is expected to cost, in seconds and bytes.
+    """Predicted cost of a plan, in seconds and bytes.
 
-    ``pause``: by how much the worst batch is longer; ``seconds``: the same summed over all; ``total``: from the order
-    until the last partition has landed. ``batch_before``, ``peak``, ``batch_after``: query -> how long a batch is, its
-    longest meanwhile, and afterwards. ``overhead`` (s) and ``load_rate`` (bytes/s) of one load, fitted to ``moves``
-    that were made (0: by the settings).
+    ``pause`` is the time added to the longest batch, ``seconds`` the time added to all batches, ``total`` the time
+    from the order until the last partition has landed. ``batch_before``, ``peak`` and ``batch_after`` map a query to
+    the length of a batch before, at most during, and after the migration. ``overhead`` (seconds) and ``load_rate``
+    (bytes/s) of one load are fitted to ``moves`` earlier moves (0: they are from the settings).
     """
 
     steps: Int53
@@ -299,17 +241,17 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     overhead: BoundedFloat
     load_rate: BoundedFloat
     moves: Int53 = 0
-    usual: dict[
-        str, tuple[BoundedFloat, BoundedFloat]
-    ] = {}  # query -> median seconds and rows of its last batches before
+    # query -> median seconds and rows of its last batches
+    recent_batches: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):
-    """What became of a migration, beside what was predicted (`Decision.price`).
+    """Result of a migration, beside its prediction (`Decision.price`).
 
-    ``total``: seconds from the order until the last partition had landed; ``batch_before`` and ``batch_after``: median
-    batch of each query before and once settled; ``peak``: the longest batch in which a partition landed. ``loads``:
-    bytes and added seconds of every move whose first batch was seen. ``verdict``: kept | regressed | not-judged.
+    ``total`` is the time from the order until the last partition landed. ``batch_before`` and ``batch_after`` map a
+    query to its median batch before and once settled, ``peak`` to the longest batch in which a partition landed.
+    ``loads`` has the bytes and added seconds of every move whose first batch was observed. ``verdict`` is a
+    `rechannel.wire.codes.OutcomeVerdict`.
     """
 
     decision: str
@@ -327,14 +269,14 @@ class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True)
 
 
 class Decision(Body, frozen=True, tag="decision", kw_only=True):
-    """What was decided, with its numbers; kept whether or not anything was moved."""
+    """A decision with its numbers, whether or not it moved anything."""
 
     decision: str
     at: Timestamp
     trigger: str
     user: str
     policy: str
-    outcome: str  # applied | planned | refused | not-ready
+    outcome: str  # rechannel.wire.codes.Outcome
     reason: str  # code
     sentence: str
     executors: list[ExecutorLoad] = []
@@ -347,21 +289,21 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     streams: dict[str, Int53] = {}  # class -> count
     hot_streams: list[str] = []
     notes: list[str] = []
-    names: dict[str, str] = {}  # query -> its name, where it has one
-    price: MigrationPrice | None = None  # of the moves, or of those that the gate refused
+    names: dict[str, str] = {}  # query -> its name, if it has one
+    price: MigrationPrice | None = None  # of the moves, or of the moves that the gate refused
     forced: bool = False
-    undoes: str = ""  # the decision whose moves go back
-    runs: dict[str, str] = {}  # query -> its run, of those that are moved
-    why: dict[str, str] = {}  # move -> why this partition goes there, in words with numbers; of many moves the first
-    asked: str = ""  # why the operator asked
-    pending: str = ""  # the plan that waited, where this says what became of it
-    batches: dict[str, Int53] = {}  # query -> its last batch, of those that are moved
+    rollback_of: str = ""  # the decision whose moves this one reverts
+    runs: dict[str, str] = {}  # moved query -> its run
+    move_reasons: dict[str, str] = {}  # move -> why the partition goes there, with numbers; for the first moves
+    operator_reason: str = ""  # given by the operator
+    pending_plan: str = ""  # the scheduled plan that this decision carried out or gave up
+    last_batches: dict[str, Int53] = {}  # moved query -> its last batch
 
 
 class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved plan that waits for its time: ``begin`` to ``end``, seconds since the epoch.
+    """A saved plan that is scheduled between ``begin`` and ``end``.
 
-    ``plan`` is the text of the file, ``window`` how its time was named.
+    ``plan`` is the text of its file, ``window`` the time as the operator wrote it.
     """
 
     pending: str
@@ -378,13 +320,13 @@ class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingPlans(Body, frozen=True, tag="pending-plans", kw_only=True):
-    """The saved plans that wait. Signed: a leader takes up nothing that none before it wrote."""
+    """All scheduled plans. Signed: a new leader carries out only plans that a controller accepted."""
 
     plans: list[PendingPlan] = []
 
 
 class Request(Body, frozen=True, tag="request", kw_only=True):
-    """An operator's wish; the leading controller answers it by id."""
+    """A request of an operator; the leading controller answers it by its id."""
 
     request: str
     verb: str
@@ -394,7 +336,7 @@ class Request(Body, frozen=True, tag="request", kw_only=True):
 
 
 class Reply(Body, frozen=True, tag="reply", kw_only=True):
-    """The answer: ``code`` is the CLI's exit code, ``sentence`` for people, ``data`` for programs."""
+    """The answer: ``code`` is a `rechannel.wire.exit_codes.ExitCode`, ``data`` is for programs."""
 
     request: str
     code: Int53
@@ -403,7 +345,7 @@ class Reply(Body, frozen=True, tag="reply", kw_only=True):
 
 
 class ControllerState(Body, frozen=True, tag="controller-state", kw_only=True):
-    """What the leading controller is doing."""
+    """State of the leading controller."""
 
     leader: str
     since: Timestamp
@@ -412,7 +354,7 @@ class ControllerState(Body, frozen=True, tag="controller-state", kw_only=True):
     mode: str
     next_decision: Timestamp
     last_sentence: str
-    applications: dict[str, str] = {}  # application -> readiness in plain words
+    applications: dict[str, str] = {}  # application -> its readiness, in one sentence
 
 
 AnyBody: TypeAlias = (
@@ -431,77 +373,3 @@ AnyBody: TypeAlias = (
     | MigrationOutcome
     | PendingPlans
 )
-BodyT = TypeVar("BodyT", bound=Body)
-
-
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """Around every body: who says it, about what, when, until when, under which epoch, and the signature if any.
-
-    ``application`` and ``run`` are empty where there is none. ``signature`` is base64 of Ed25519 over `signed_bytes`.
-    ``said`` is no part of it but what a signed message was read from, up to the signature: another release may have
-    put more into it than this one knows. Whoever changes a message that was read has it signed anew.
-    """
-
-    schema: Int53
-    cluster: str
-    application: str
-    run: str
-    sender: str
-    sequence: Int53
-    epoch: Int53
-    time: Timestamp
-    expires: Timestamp
-    body: AnyBody
-    signature: str = ""
-    said: bytes | msgspec.UnsetType = msgspec.UNSET
-
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Envelope)
-
-
-def encode(envelope: Envelope) -> bytes:
-    """Serialize a message (JSON, so that people can read Redis); one that was read, as it was read."""
-    if isinstance(envelope.said, bytes):
-        return _with(envelope.said, envelope.signature)
-    return _ENCODER.encode(envelope)
-
-
-def decode(data: bytes, *, cluster: str | None = None) -> Envelope:
-    """Read a message whole and checked, or raise MessageError. Expiry is the reader's to check: it has the clock."""
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise MessageError(f"message of {len(data)} bytes exceeds {MAX_MESSAGE_BYTES}")
-    try:
-        envelope = _DECODER.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise MessageError(f"malformed message: {error}") from error
-    if envelope.schema != SCHEMA:
-        raise MessageError(f"message of schema {envelope.schema}; this release reads {SCHEMA}: upgrade the older side")
-    if cluster is not None and envelope.cluster != cluster:
-        raise MessageError(f"message for cluster {envelope.cluster!r}, not {cluster!r}")
-    tail = _tail(envelope.signature)
-    # The signature comes last in what `encode` writes. What is written otherwise is nobody's who signs.
-    kept = bool(envelope.signature) and data.endswith(tail)
-    return msgspec.structs.replace(envelope, said=data[: -len(tail)] if kept else msgspec.UNSET)
-
-
-def body_of(envelope: Envelope, kind: type[BodyT]) -> BodyT:
-    """Return the body if it is of this kind, else raise MessageError."""
-    if not isinstance(envelope.body, kind):
-        raise MessageError(f"expected {kind.__name__}, got {type(envelope.body).__name__}")
-    return envelope.body
-
-
-def signed_bytes(envelope: Envelope) -> bytes:
-    """Return the bytes a signature covers: the whole message as it was written, without the signature."""
-    if isinstance(envelope.said, bytes):
-        return _with(envelope.said, "")
-    return _ENCODER.encode(msgspec.structs.replace(envelope, signature=""))
-
-
-def _with(said: bytes, signature: str) -> bytes:
-    return said + _tail(signature)
-
-
-def _tail(signature: str) -> bytes:
-    return b',"signature":' + _ENCODER.encode(signature) + b"}"

@@ -18,8 +18,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from rechannel.wire.messages import Envelope, MessageError, signed_bytes
-from rechannel.wire.redis.tls import ChannelError, check_private
+from rechannel.wire.envelope import Envelope, MessageError, signed_bytes
+from rechannel.wire.redis.tls import CredentialFileError, check_private
 
 _PRIVATE, _PUBLIC = "signing.private_key_file", "signing.public_key_file"
 _KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
@@ -57,7 +57,7 @@ class Signer:
             raise KeyFileError(f"{_PRIVATE}: {path} is not an Ed25519 key; make one with `rechannel config keys`")
         try:
             check_private(path, _PRIVATE)
-        except ChannelError as error:
+        except CredentialFileError as error:
             raise KeyFileError(str(error)) from error
         return cls(key, Verifier.from_file(public) if public else None)
 
@@ -68,13 +68,13 @@ class Signer:
 
     def sign(self, envelope: Envelope) -> Envelope:
         """Return the message with its signature."""
-        envelope = msgspec.structs.replace(envelope, said=msgspec.UNSET)  # whatever it was read from, this is new
+        envelope = msgspec.structs.replace(envelope, raw_bytes=msgspec.UNSET)  # whatever it was read from, this is new
         signature = base64.b64encode(self._key.sign(signed_bytes(envelope))).decode()
         return msgspec.structs.replace(envelope, signature=signature)
 
-    def made(self, envelope: Envelope) -> bool:
+    def is_own_signature(self, envelope: Envelope) -> bool:
         """Whether a controller of this cluster signed a message: with this key, or another that links trust."""
-        return any(verifier is not None and verifier.holds(envelope) for verifier in (self._own, self._trusted))
+        return any(verifier is not None and verifier.is_valid(envelope) for verifier in (self._own, self._trusted))
 
 
 class Verifier:
@@ -117,7 +117,7 @@ class Verifier:
             return
         raise SignatureError(f"signature of message from {envelope.sender!r} does not hold")
 
-    def holds(self, envelope: Envelope) -> bool:
+    def is_valid(self, envelope: Envelope) -> bool:
         """Whether the message carries a valid signature of a controller."""
         try:
             self.check(envelope)

@@ -53,12 +53,12 @@ class Notifier:
         """Whether the service manager was told that the daemon works, or nobody wants to know."""
         return self._ready or not self._address
 
-    def need(self, seconds: float) -> None:
+    def request_watchdog(self, seconds: float) -> None:
         """Ask for a longer watchdog interval, where this daemon may rightly take so long between two heartbeats."""
         if 0 < self.watchdog < seconds and self._send(f"WATCHDOG_USEC={int(seconds * _MICRO)}"):
             self.watchdog = seconds
 
-    def extend(self, seconds: float) -> None:
+    def extend_timeout(self, seconds: float) -> None:
         """Say that the start, or the end, may take so many seconds more from now on."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * _MICRO)}")
 
@@ -72,7 +72,7 @@ class Notifier:
         if self._ready and text:
             self._status = text
 
-    def reloads(self, again: Callable[[], _T]) -> Callable[[], _T]:
+    def announce_reload(self, again: Callable[[], _T]) -> Callable[[], _T]:
         """Wrap what reads the configuration again: the service manager hears of its beginning and its end."""
 
         def reload() -> _T:

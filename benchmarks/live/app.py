@@ -25,7 +25,7 @@ import rechannel
 from benchmarks.live.catalog import workloads
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.run import OBSERVED, Digest, audit, start
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from testbed.progress import progress_line
 
 

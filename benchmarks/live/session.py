@@ -18,7 +18,7 @@ import psutil
 from benchmarks.live.situations import NODES, Shape
 from benchmarks.migration.bench import Bench, BenchError, Place
 from benchmarks.workloads.base import Input
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.wire.messages import QueryState
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import rechannel
 from benchmarks.migration.workload import Input, audit, stream
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from testbed.progress import progress_line
 
 PATIENCE = 300.0  # seconds for one batch

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.migration.app import NAME
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.wire import keys
 from rechannel.wire.messages import ControllerState, LinkReport, MoveTransition, QueryState
 from rechannel.wire.redis.store import Store

@@ -16,7 +16,7 @@ from benchmarks.migration.placements import Placement, balanced, differences, sh
 from benchmarks.migration.ways import LIVE, RESTART, Way, ways_for
 from benchmarks.migration.workload import Input
 from rechannel.wire import keys
-from rechannel.wire.messages import BatchReport
+from rechannel.wire.measurements import BatchReport
 
 __all__ = ["LATENCY", "MAINTENANCE", "QUIET", "RATE", "ROWS", "measure", "settings"]
 
@@ -132,7 +132,7 @@ def _run(
             phase |= _act(bench, way, wanted, state, f"{way.name} {repeat}")
             bench.group.check()
     report = _report(bench)
-    keep["link"] = {"failed": report.failed_tasks, "missed": report.missed, "drifted": report.drifted}
+    keep["link"] = {"failed": report.failed_tasks, "missed": report.missed, "drifted": report.drifted_partitions}
     bench.group.processes["application"].require_alive()
     say(f"{row.name}: audit")
     keep["end"] = bench.order("finish")

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.monitors.bench import NODES, open_bench
 from rechannel.daemon.model.cpu_attribution import attribute
 from rechannel.wire.keys import BATCHES, WINDOWS
-from rechannel.wire.messages import AgentWindow, BatchReport
+from rechannel.wire.measurements import AgentWindow, BatchReport
 
 PARTITIONS = 8
 KEYS = 48

@@ -14,7 +14,8 @@ from typing import Any
 
 import psutil
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ManagedProcess, ProcessGroup

@@ -10,9 +10,9 @@ from typing import Any
 import redis
 
 from rechannel.conf.settings import RedisSettings
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.keys import WINDOWS
-from rechannel.wire.messages import AgentWindow, ExecutorUsage, StreamRow, encode
+from rechannel.wire.measurements import AgentWindow, ExecutorUsage, StreamRow
 from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer

@@ -23,25 +23,14 @@ import psutil
 import redis
 
 from benchmarks.monitors import fleet as agents
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    AgentWindow,
-    AnyBody,
-    BatchReport,
-    Decision,
-    ExecutorInfo,
-    LinkReport,
-    Operator,
-    QueryState,
-    StageRun,
-    StatefulStage,
-    TaskRow,
-    encode,
-)
-from rechannel.wire.redis.capacity import batch_room
+from rechannel.wire.envelope import EnvelopeFactory, encode
+from rechannel.wire.keys import MAX_MESSAGE_BYTES
+from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
+from rechannel.wire.messages import AnyBody, Decision, ExecutorInfo, LinkReport, Operator, QueryState, StatefulStage
+from rechannel.wire.redis.capacity import batch_budget
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
@@ -256,12 +245,12 @@ class _Pushing:
     def _report(self) -> None:
         body = report(self.shape, time.time())
         self.store.put(keys.REPORT, APPLICATION, self.link.envelope(body, ttl=keys.REPORT.ttl, application=APPLICATION))
-        self.store.seen_application(APPLICATION, time.time())
+        self.store.register_application(APPLICATION, time.time())
 
     def _batch(self, query: int, end: float) -> None:
         body = batch(self.shape, query, self.number, end)
         envelope = self.link.envelope(body, ttl=keys.BATCHES.ttl, application=APPLICATION, run=f"r{query}")
-        self.store.append(keys.BATCHES, APPLICATION, envelope, size=batch_room(self.shape.total))
+        self.store.append(keys.BATCHES, APPLICATION, envelope, size=batch_budget(self.shape.total))
 
     def _window(self, number: int) -> None:
         body = window(self.shape, number, time.time())

@@ -19,11 +19,12 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.view.last_leader import last_leadership
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply, Request
 from rechannel.wire.printable import plain
-from rechannel.wire.redis.store import Store, StoreForbiddenError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreForbiddenError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 
 _POLL = 0.05
 _PATIENCE = 5.0  # seconds beyond the lease, so that a take-over meanwhile still answers
@@ -53,7 +54,7 @@ def decide(
     else:
         from rechannel.daemon.cli import tables
 
-        tables.decision(application, decision, verbose=verbose)
+        tables.print_decision(application, decision, verbose=verbose)
     if save is not None:
         _save(settings, application, decision, Path(save), quiet=as_json)
     if reply.code and (as_json or not sys.stdout.isatty()):  # on a terminal it was read just now
@@ -163,7 +164,7 @@ def ask(
         arguments={name: value for name, value in arguments.items() if value},
     )
     author = EnvelopeFactory(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
-    question = verb in keys.QUESTIONS_ARE
+    question = verb in keys.READ_ONLY_VERBS
     store.check()  # a Redis that is away from the beginning is said at once
     stream, envelope = keys.QUESTIONS if question else keys.REQUESTS, author.envelope(request, ttl=patience)
     deadline = clock() + patience
@@ -203,7 +204,7 @@ def _who_leads(store: Store, settings: Settings, now: float) -> str:
         return ""
     if last is None:
         return ": none leads; start one with `rechannel controller`"
-    leader, age = last.state.leader, now - last.heard
+    leader, age = last.state.leader, now - last.sent
     if last.expires <= now:
         return (
             f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took over: "

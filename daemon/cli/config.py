@@ -16,15 +16,14 @@ import click
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from rechannel.conf import render
-from rechannel.conf.loader import LoadResult, read
-from rechannel.conf.parser import ENVIRONMENT_PREFIX
-from rechannel.conf.settings import CONFIG_VARIABLE, Settings, SettingsError
+from rechannel.conf.loader import LoadResult, read_settings
+from rechannel.conf.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, SettingsError
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.redis import tls
-from rechannel.wire.redis.tls import ChannelError
+from rechannel.wire.redis.tls import CredentialFileError
 from rechannel.wire.signing import (
     KeyFileError,
     Signer,
@@ -44,16 +43,16 @@ _OF_TESTS = "RECHANNEL_TEST"
 
 def check(config: str | None, *, as_json: bool) -> None:
     """Check the values and what they point at; every mistake is told at once."""
-    loaded = read(config)
+    loaded = read_settings(config)
     mistakes, notes = examine(loaded)
     if mistakes:
         raise SettingsError(mistakes)
     if as_json:
         file = str(loaded.path) if loaded.path else None
-        click.echo(json.dumps({"ok": True, "file": file, "used": loaded.sentence(), "notes": notes}))
+        click.echo(json.dumps({"ok": True, "file": file, "used": loaded.describe(), "notes": notes}))
         return
     click.echo("the configuration can be used")
-    click.echo(loaded.sentence(), err=True)
+    click.echo(loaded.describe(), err=True)
     for note in notes:
         click.echo(f"note: {note}", err=True)
 
@@ -61,17 +60,17 @@ def check(config: str | None, *, as_json: bool) -> None:
 def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
     """Return every mistake in the values and in the files they name, and what is worth knowing."""
     settings = loaded.settings
-    mistakes = [*loaded.mistakes, *policy_settings.policy_errors(settings)]
+    mistakes = [*loaded.errors, *policy_settings.policy_errors(settings)]
     missing = _missing(settings)
     mistakes += missing
     if not missing:
         for read_files in (
-            lambda: tls.options(settings.redis),
-            lambda: tls.password_of(settings.redis.sentinel_password_file, "redis.sentinel_password_file"),
+            lambda: tls.connection_options(settings.redis),
+            lambda: tls.read_password(settings.redis.sentinel_password_file, "redis.sentinel_password_file"),
         ):
             try:
                 read_files()
-            except ChannelError as error:
+            except CredentialFileError as error:
                 mistakes.append(str(error))
     try:
         AuditFile(settings.controller.audit_file).check()
@@ -186,10 +185,10 @@ def _open_passwords(settings: Settings) -> list[str]:
 
 def show(config: str | None, *, as_json: bool) -> None:
     """Show every setting with where it comes from; of secrets they name the file, never what it holds."""
-    loaded = read(config)
-    if loaded.mistakes:
-        raise SettingsError(loaded.mistakes)
-    click.echo(json.dumps(render.document(loaded)) if as_json else render.toml(loaded).rstrip())
+    loaded = read_settings(config)
+    if loaded.errors:
+        raise SettingsError(loaded.errors)
+    click.echo(json.dumps(render.to_document(loaded)) if as_json else render.to_toml(loaded).rstrip())
 
 
 def init(file: str, *, as_json: bool) -> None:

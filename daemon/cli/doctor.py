@@ -20,7 +20,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from rechannel.conf.loader import read
+from rechannel.conf.loader import read_settings
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import config as cli_config
 from rechannel.daemon.cli import tables
@@ -32,11 +32,14 @@ from rechannel.daemon.doctor.node import Finding, HostFacts, RedisFacts, RedisPe
 from rechannel.daemon.model.snapshot import stale_after
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule, Role
-from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport
+from rechannel.wire.measurements import AgentWindow, BatchReport
+from rechannel.wire.messages import LinkReport
 from rechannel.wire.printable import plain
-from rechannel.wire.redis.store import Store, StoreError, StoreForbiddenError
+from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
+from rechannel.wire.redis.store import Store
 
 _BATCHES = 20  # of an application that are looked at
 _WINDOWS, _LOOKED_INTO = 8, 200  # of a node, for so many nodes: one may be a megabyte
@@ -69,10 +72,10 @@ def run(config: str | None, *, spark_conf: str, as_json: bool) -> ExitCode:
 
 def examine(config: str | None) -> list[Finding]:
     """Gather the facts and check them. Without a usable configuration only this machine is looked at."""
-    loaded = read(config)
+    loaded = read_settings(config)
     mistakes, notes = cli_config.examine(loaded)
     found = [*doctor.machine(this_machine()), *doctor.configuration(loaded, mistakes, notes)]
-    if loaded.mistakes:
+    if loaded.errors:
         return found
     settings = loaded.settings
     found += doctor.times(settings)
@@ -143,7 +146,7 @@ def spark_defaults(path: Path) -> dict[str, str]:
 def _of_redis(store: Store, settings: Settings) -> list[Finding]:
     """Check Redis, and all that is known through it. Raises StoreError where it cannot be asked."""
     began, clock = time.monotonic(), time.time()
-    info = store.facts()
+    info = store.server_info()
     seconds = time.monotonic() - began
     ahead = float(info.get("server_time_usec", clock * 1e6)) / 1e6 - (clock + seconds / 2)
     found = doctor.redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)
@@ -163,12 +166,12 @@ def _of_redis(store: Store, settings: Settings) -> list[Finding]:
 def rights_of(store: Store, settings: Settings) -> RedisPermissions:
     """Try what the user of these settings may do, without doing it; Redis notes what it refuses in its ACL log."""
     user = settings.redis.username or "default"
-    administrator = store.may(*_ADMINISTRATION)
+    administrator = store.can_run(*_ADMINISTRATION)
     may = set()
     for rule in keys.TABLE:
         key = store.keys(rule, settings.node if "{node}" in rule.pattern else _NAMED)
         for verb, commands in (("read", _READS), ("write", _WRITES)):
-            if administrator or store.may(*(word.format(key) for word in commands[rule.kind])):
+            if administrator or store.can_run(*(word.format(key) for word in commands[rule.kind])):
                 may.add((rule.pattern, verb))
     return RedisPermissions(user, doctor.named_role(settings), frozenset(may), administrator)
 
@@ -208,7 +211,7 @@ def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[
 def agents_of(store: Store) -> list[str] | None:
     """List the nodes that agents report for, whether executors are known there or not; None without that right."""
     try:
-        return store.names(keys.WINDOWS)
+        return store.list_names(keys.WINDOWS)
     except StoreForbiddenError:
         return None
 

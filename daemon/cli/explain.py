@@ -16,7 +16,7 @@ from rechannel.daemon.cli.options import (
     settings_of,
     shown_time,
 )
-from rechannel.wire.display_names import count, partition_name, query_name
+from rechannel.wire.printable import count, partition_name, query_name
 
 if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
@@ -87,7 +87,7 @@ def run(settings: Settings, *, decision: str, application: str, as_json: bool) -
         if isinstance(envelope.body, MigrationOutcome) and envelope.body.decision == made.decision:
             outcome = envelope.body
     reached: dict[str, str] = {}
-    if made.outcome == "applied" and keys.possible(of):
+    if made.outcome == "applied" and keys.is_valid_name(of):
         for envelope in store.last(keys.JOURNAL, of, keys.JOURNAL.bound):
             if isinstance(envelope.body, MoveTransition) and envelope.body.decision == made.decision:
                 reached[envelope.body.move] = envelope.body.after
@@ -115,10 +115,10 @@ def lines(application: str, made: Decision, outcome: MigrationOutcome | None, re
     if made.outcome == "planned":
         looked = "a plan was asked for" if made.trigger in ("operator", "drain") else "mode observe, or all was paused"
         came += f": {looked if made.moves else 'nothing was to be moved'}"
-    how = f"{', forced' if made.forced else ''}{f', undoes {made.undoes}' if made.undoes else ''}"
+    how = f"{', forced' if made.forced else ''}{f', undoes {made.rollback_of}' if made.rollback_of else ''}"
     found = [
         f"decision {made.decision} on {application}, {at}",
-        f"  why then:  {why}{who}{f': {made.asked}' if made.asked else ''}",
+        f"  why then:  {why}{who}{f': {made.operator_reason}' if made.operator_reason else ''}",
         f"  result:    {made.outcome} ({made.reason}): {came}",
         f"  in short:  {made.sentence}",
         f"  policy:    {made.policy}{how}",
@@ -136,7 +136,7 @@ def lines(application: str, made: Decision, outcome: MigrationOutcome | None, re
 def _refusals(refusals: list[Refusal]) -> list[str]:
     found = ["what refused what:"] if refusals else []
     for refusal in refusals:
-        found.append(f"  {refusal.law}, which reaches the {refusal.reach}: {refusal.detail}")
+        found.append(f"  {refusal.law}, which reaches the {refusal.scope}: {refusal.detail}")
         if refusal.measured is not None and refusal.limit is not None:
             off = refusal.measured - refusal.limit
             apart = f"{_number(abs(off))} {'over' if off > 0 else 'below'}" if off else "just at it"  # a budget used up
@@ -165,9 +165,9 @@ def _executors(made: Decision) -> list[str]:
 
 
 def _served(load: ExecutorLoad) -> str:
-    if not load.service or not load.service_after:
+    if not load.service_before or not load.service_after:
         return ""
-    return f" of {load.service:,.0f} -> {load.service_after:,.0f} it can serve"
+    return f" of {load.service_before:,.0f} -> {load.service_after:,.0f} it can serve"
 
 
 def _gain(made: Decision) -> list[str]:
@@ -195,7 +195,7 @@ def _moves(made: Decision, reached: Mapping[str, str]) -> list[str]:
     found = [f"{count(len(made.moves), 'move')}{f', by the journal {states}' if states else ''}:"]
     for move in made.moves[:_MOVES_SHOWN]:
         unit = partition_name(move.query, move.stage, move.partition, made.names.get(move.query, ""))
-        why = made.why.get(move.move, "")
+        why = made.move_reasons.get(move.move, "")
         found.append(
             f"  step {move.step}: {unit}, executor {move.source or '?'} -> {move.target}, {size(move.bytes)}"
             f"{f', {reached[move.move]}' if move.move in reached else ''}{f': {why}' if why else ''}"

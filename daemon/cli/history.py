@@ -13,13 +13,14 @@ from typing import Any
 import click
 import msgspec
 
-from rechannel.conf.parser import known_are
+from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.collector import read_on
 from rechannel.wire import keys
-from rechannel.wire.display_names import query_name
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import CommandError, ExitCode
-from rechannel.wire.messages import Decision, Envelope, LinkReport, MigrationOutcome, MoveTransition, QueryState
+from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition, QueryState
+from rechannel.wire.printable import query_name
 from rechannel.wire.redis.store import Store
 
 _POLL = 0.5
@@ -160,7 +161,7 @@ class HistoryReader:
             ("outcome", self.wanted.outcome, (*OUTCOMES, *REASONS)),
         ):
             if name and name not in (*known, *self._names):
-                raise CommandError(ExitCode.REFUSED, f"unknown {what} {name}; {known_are(name, known)}")
+                raise CommandError(ExitCode.REFUSED, f"unknown {what} {name}; {suggest_names(name, known)}")
 
     def first(self, limit: int) -> list[Entry]:
         """Return the newest entries, oldest first."""
@@ -185,7 +186,7 @@ class HistoryReader:
     def _applications(self) -> list[str]:
         seen = set(self._store.applications(self._clock() - keys.APPLICATIONS.ttl))
         decided = {envelope.application for envelope in self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)}
-        return sorted(name for name in seen | decided if keys.possible(name))
+        return sorted(name for name in seen | decided if keys.is_valid_name(name))
 
     def _new(self, first: int) -> list[Entry]:
         entries: list[Entry] = []

@@ -45,12 +45,12 @@ from rechannel.daemon.cli.options import (
     verbose_option,
 )
 from rechannel.daemon.cli.submit import submit
-from rechannel.wire.exit_codes import EXIT_WORDS
+from rechannel.wire.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
 
-_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {words}" for code, words in EXIT_WORDS.items())
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {code.meaning}" for code in ExitCode)
 _EPILOG += "\n  130  interrupted"
 #: what the overview says of each command; its own help says more
 OVERVIEW = {
@@ -303,9 +303,9 @@ def config_init(file: str, as_json: bool) -> None:
 @guarded
 def config_reference() -> None:
     """Print the table of all settings in Markdown, as it stands in docs/configuration.md."""
-    from rechannel.conf.reference import markdown
+    from rechannel.conf.render import to_markdown
 
-    click.echo(markdown(), nl=False)
+    click.echo(to_markdown(), nl=False)
 
 
 @config.command("keys")

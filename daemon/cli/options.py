@@ -125,20 +125,20 @@ def _log_to_standard_error() -> None:
 
 def _explained(error: Exception, config: str | None) -> tuple[ExitCode, list[str]]:
     """Return the exit code and what is wrong: one sentence, or each mistake of a configuration with its place."""
-    from rechannel.conf.loader import read
+    from rechannel.conf.loader import read_settings
     from rechannel.conf.settings import SettingsError
     from rechannel.wire.keys import KeyNameError
-    from rechannel.wire.redis.store import StoreError
+    from rechannel.wire.redis.errors import StoreError
     from rechannel.wire.signing import KeyFileError
 
     if isinstance(error, SettingsError):
-        return ExitCode.CONFIGURATION, read(config).located(error.mistakes)
+        return ExitCode.CONFIGURATION, read_settings(config).with_locations(error.errors)
     if isinstance(error, KeyFileError):
-        return ExitCode.CONFIGURATION, read(config).located([str(error)])
+        return ExitCode.CONFIGURATION, read_settings(config).with_locations([str(error)])
     if isinstance(error, StoreError):  # the wrong Redis is mostly one of another configuration than was meant
-        loaded = read(config)
-        used = loaded.sentence()
-        return ExitCode.REDIS, [f"{loaded.located([str(error)])[0]}. {used[0].upper()}{used[1:]}"]
+        loaded = read_settings(config)
+        used = loaded.describe()
+        return ExitCode.REDIS, [f"{loaded.with_locations([str(error)])[0]}. {used[0].upper()}{used[1:]}"]
     if isinstance(error, KeyNameError):
         return ExitCode.REFUSED, [str(error)]
     return ExitCode.REFUSED, [f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"]
@@ -161,7 +161,7 @@ def _fail(code: ExitCode, wrong: Sequence[str], as_json: bool) -> NoReturn:
 
 def settings_of(config: str | None) -> Settings:
     """Read the settings; `guarded` makes a sentence of what is wrong with them."""
-    from rechannel.conf.settings import load
+    from rechannel.conf.loader import load
 
     return load(config)
 
@@ -170,10 +170,11 @@ def log_source(config: str | None) -> None:
     """Log which configuration a daemon was started with."""
     import structlog
 
-    from rechannel.conf import config_file, parser
+    from rechannel.conf import loader
+    from rechannel.conf.settings import ENVIRONMENT_PREFIX
 
-    variables = any(name.startswith(parser.ENVIRONMENT_PREFIX) and "__" in name for name in os.environ)
-    used = config_file.find(config, os.environ).sentence(variables=variables)
+    variables = any(name.startswith(ENVIRONMENT_PREFIX) and "__" in name for name in os.environ)
+    used = loader.find_config_file(config, os.environ).describe(variables=variables)
     structlog.get_logger("rechannel").info("configuration", used=used)
 
 

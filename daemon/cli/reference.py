@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from rechannel.daemon.cli.main import main as cli
-from rechannel.wire.exit_codes import EXIT_WORDS
+from rechannel.wire.exit_codes import ExitCode
 
 _HEAD = """\
 # Commands and exit codes
@@ -38,7 +38,7 @@ def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[
 def markdown() -> str:
     """Return the page: exit codes, then each command with its usage, what it does, and its options."""
     lines = [_HEAD, "## Exit codes", "", "Also the codes of the controller's replies.", "", "| code | meaning |"]
-    lines += ["| --- | --- |", *(f"| {int(code)} | {words} |" for code, words in EXIT_WORDS.items())]
+    lines += ["| --- | --- |", *(f"| {int(code)} | {code.meaning} |" for code in ExitCode)]
     lines += ["| 130 | interrupted |", ""]
     for words, command in commands(cli):
         lines += _command(words, command)

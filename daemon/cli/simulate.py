@@ -20,8 +20,8 @@ from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.compare import PlacementCost, PolicyResult, compare, figures
 from rechannel.policies.scenarios.generators import GENERATORS, GeneratorError, Parameter, generate
 from rechannel.policies.scenarios.scenario import Scenario, ScenarioError, from_document, to_document
-from rechannel.wire.display_names import count
 from rechannel.wire.exit_codes import CommandError, ExitCode
+from rechannel.wire.printable import count
 
 _ALL = "all"
 

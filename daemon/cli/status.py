@@ -15,9 +15,8 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus, DrainState, DrainStatus
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.wire.display_names import query_name
 from rechannel.wire.exit_codes import CommandError, ExitCode
-from rechannel.wire.printable import plain
+from rechannel.wire.printable import plain, query_name
 from rechannel.wire.redis.store import Store
 
 _DRAINED = (DrainState.EMPTY, DrainState.RELEASED)
@@ -26,7 +25,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class StatusFilter:
-    """The application, query and node to show; "" for all. A query is named by its id or its name."""
+    """The application, query (id or name) and node to show; "" for all."""
 
     application: str = ""
     query: str = ""
@@ -63,7 +62,7 @@ class StatusFilter:
 
 
 def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bool, as_json: bool) -> None:
-    """Show the status; ``partitions``: with a row for each partition, ``verbose``: with forecasts."""
+    """Show the status; ``partitions``: with all partitions, ``verbose``: with forecasts."""
     store = Store(settings.redis, settings.cluster.name)
     status = only.apply(read_status(store, settings, time.time(), partitions=partitions))
     if as_json:
@@ -71,11 +70,14 @@ def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bo
         return
     from rechannel.daemon.cli import tables
 
-    tables.status(status, time.time(), verbose=verbose)
+    tables.print_status(status, time.time(), verbose=verbose)
 
 
 def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event, *, as_json: bool) -> None:
-    """Show the progress of node drains until all are done, or raise CommandError once one is canceled."""
+    """Show the progress of node drains until all are done.
+
+    Raises CommandError once a drain is canceled.
+    """
     store = Store(settings.redis, settings.cluster.name)
     last: dict[str, DrainStatus] = {}
     while True:

@@ -24,10 +24,9 @@ from rechannel.daemon.view.status import (
     MoveStatus,
     PartitionStatus,
 )
-from rechannel.wire.display_names import count, partition_name, query_name, stage_name
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
-from rechannel.wire.messages import Decision, MigrationPrice
-from rechannel.wire.printable import plain
+from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
+from rechannel.wire.printable import count, partition_name, plain, query_name, stage_name
 
 BUSY = 0.95  # utilization above which an executor is marked
 _WIDE = 160  # columns when the output is no terminal
@@ -42,14 +41,17 @@ def new_console() -> Console:
 
 
 def new_table(title: str, *columns: tuple[str, str], whole: Collection[str] = ()) -> Table:
-    """Return an empty table; a column is its name and its alignment. Those in ``whole`` are never wrapped."""
+    """Return an empty table of columns, each a name and an alignment.
+
+    Columns in ``whole`` are never wrapped.
+    """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name, side in columns:
         table.add_column(name, justify="right" if side == ">" else "left", overflow="fold", no_wrap=name in whole)
     return table
 
 
-def status(status: ClusterStatus, now: float, *, verbose: bool = False) -> None:
+def print_status(status: ClusterStatus, now: float, *, verbose: bool = False) -> None:
     """Print the status of a cluster; ``verbose``: with the forecast of each stage."""
     console, status = new_console(), plain(status)
     console.print(controller_line(status.controller, now))
@@ -221,7 +223,7 @@ def moves_table(moves: Sequence[MoveStatus]) -> Table:
     """Return the table of moves in flight."""
     table = new_table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
     for move in moves[:_MOVES_SHOWN]:
-        missed = f", missed {move.misses}" if move.misses else ""
+        missed = f", missed {move.missed_batches}" if move.missed_batches else ""
         table.add_row(
             escape(move.move),
             escape(partition_name(move.query, move.stage, move.partition, move.name)),
@@ -234,51 +236,51 @@ def moves_table(moves: Sequence[MoveStatus]) -> Table:
     return table
 
 
-def decision(application: str, decision: Decision, *, verbose: bool = False) -> None:
+def print_decision(application: str, decision: Decision, *, verbose: bool = False) -> None:
     """Print a decision with its figures; ``verbose``: with the streams."""
     console, application, decision = new_console(), plain(application), plain(decision)
     title = f"{decision.decision} ({decision.policy}): {decision.sentence}"
     console.print(f"[bold]{escape(application)}[/bold] {escape(title)}")
     if decision.executors:
-        table = new_table(
-            "",
-            ("node", "<"),
-            ("executor", "<"),
-            ("partitions", ">"),
-            ("utilization", ">"),
-        )
-        for load in decision.executors:
-            table.add_row(
-                escape(load.node),
-                escape(load.executor),
-                f"{load.partitions_before} → {load.partitions_after}",
-                f"{load.utilization_before:.0%} → {load.utilization_after:.0%}",
-            )
-        console.print(table)
+        console.print(_load_table(decision.executors))
     for query, before in decision.batch_time_before.items():
         after = decision.batch_time_after.get(query, before)
         name = escape(query_name(query, decision.names.get(query, "")))
         console.print(f"critical path of {name}: {before:.2f} → {after:.2f} s per batch, predicted")
-    if decision.price is not None:
-        for line in price_lines(decision.price, decision.names):
-            console.print(escape(line))
+    for line in price_lines(decision.price, decision.names) if decision.price is not None else ():
+        console.print(escape(line))
     if decision.moves:
-        table = new_table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
-        for move in decision.moves[:_MOVES_SHOWN]:
-            where = escape(f"{move.source or '?'} → {move.target}")
-            unit = partition_name(move.query, move.stage, move.partition, decision.names.get(move.query, ""))
-            table.add_row(str(move.step), escape(unit), where)
-        if len(decision.moves) > _MOVES_SHOWN:
-            table.add_row("", f"… and {len(decision.moves) - _MOVES_SHOWN} more")
-        console.print(table)
+        console.print(_desired_moves_table(decision))
     if decision.streams and verbose:
         console.print(streams_line(decision.streams))
         for stream in decision.hot_streams:
             console.print(f"  {escape(stream)}")
     for refusal in decision.refusals:
-        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.reach}): {refusal.detail}"))
+        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.scope}): {refusal.detail}"))
     for note in decision.notes:
         console.print(f"note: {escape(note)}")
+
+
+def _load_table(loads: Sequence[ExecutorLoad]) -> Table:
+    table = new_table("", ("node", "<"), ("executor", "<"), ("partitions", ">"), ("utilization", ">"))
+    for load in loads:
+        table.add_row(
+            escape(load.node),
+            escape(load.executor),
+            f"{load.partitions_before} → {load.partitions_after}",
+            f"{load.utilization_before:.0%} → {load.utilization_after:.0%}",
+        )
+    return table
+
+
+def _desired_moves_table(decision: Decision) -> Table:
+    table = new_table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
+    for move in decision.moves[:_MOVES_SHOWN]:
+        unit = partition_name(move.query, move.stage, move.partition, decision.names.get(move.query, ""))
+        table.add_row(str(move.step), escape(unit), escape(f"{move.source or '?'} → {move.target}"))
+    if len(decision.moves) > _MOVES_SHOWN:
+        table.add_row("", f"… and {len(decision.moves) - _MOVES_SHOWN} more")
+    return table
 
 
 def size(number: float) -> str:
@@ -311,7 +313,7 @@ def history_line(entry: dict[str, Any]) -> str:
     at = shown_time(entry["at"])
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
-        who += f": {entry['asked']}" if entry.get("asked") else ""
+        who += f": {entry['operator_reason']}" if entry.get("operator_reason") else ""
         return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}, {entry['policy']}): {entry['sentence']}"
     if entry["type"] == "outcome":
         return f"{at}  outcome of {entry['decision']}  {entry['verdict']}: {entry['sentence']}"

@@ -28,10 +28,10 @@ from rechannel.daemon.cli.tables import (
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.view.status import ApplicationStatus, ExecutorStatus, HotStream, PartitionStatus
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.wire.display_names import query_name
 from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
-from rechannel.wire.printable import plain
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.printable import plain, query_name
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 
 _BAR = 12
 _HOT_PARTITIONS, _HOT_STREAMS = 8, 6

@@ -38,8 +38,8 @@ from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.daemon.model.silence import silence
 from rechannel.daemon.model.snapshot import NotReady, Snapshot, measured_only, missing_agents, take_snapshot, unready
 from rechannel.wire.codes import NotReadyReason, Outcome, OutcomeVerdict, Trigger
-from rechannel.wire.display_names import count
 from rechannel.wire.messages import Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.printable import count
 
 FORGOTTEN_AFTER = 3600.0  # seconds without a report: a driver or Redis that is back sooner finds its state
 _MODEL_SHARE = 0.2  # of a core, for the models of one application
@@ -339,7 +339,7 @@ class Application:
         self.guard.record(decision)
         if decision.outcome == Outcome.APPLIED:
             self.describe_anew()
-            if not decision.undoes:
+            if not decision.rollback_of:
                 self.rollback = None  # the newer order stands
             self.migrations.begin(decision)
             self.outcome.start_tracking(decision)
@@ -502,4 +502,4 @@ class Application:
         """Return the executors that may hold partitions."""
         drained = self._cluster.orders.nodes
         usable = frozenset(info.executor for info in report.executors if info.host not in drained)
-        return usable - frozenset(report.releasing)
+        return usable - frozenset(report.releasing_executors)

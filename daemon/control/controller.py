@@ -30,9 +30,10 @@ from rechannel.daemon.jobs.planning import Aside, Mutex
 from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.wire import keys
 from rechannel.wire.codes import Outcome, Trigger
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, Decision, Drain, LinkReport, PendingPlan, Refusal
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application

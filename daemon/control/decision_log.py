@@ -79,7 +79,7 @@ class DecisionDeduplicator:
 
 def _fingerprint(decision: Decision) -> str:
     text = decision.reason if decision.outcome == Outcome.NOT_READY else decision.sentence
-    return f"{decision.pending}: {text}"  # each scheduled plan has its own last word
+    return f"{decision.pending_plan}: {text}"  # each scheduled plan has its own last word
 
 
 def _read(store: Store, rule: KeyRule) -> list[LoggedDecision]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rechannel.wire.display_names import count
+from rechannel.wire.printable import count
 
 
 def separated(text: str) -> list[str]:

@@ -110,7 +110,7 @@ class ClusterLimits:
             return None
         until = clock_time(span.end, rules.time_zone)
         detail = f"nothing begins by itself in the excluded period {span.text}, until {until} (reschedule.excluded)"
-        return Refusal(law=Law.EXCLUDED, reach="plan", detail=detail, until=span.end)
+        return Refusal(law=Law.EXCLUDED, scope="plan", detail=detail, until=span.end)
 
     def moves_left(self, now: float) -> int | None:
         """Return the moves left in the budget, None for any number."""
@@ -130,7 +130,7 @@ class ClusterLimits:
         )
         return Refusal(
             law=Law.BUDGET,
-            reach="plan",
+            scope="plan",
             detail=detail,
             measured=used,
             limit=rules.moves_per_hour,
@@ -204,7 +204,7 @@ class SelfActionGuard:
         detail = f"the last decision by {trigger} was {age:.0f} s ago, reschedule.{trigger}_cooldown is {cooldown:g} s"
         return Refusal(
             law=Law.TRIGGER_COOLDOWN,
-            reach="plan",
+            scope="plan",
             detail=detail,
             measured=age,
             limit=cooldown,
@@ -238,7 +238,7 @@ class SelfActionGuard:
             f"a costly plan, recommended {count} of {rules.agreements} times in a row (reschedule.agreements): {why}"
         )
         return Refusal(
-            law=Law.AGREEMENTS, reach="plan", detail=detail, measured=count, limit=rules.agreements, unit="decisions"
+            law=Law.AGREEMENTS, scope="plan", detail=detail, measured=count, limit=rules.agreements, unit="decisions"
         )
 
     def describe(self, now: float) -> str:
@@ -251,5 +251,5 @@ class SelfActionGuard:
         return text
 
     def _combined(self, decision: Decision, *, costly: bool = False) -> Recommendation:
-        latest = Recommendation(move_keys(decision.moves), decision.at, decision.batches, costly=costly)
+        latest = Recommendation(move_keys(decision.moves), decision.at, decision.last_batches, costly=costly)
         return combine(self._recommended, latest, self._limits.settings)

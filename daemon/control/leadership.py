@@ -20,7 +20,7 @@ from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import Settings
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 from rechannel.wire.redis.store import Lease, Store
@@ -107,7 +107,7 @@ class LeaderElection:
             self.epoch = lease.epoch
             self._leading = self._unreported_raise = False
             self._raised_from = None
-            self.paused = self.store.paused()
+            self.paused = self.store.is_paused()
             return LeaseResult.WAITING
         if self._leading:
             if lease.epoch != mine:
@@ -126,7 +126,7 @@ class LeaderElection:
         self.epoch = lease.epoch
         self._until = requested + self._acting
         # A stand-by that knew of a pause and finds no leader's state was left with an emptied Redis.
-        self.paused = self.store.paused() or (self.paused and not self._last_leader())
+        self.paused = self.store.is_paused() or (self.paused and not self._last_leader())
         self._persist_pause_flag()
         self._leading = True
         self.since = now
@@ -153,9 +153,9 @@ class LeaderElection:
         """
         led = self._last_leader() not in ("", self.name) or epoch > sent + 1
         if epoch < sent + EPOCH_LEAP and led:
-            return self.store.paused()  # somebody led, and Redis has its flag
+            return self.store.is_paused()  # somebody led, and Redis has its flag
         if led or sent > mine:
-            return self.paused or self.store.paused()  # as above, but Redis may have lost the flag: pause
+            return self.paused or self.store.is_paused()  # as above, but Redis may have lost the flag: pause
         return self.paused
 
     def _last_leader(self) -> str:
@@ -163,7 +163,7 @@ class LeaderElection:
         return state.body.leader if state is not None and isinstance(state.body, ControllerState) else ""
 
     def _persist_pause_flag(self) -> None:
-        if self.store.paused() != self.paused:
+        if self.store.is_paused() != self.paused:
             self.store.set_paused(self.paused)
 
 

@@ -22,9 +22,10 @@ from rechannel.daemon.decide.policy_settings import SAVED_PLAN
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState, Trigger
-from rechannel.wire.display_names import count
-from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport, MessageError, body_of
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.envelope import MessageError, body_of
+from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.signing import SignatureError
 
 _STOP = "-stop"  # suffix of the decision whose migration is being ended
@@ -175,7 +176,7 @@ class Rest:
         if decision.trigger == Trigger.DRAIN:
             return
         self._seconds, self._reason = cooldown, ""
-        if not decision.undoes or decision.user:
+        if not decision.rollback_of or decision.user:
             return  # an operator's rollback is not about what the controller did unattended
         self._mistakes += 1
         rest = max(cooldown, min(_LONGEST_REST, cooldown * _AFTER_ROLLBACK**self._mistakes))
@@ -313,7 +314,7 @@ class MigrationTracker:
             return
         try:
             desired = body_of(envelope, DesiredPlacement)
-            if envelope.application != self._application or not self._context.signer.made(envelope):
+            if envelope.application != self._application or not self._context.signer.is_own_signature(envelope):
                 raise SignatureError(f"desired placement of {self._application} was not signed by this cluster's key")
         except MessageError as error:
             self.rejected += 1
@@ -353,7 +354,7 @@ class MigrationTracker:
         total = sum(load.partitions_before for load in decision.executors)
         left = (self._left if self._continues else total) - len(decision.moves)
         self.cancel_continuation()
-        by_policy = decision.trigger != Trigger.DRAIN and not decision.undoes and decision.policy != SAVED_PLAN
+        by_policy = decision.trigger != Trigger.DRAIN and not decision.rollback_of and decision.policy != SAVED_PLAN
         if by_policy and len(decision.moves) >= self._context.settings.migration.max_moves and left > 0:
             self._left = left
 
@@ -363,7 +364,7 @@ class MigrationTracker:
         lead, now, ttl = context.lead, context.clock.wall(), context.settings.controller.placement_ttl
         migration.desired = msgspec.structs.replace(migration.desired, hold=lead.paused)
         present = context.store.get(keys.DESIRED, self._application)
-        if present is not None and context.signer.made(present):
+        if present is not None and context.signer.is_own_signature(present):
             if present.epoch > lead.epoch:
                 self._log.warning("epoch-behind", application=self._application, found=present.epoch)
                 lead.note_epoch(present.epoch)

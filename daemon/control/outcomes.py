@@ -141,5 +141,5 @@ class OutcomeTracker:
         """Return whether a migration goes back unattended: not a forced one, a drain, or a rollback."""
         settings = self._context.settings
         acts = settings.reschedule.mode == "apply" and settings.migration.rollback
-        ordered = decision.forced or decision.trigger == Trigger.DRAIN or decision.undoes
+        ordered = decision.forced or decision.trigger == Trigger.DRAIN or decision.rollback_of
         return outcome.verdict == OutcomeVerdict.REGRESSED and acts and not ordered

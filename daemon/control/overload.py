@@ -13,8 +13,9 @@ from rechannel.conf.settings import RescheduleSettings
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.codes import Law, Outcome
-from rechannel.wire.display_names import query_name
-from rechannel.wire.messages import BatchReport, Decision
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import Decision
+from rechannel.wire.printable import query_name
 
 _RETRY_AFTER = 10.0  # seconds until a decision that was not ready is taken again
 

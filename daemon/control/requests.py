@@ -36,12 +36,13 @@ from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.registry import POLICIES
 from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
-from rechannel.wire.display_names import count
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import NOBODY_REPORTS, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
-from rechannel.wire.messages import Decision, Envelope, PendingPlan, Refusal, Reply, Request
-from rechannel.wire.redis.store import Lease, Store, StoreError
+from rechannel.wire.messages import Decision, PendingPlan, Refusal, Reply, Request
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Lease, Store
 
 _PLANS = frozenset({"plan", "rebalance", "apply", "rollback"})  # verbs that may need a plan
 _REMEMBERED = 1000
@@ -185,7 +186,7 @@ class RequestHandler:
 
     def _read(self, stream: KeyRule, count: int) -> int:
         after = self._after[stream]
-        newest, waiting = self._store.waiting(stream, "", after, count)
+        newest, waiting = self._store.read_requests(stream, "", after, count)
         answered = 0
         for found in waiting:
             left, body = _life(found.envelope) - found.age, found.envelope.body
@@ -233,7 +234,7 @@ class RequestHandler:
             if self._questions > _QUESTIONS_AT_ONCE:
                 sentence = "too many questions came at once; ask again"
                 return Reply(request=request.request, code=int(ExitCode.NOT_READY), sentence=sentence)
-        is_order = request.verb in self._verbs and request.verb not in keys.QUESTIONS_ARE
+        is_order = request.verb in self._verbs and request.verb not in keys.READ_ONLY_VERBS
         reply = self._ordered(request, envelope, stream) if is_order else self._reply(request)
         if stream is keys.REQUESTS or not is_order:
             self._log.info("request", verb=request.verb, user=request.user, code=reply.code, sentence=reply.sentence)
@@ -393,7 +394,7 @@ class RequestHandler:
             return Reply(request=request.request, code=int(ExitCode.NOTHING), sentence=str(error))
         if made is None:
             return Reply(request=request.request, code=int(ExitCode.DONE), sentence=sentence)
-        undoes = f" (undoes {made.undoes})" if made.undoes else ""
+        undoes = f" (undoes {made.rollback_of})" if made.rollback_of else ""
         sentence = f"decision {made.decision}{undoes}: {made.sentence}"
         data = {"application": application, "decision": msgspec.to_builtins(made)}
         return Reply(request=request.request, code=int(pipeline.exit_of(made)), sentence=sentence, data=data)

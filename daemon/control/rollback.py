@@ -55,9 +55,9 @@ def find_undoable(applied: Sequence[Decision], decision: str = "") -> Decision |
 
     ``applied``: decisions that moved something in one application, the last one first.
     """
-    undone = {entry.undoes for entry in applied}
+    undone = {entry.rollback_of for entry in applied}
     for entry in applied:
-        if entry.decision == decision or not (decision or entry.undoes or entry.decision in undone):
+        if entry.decision == decision or not (decision or entry.rollback_of or entry.decision in undone):
             return entry
     return None
 
@@ -68,9 +68,9 @@ def choose_undoable(applied: Sequence[Decision], decision: str, application: str
     Also ValueError if one was undone a moment ago and none is named: nobody goes back two decisions by accident.
     """
     target = find_undoable(applied, decision)
-    last = applied[0] if applied and applied[0].undoes and not decision else None
+    last = applied[0] if applied and applied[0].rollback_of and not decision else None
     if last is not None and 0 <= now - last.at < _NAME_WITHIN:
-        ago = f"{last.undoes} was rolled back {now - last.at:.0f} s ago, by {last.decision}"
+        ago = f"{last.rollback_of} was rolled back {now - last.at:.0f} s ago, by {last.decision}"
         if target is None:
             raise ValueError(f"{ago}; nothing before it is left to undo")
         raise ValueError(f"{ago}; to undo {target.decision} too, name it with --decision")

@@ -20,9 +20,9 @@ from rechannel.daemon.decide.pipeline import Asked
 from rechannel.daemon.decide.requested_placement import placement_of_saved_plan, read_plan
 from rechannel.wire import keys
 from rechannel.wire.codes import Law, Outcome
-from rechannel.wire.display_names import count
 from rechannel.wire.messages import Decision, PendingPlan, PendingPlans, Refusal
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
 
 MOST = 20  # plans that wait at a time
 MOST_BYTES = 400_000  # of one plan
@@ -57,13 +57,13 @@ def window(at: str, when: str, rules: RescheduleSettings, now: float) -> TimeWin
 def passed(plan: PendingPlan, why: str) -> Refusal:
     """Return the refusal of a plan whose window is over. ``why``: what was in its way last, "" if unknown."""
     detail = f"plan {plan.pending} is expired: its window {plan.window} has passed{f'; last: {why}' if why else ''}"
-    return Refusal(law=Law.WINDOW_PASSED, reach="plan", detail=detail, until=plan.end)
+    return Refusal(law=Law.WINDOW_PASSED, scope="plan", detail=detail, until=plan.end)
 
 
 def canceled(plan: PendingPlan, user: str, reason: str) -> Refusal:
     """Return the refusal of a canceled plan."""
     detail = f"plan {plan.pending} is canceled by {user or '?'}{f': {reason}' if reason else ''}"
-    return Refusal(law=Law.CANCELED, reach="plan", detail=detail)
+    return Refusal(law=Law.CANCELED, scope="plan", detail=detail)
 
 
 def sentence(plan: PendingPlan, now: float, zone: str) -> str:
@@ -107,8 +107,8 @@ class ScheduledPlans:
         Plans with a last word are not taken up again: whoever decided may not have come to removing them.
         """
         for decision in decisions:
-            if decision.pending and is_final(decision):
-                self.settled[decision.pending] = decision.reason
+            if decision.pending_plan and is_final(decision):
+                self.settled[decision.pending_plan] = decision.reason
         self._read()
         self.settled = {name: reason for name, reason in self.settled.items() if name in self.plans}
 
@@ -196,7 +196,7 @@ class ScheduledPlans:
         if self._published is not None and now - self._published < _PUBLISH_EVERY:
             return
         present, body = self._context.store.get(keys.PENDING), _body(self.plans)
-        own = present is not None and self._context.signer.made(present)
+        own = present is not None and self._context.signer.is_own_signature(present)
         if present is None or not own or present.body != body or present.epoch != self._context.lead.epoch:
             self._put(body)
         self._published = now
@@ -214,7 +214,7 @@ class ScheduledPlans:
         self._published = None
         if envelope is None:
             return
-        if not self._context.signer.made(envelope) or not isinstance(envelope.body, PendingPlans):
+        if not self._context.signer.is_own_signature(envelope) or not isinstance(envelope.body, PendingPlans):
             self._log.warning("pending-rejected", sentence="pending plans were not signed by this cluster's key")
             return
         if (envelope.epoch, envelope.sequence) > self._version:

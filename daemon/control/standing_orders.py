@@ -13,8 +13,9 @@ import structlog
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
+from rechannel.wire.envelope import Envelope, MessageError, decode
 from rechannel.wire.keys import KeyNameError
-from rechannel.wire.messages import Drain, Envelope, LinkReport, MessageError, StandingOrders, decode
+from rechannel.wire.messages import Drain, LinkReport, StandingOrders
 
 _UNKNOWN = (
     "the standing orders in Redis are signed by a key that this controller does not trust, so nobody knows what is "
@@ -73,12 +74,12 @@ class StandingOrderStore:
             and kept is not None
             and bool(kept.signature)
             and kept.body != StandingOrders()  # empty orders can be replaced
-            and not self._context.signer.made(kept)
+            and not self._context.signer.is_own_signature(kept)
         )
 
     def _signed_orders(self, kept: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
         candidates = [kept]
-        for text in {report.orders for report in reports if report.orders}:
+        for text in {report.standing_orders for report in reports if report.standing_orders}:
             try:
                 candidates.append(decode(text.encode(), cluster=self._context.envelopes.cluster))
             except MessageError as error:
@@ -86,7 +87,7 @@ class StandingOrderStore:
         for envelope in candidates:
             if envelope is None:
                 continue
-            if self._context.signer.made(envelope):
+            if self._context.signer.is_own_signature(envelope):
                 yield envelope
             else:
                 self._log.warning("orders-rejected", sentence="standing orders were not signed by this cluster's key")
@@ -99,7 +100,7 @@ class StandingOrderStore:
         if self._untrusted is not None and present == self._untrusted and body == StandingOrders(paused=True):
             return  # no order was given since
         self._untrusted, self._settled = None, True
-        own = present is not None and self._context.signer.made(present)
+        own = present is not None and self._context.signer.is_own_signature(present)
         if present is not None and own and present.body == body and present.epoch == lead.epoch:
             return
         if present is None and body == StandingOrders() and self._version == (0, 0):

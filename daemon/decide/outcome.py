@@ -19,8 +19,9 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.model.collector import ApplicationMessages
 from rechannel.daemon.model.query_model import busy_seconds
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
-from rechannel.wire.display_names import count, query_name
-from rechannel.wire.messages import BatchReport, Decision, MigrationOutcome, MoveTransition, TaskRow
+from rechannel.wire.measurements import BatchReport, TaskRow
+from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
+from rechannel.wire.printable import count, query_name
 
 KEPT, REGRESSED, NOT_JUDGED = OutcomeVerdict.KEPT, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
 
@@ -103,7 +104,7 @@ class _Query:
         self._moving = [batch for batch in own if batch.batch in landed_in]
         self.settled = [batch for batch in own if batch.batch > self._last][:need] if self._same_run else []
         price = decision.price
-        self.usual, self._rows = price.usual.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
+        self.usual, self._rows = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
 
     @property
     def short(self) -> bool:

@@ -28,12 +28,12 @@ from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
-from rechannel.wire.display_names import query_name
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, LinkReport, MigrationPrice, Refusal
+from rechannel.wire.printable import query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
-PAUSED = Refusal(law=Law.PAUSED, reach="plan", detail="Rechannel is paused: `rechannel resume` first")
+PAUSED = Refusal(law=Law.PAUSED, scope="plan", detail="Rechannel is paused: `rechannel resume` first")
 NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead", transient=True)
 OVERTAKEN = NotReady(
     NotReadyReason.OVERTAKEN,
@@ -176,8 +176,8 @@ def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) 
         sentence=sentence,
         refusals=refusals,
         notes=_request_notes(request),
-        asked=request.reason,
-        pending=request.pending,
+        operator_reason=request.reason,
+        pending_plan=request.pending,
     )
 
 
@@ -242,9 +242,9 @@ def _propose(
     try:
         return _ask_policy(request, snapshot, _cap_max_moves(settings, moves_left))
     except ScaleOutError as error:
-        raise Undecided(Refusal(law=Law.SCALE_OUT, reach="plan", detail=str(error))) from error
+        raise Undecided(Refusal(law=Law.SCALE_OUT, scope="plan", detail=str(error))) from error
     except (ModelError, PolicyLawError) as error:
-        raise Undecided(Refusal(law=Law.POLICY, reach="plan", detail=str(error))) from error
+        raise Undecided(Refusal(law=Law.POLICY, scope="plan", detail=str(error))) from error
 
 
 def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
@@ -345,12 +345,12 @@ def _describe(
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
         price=_price(plan, snapshot),
         forced=request.force,
-        undoes=proposed.undoes,
+        rollback_of=proposed.undoes,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
-        why=plan.why,
-        asked=request.reason,
-        pending=request.pending,
-        batches={name: query.batch for name, query in snapshot.queries.items() if name in moving},
+        move_reasons=plan.why,
+        operator_reason=request.reason,
+        pending_plan=request.pending,
+        last_batches={name: query.batch for name, query in snapshot.queries.items() if name in moving},
     )
 
 
@@ -379,7 +379,7 @@ def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
         overhead=rates.overhead,
         load_rate=rates.load_rate,
         moves=rates.moves,
-        usual={query: snapshot.usual[query] for query in before if query in snapshot.usual},
+        recent_batches={query: snapshot.usual[query] for query in before if query in snapshot.usual},
     )
 
 
@@ -406,7 +406,7 @@ def _executor_loads(snapshot: Snapshot, plan: ReviewedPlan) -> list[ExecutorLoad
             partitions_after=int(counts[1][index]),
             arrival_before=float(before.arrival_rate[index]),
             arrival_after=float(after.arrival_rate[index]),
-            service=finite(before.service_rate[index]),
+            service_before=finite(before.service_rate[index]),
             utilization_before=float(before.utilization[index]),
             utilization_after=float(after.utilization[index]),
             service_after=finite(after.service_rate[index]),

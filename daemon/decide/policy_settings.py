@@ -10,7 +10,7 @@ import dataclasses
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from rechannel.conf.parser import known_are
+from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.registry import POLICIES
@@ -43,7 +43,7 @@ def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> d
 
 def unknown_policy(name: str) -> str:
     """Return the sentence on an unknown policy, with the names there are."""
-    return f"no policy is called {name!r}; {known_are(name, sorted(POLICIES))}"
+    return f"no policy is called {name!r}; {suggest_names(name, sorted(POLICIES))}"
 
 
 def policy_errors(settings: Settings) -> list[str]:
@@ -67,7 +67,7 @@ def _parameter_errors(policy: str, parameters: Any, settings: Settings) -> list[
     for name, value in parameters.items():
         field = f"policies.{policy}.{name}"
         if name not in hints:
-            errors.append(f"{field}: no such parameter; {known_are(name, hints)}")
+            errors.append(f"{field}: no such parameter; {suggest_names(name, hints)}")
             continue
         try:
             factory(**{name: _read(hints[name], value)})

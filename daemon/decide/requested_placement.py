@@ -15,8 +15,8 @@ from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.wire.codes import Law
-from rechannel.wire.display_names import query_name
 from rechannel.wire.messages import Decision, DesiredMove, MigrationPrice, Refusal
+from rechannel.wire.printable import query_name
 
 FORMAT = 1
 
@@ -133,7 +133,7 @@ def rollback_placement(decision: Decision, snapshot: Snapshot) -> RequestedPlace
     if isinstance(requested, RequestedPlacement) and requested.placement == snapshot.placement:
         reasons = "; ".join(requested.notes)
         detail = f"none of the {len(moves)} partitions that {decision.decision} moved can go back: {reasons}"
-        return Refusal(law=Law.ROLLBACK, reach="plan", detail=detail)
+        return Refusal(law=Law.ROLLBACK, scope="plan", detail=detail)
     return requested
 
 
@@ -151,7 +151,7 @@ def _with_moves(
             continue
         if key is None or not 0 <= move.partition < len(placement[key]):
             unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
-            return Refusal(law=Law.STORES_UNKNOWN, reach="plan", detail=f"{what}: {unit} is not known now")
+            return Refusal(law=Law.STORES_UNKNOWN, scope="plan", detail=f"{what}: {unit} is not known now")
         index = int(placement[key][move.partition])
         now = names[index] if index != UNPLACED else ""
         if now == move.target:
@@ -160,7 +160,7 @@ def _with_moves(
             elsewhere += 1
         elif (target := snapshot.cluster.index_of(move.target)) == UNPLACED:
             detail = f"{what}: its target executor {move.target} is not known"
-            return Refusal(law=Law.TARGET, reach="plan", detail=detail)
+            return Refusal(law=Law.TARGET, scope="plan", detail=detail)
         else:
             placement[key][move.partition] = target
     remarks = [*([what] if not undoes else []), *notes]
@@ -176,4 +176,4 @@ def _with_host(executor: str, hosts: dict[str, str]) -> str:
 
 def _expired(plan: SavedPlan, why: str) -> Refusal:
     detail = f"saved plan {plan.decision} is expired: {why}; make a new one with `rechannel plan --save`"
-    return Refusal(law=Law.PLAN_EXPIRED, reach="plan", detail=detail)
+    return Refusal(law=Law.PLAN_EXPIRED, scope="plan", detail=detail)

@@ -11,7 +11,9 @@ from typing import Any
 from rechannel import __version__
 from rechannel.daemon.doctor.node import Finding, failed, ok, warning
 from rechannel.migration.spark import compatibility, versions
-from rechannel.wire.messages import AgentWindow, ControllerState, Envelope, LinkReport
+from rechannel.wire.envelope import Envelope
+from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.messages import ControllerState, LinkReport
 from rechannel.wire.redis import capacity
 
 _OVERLAPS, _SHARED = 3, 0.4  # windows of the last ones, that have such a share of their time in common
@@ -61,16 +63,16 @@ def controller(state: ControllerState | None) -> Finding:
 def memory(info: Mapping[str, Any], applications: Sequence[Application], nodes: int) -> Finding:
     """Check that Redis (``info``: INFO) has room for all that this cluster's keys may come to hold."""
     reports = [item.report for item in applications if item.report is not None]
-    need = capacity.need(nodes, [_capacity(report) for report in reports])
+    need = capacity.required_memory(nodes, [_capacity(report) for report in reports])
     limit = info.get("maxmemory", 0)
     limit = float(limit) if isinstance(limit, int | float) else 0.0
-    holds = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.mebibytes(need)}"
+    holds = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.format_mib(need)}"
     if not limit:
         return ok("redis-memory", f"{holds}; maxmemory is not set")
     if limit < need:
-        sentence = f"maxmemory is {capacity.mebibytes(limit)}, but {holds}: when full, Redis refuses what is measured"
+        sentence = f"maxmemory is {capacity.format_mib(limit)}, but {holds}: when full, Redis refuses what is measured"
         return warning("redis-memory", sentence, f"in redis.conf: maxmemory {math.ceil(need / 2**20)}mb, or more")
-    return ok("redis-memory", f"{holds}, and maxmemory is {capacity.mebibytes(limit)}")
+    return ok("redis-memory", f"{holds}, and maxmemory is {capacity.format_mib(limit)}")
 
 
 def _capacity(report: LinkReport) -> capacity.Application:
@@ -252,10 +254,10 @@ def _locality(report: LinkReport, application: Application) -> Finding:
     if wait is None or not application.stages:
         return ok("spark-locality", f"spark.locality.wait is {value}; no stage was measured yet", name)
     query, longest = max(application.stages.items(), key=lambda item: item[1])
-    if longest > wait and report.drifted:
+    if longest > wait and report.drifted_partitions:
         sentence = (
-            f"stages of {query} last {longest:.1f} s, longer than spark.locality.wait={value}, and {report.drifted} "
-            "partitions drifted: a task that waits behind others goes to any idle executor"
+            f"stages of {query} last {longest:.1f} s, longer than spark.locality.wait={value}, and "
+            f"{report.drifted_partitions} partitions drifted: a task that waits behind others goes to any idle executor"
         )
         if longest > compatibility.LONG_WAIT:
             cure = "a wait that long would hold whole batches up, so some drift stays; shorten the stages if it matters"

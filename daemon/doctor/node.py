@@ -208,7 +208,7 @@ def configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[s
         check = next((check for mark, check in _CHECKS.items() if text.startswith(mark)), "configuration")
         told, _, cure = text.rpartition("; ")
         told, cure = (told, cure) if told else (text, next(cure for mark, cure in _CURES if text.startswith(mark)))
-        found.append(say(check, loaded.located([told])[0], cure))
+        found.append(say(check, loaded.with_locations([told])[0], cure))
     seen = {item.check for item in found}
     if "configuration" not in seen:
         found.insert(0, _source(loaded))
@@ -218,7 +218,7 @@ def configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[s
 
 
 def _source(loaded: LoadResult) -> Finding:
-    used = loaded.sentence()
+    used = loaded.describe()
     if loaded.path is None and not loaded.origins:
         cure = f"name a file: `export {CONFIG_VARIABLE}=FILE`; `rechannel config init` writes one"
         return warning("configuration", used, cure)

@@ -14,7 +14,7 @@ from enum import StrEnum
 import structlog
 
 from rechannel.daemon.jobs.clock import Clock
-from rechannel.wire.redis.store import StoreDeposedError, StoreError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreError, StoreUnavailableError
 
 _FIRST_REST = 1.0  # seconds
 _LONGEST_REST = 60.0  # seconds

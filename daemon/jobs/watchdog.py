@@ -47,8 +47,8 @@ class Watchdog:
 
     def begin(self) -> None:
         """Tell the service manager which intervals this controller needs."""
-        self.notifier.extend(max(_STARTS, self.patience))
-        self.notifier.need(self.patience)
+        self.notifier.extend_timeout(max(_STARTS, self.patience))
+        self.notifier.request_watchdog(self.patience)
         self.notifier.status("asks Redis")
 
     def send_heartbeat(self) -> None:
@@ -73,7 +73,7 @@ class Watchdog:
     def end(self) -> None:
         """Report that the controller ends, which an absent Redis may delay."""
         self.notifier.stopping("ends and gives the lead up")
-        self.notifier.extend(max(_STARTS, self.patience))
+        self.notifier.extend_timeout(max(_STARTS, self.patience))
 
     def _supervised(self) -> list[Job]:
         return [self._monitor.jobs[name] for name in _SUPERVISED if name in self._monitor.jobs]

@@ -24,8 +24,10 @@ from msgspec.structs import force_setattr, replace
 
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope, encode
 from rechannel.wire.keys import KeyNameError, KeyRule
-from rechannel.wire.messages import AgentWindow, BatchReport, Envelope, LinkReport, StageRun, encode
+from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun
+from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.store import READ_AT_ONCE, Store
 
 _PAGE = 200
@@ -220,7 +222,7 @@ class Collector:
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 window = replace(envelope.body, skipped={})  # nobody here asks what was not measured
-                node.windows.append((window, len(encode(replace(envelope, body=window, said=UNSET)))))
+                node.windows.append((window, len(encode(replace(envelope, body=window, raw_bytes=UNSET)))))
         # A slow query's streams are in windows of minutes ago; many rows are kept for a minute alone.
         least = max(self._settings.reschedule.windows, _WINDOW_KEPT)
         numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]

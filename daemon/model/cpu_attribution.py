@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorUsage, QueryState, TaskRow
+from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage, TaskRow
+from rechannel.wire.messages import QueryState
 
 
 class PartitionKey(NamedTuple):
@@ -88,7 +89,7 @@ def known_span(queries: Sequence[QueryState], batches: Sequence[BatchReport], re
     oldest: dict[str, float] = {}
     for batch in batches:
         oldest[batch.query] = min(batch.start, oldest.get(batch.query, batch.start))
-    running = [query.began for query in queries if query.active and query.began > 0]
+    running = [query.batch_started for query in queries if query.active and query.batch_started > 0]
     return max(oldest.values(), default=0.0), min([*running, reported])
 
 

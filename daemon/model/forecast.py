@@ -21,8 +21,8 @@ from rechannel.policies.analysis.forecast import Forecast, Method, Rules, look_a
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.streams import Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.wire.display_names import count
-from rechannel.wire.messages import BatchReport
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.printable import count
 
 MOST_SLOTS = 24  # older ones say little about the next, and 100,000 partitions are to be told in 50 ms
 FEWEST_SLOTS = 14  # with fewer there are too few comparisons

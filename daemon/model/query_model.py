@@ -24,7 +24,8 @@ from rechannel.policies.analysis.service_rate import Observations
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage
-from rechannel.wire.messages import BatchReport, QueryState, StageRun, StatefulStage, StreamRow, TaskRow
+from rechannel.wire.measurements import BatchReport, StageRun, StreamRow, TaskRow
+from rechannel.wire.messages import QueryState, StatefulStage
 
 _SHORTEST_PERIOD = 1e-3
 _IDLE_RATE = 1e-3  # batches per second of a query that was not measured: rates have to be positive

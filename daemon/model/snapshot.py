@@ -33,8 +33,9 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.wire.display_names import count, query_name, stage_name
-from rechannel.wire.messages import AgentWindow, BatchReport, ExecutorInfo, ExecutorUsage, LinkReport, QueryState
+from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage
+from rechannel.wire.messages import ExecutorInfo, LinkReport, QueryState
+from rechannel.wire.printable import count, query_name, stage_name
 
 _COLD_TASKS = 3  # of each stage on each core of a new executor, until its code is compiled
 _USUAL = 20  # batches that say what is usual
@@ -147,7 +148,9 @@ def build_snapshot(
         cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
         memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
         speed=np.where(cold, 1.0, rates.speed),
-        available=np.array([info.host not in drained and info.executor not in report.releasing for info in infos]),
+        available=np.array(
+            [info.host not in drained and info.executor not in report.releasing_executors for info in infos]
+        ),
     )
     coverage = coverage_of(application, report, windows, settings, now)
     fresh = fresh_usage(application, windows, settings, now)

@@ -60,7 +60,7 @@ SECURITY_HEADERS = {
 
 
 class HttpFrontend:
-    """All that a controller serves over HTTP: the records of its jobs, its views, and the server.
+    """The HTTP side of a controller: records of its jobs, its views, and the server.
 
     Takes its port at once and answers after `start`. Raises SettingsError where the port cannot be opened.
     """
@@ -213,7 +213,7 @@ async def _server_error(request: Request, error: Exception) -> Response:  # noqa
 
 
 class _RequestGuard:
-    """Middleware that refuses forbidden requests before any route and adds the security headers to all answers."""
+    """Middleware that refuses forbidden requests and adds the security headers."""
 
     def __init__(self, app: ASGIApp, *, local: bool) -> None:
         self._app = app
@@ -321,7 +321,10 @@ class HttpServer:
     """A server in a thread of its own. ``address``: its host and port."""
 
     def __init__(self, listen: str, build: Callable[[bool], Callable[..., Awaitable[None]]]) -> None:
-        """Open the port or raise SettingsError; ``build`` makes the application, given whether it is on loopback."""
+        """Open the port, or raise SettingsError.
+
+        ``build`` makes the application, given whether the address is on loopback.
+        """
         host, _, port = listen.rpartition(":")
         try:
             self._socket = _listen(host.strip("[]"), int(port))

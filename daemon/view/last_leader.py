@@ -11,10 +11,10 @@ from rechannel.wire.redis.store import Store
 
 @dataclass(frozen=True)
 class Leadership:
-    """The last state message of a leader, valid until its lease ends; it stays in Redis for longer."""
+    """The last state message of a leader, sent at ``sent``; its lease ends at ``expires``."""
 
     state: ControllerState
-    heard: float
+    sent: float
     expires: float
 
 

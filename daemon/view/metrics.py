@@ -1,4 +1,4 @@
-"""Prometheus metrics of a controller: the table of all metrics, the counters, and the collector.
+"""Prometheus metrics of a controller: table of metrics, counters, and collector.
 
 Gauges come from the newest `ControllerView` alone, so that whatever leaves the view loses its series. Labels name
 applications, nodes, executors and queries, but no partitions or moves, whose number has no small bound. No label is

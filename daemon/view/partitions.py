@@ -1,4 +1,4 @@
-"""The partitions of an application and its largest streams, from messages and snapshot. Pure.
+"""Partitions and largest streams of an application, from messages and snapshot. Pure.
 
 Busy seconds and rows are means over the last batches. CPU is measured by the node's agent and shared out between the
 tasks of its executors (`rechannel.daemon.model.cpu_attribution`).
@@ -12,7 +12,7 @@ from rechannel.daemon.model.cpu_attribution import Attribution, attribute, known
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.daemon.view.status import HotStream, PartitionStatus
 from rechannel.policies.analysis.classification import hot_streams as largest_streams
-from rechannel.wire.messages import TaskRow
+from rechannel.wire.measurements import TaskRow
 
 _HOT_STREAMS = 10
 _UNKNOWN = None, None

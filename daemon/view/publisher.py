@@ -1,4 +1,4 @@
-"""The controller's job ``view``: makes a `ControllerView` every few seconds and counts new events.
+"""The controller's job ``view``: makes a new `ControllerView` and counts new events.
 
 The controller's lock is held only while its snapshot is copied; figures are computed afterwards.
 """
@@ -30,9 +30,11 @@ from rechannel.daemon.view.status import (
 from rechannel.daemon.view.status_builder import ClusterMessages, application_status, build_status, read_messages
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import Decision, Envelope, MigrationOutcome, MoveTransition
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 
 VIEW_EVERY = 2.0  # seconds from one view to the next, unless making one takes long
 _SHARE = 0.1  # of a core for making views: with many partitions they are made less often
@@ -166,7 +168,7 @@ class Publisher:
 
     def _round_trip(self) -> float:
         began = self._clock.monotonic()
-        self._store.paused()
+        self._store.is_paused()
         return self._clock.monotonic() - began
 
     def _without_redis(self, problem: str) -> ControllerView:
@@ -227,7 +229,10 @@ class Publisher:
 
 
 class CurrentView:
-    """The newest view with the role of this moment: a lease may end while the next view is being made."""
+    """The newest view with the current role.
+
+    A lease may end while the next view is being made.
+    """
 
     def __init__(self, latest: Callable[[], ControllerView], lead: LeaderElection) -> None:
         self._latest = latest
@@ -235,7 +240,10 @@ class CurrentView:
         self._deposed: tuple[ControllerView, ControllerView] | None = None  # a view, and its replacement
 
     def get(self) -> ControllerView:
-        """Return the view without waiting; the same object until something changes, so that callers may cache."""
+        """Return the view without waiting.
+
+        It is the same object until something changes, so that callers may cache.
+        """
         view, role = self._latest(), self._lead.role
         if view.role is not Role.LEADING or role is Role.LEADING:
             return view

@@ -1,8 +1,7 @@
-"""The status of a cluster as frozen values: one set of types for tables, JSON, web and metrics.
+"""Types of the status of a cluster, for tables, JSON, web page and metrics.
 
-`ClusterStatus` is what ``rechannel status --json`` prints. `ControllerView` adds what one controller knows of itself,
-its jobs and recent decisions. The builder is `rechannel.daemon.view.status_builder`. Mappings in a status must not be
-changed either.
+All are frozen, and their mappings must not be changed either. ``rechannel status --json`` prints a `ClusterStatus`. A
+`ControllerView` adds one controller, its jobs and recent decisions. `rechannel.daemon.view.status_builder` builds them.
 
 Times are seconds since the epoch (UTC), durations seconds, sizes bytes, rates per second. None stands for an unknown
 figure. Names and sentences may come from any writer to Redis: escape them before they become HTML or terminal output.
@@ -255,7 +254,7 @@ class DrainStatus(Drain, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ScheduledPlanStatus:
-    """A saved plan that waits for its time window, ``begin`` to ``end``; ``pending`` is its id."""
+    """A saved plan that waits for its window, ``begin`` to ``end``; ``pending``: its id."""
 
     pending: str
     at: float
@@ -284,9 +283,10 @@ class ClusterStatus:
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node with executors. ``window_age``: seconds since the end of its agent's newest window.
+    """A node with executors.
 
-    ``fresh``: all its executors have fresh figures.
+    ``window_age``: seconds since the end of its agent's newest window. ``fresh``: all its executors have fresh
+    figures.
     """
 
     node: str
@@ -305,11 +305,12 @@ class DecisionView:
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerView(ClusterStatus):
-    """The status of a cluster as one controller shows it over HTTP. A view may be some seconds old.
+    """The status of a cluster as one controller shows it over HTTP.
 
-    ``name``, ``role``: this controller. ``redis_up``: the view was read from Redis; otherwise ``redis_problem`` is the
-    reason why not, and the status is that of ``read_at``. ``redis_round_trip``: duration of one call. ``migrations``:
-    known to the leader alone. ``decisions``: newest first, at most fifty. ``jobs``: the jobs of this controller.
+    It may be some seconds old. ``name``, ``role``: this controller. ``redis_up``: the view was read from Redis;
+    otherwise ``redis_problem`` is the reason why not, and the status is that of ``read_at``. ``redis_round_trip``:
+    duration of one call. ``migrations``: known to the leader alone. ``decisions``: newest first, at most fifty.
+    ``jobs``: the jobs of this controller.
     """
 
     cluster: str = ""

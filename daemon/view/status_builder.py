@@ -48,12 +48,10 @@ from rechannel.daemon.view.status import (
 from rechannel.migration.moves import UNSETTLED
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire import keys
-from rechannel.wire.display_names import count, query_name
+from rechannel.wire.measurements import AgentWindow, ExecutorUsage
 from rechannel.wire.messages import (
-    AgentWindow,
     Drain,
     ExecutorInfo,
-    ExecutorUsage,
     LinkReport,
     PendingPlan,
     PendingPlans,
@@ -61,6 +59,7 @@ from rechannel.wire.messages import (
     StandingOrders,
     StatefulStage,
 )
+from rechannel.wire.printable import count, query_name
 from rechannel.wire.redis.store import Store
 
 
@@ -90,7 +89,10 @@ def read_messages(store: Store, applications: Iterable[ApplicationMessages], now
 def read_status(
     store: Store, settings: Settings, now: float, *, partitions: bool = False, collector: Collector | None = None
 ) -> ClusterStatus:
-    """Read all messages and build the status. A ``collector`` kept between two calls reads only new messages."""
+    """Read all messages and build the status.
+
+    A ``collector`` kept between two calls reads only new messages.
+    """
     collector = collector or Collector(store, settings, lambda: now)
     gathered = [collector.gather(name) for name in collector.refresh()]
     messages = read_messages(store, (item for item in gathered if item is not None), now)
@@ -143,7 +145,7 @@ def application_status(
         silent=silent is not None,
         readiness=_readiness(silent or snapshot, leader.get(item.application, "")),
         executors=executors,
-        queries=tuple(_query(query, model, report.starts) for query in report.queries),
+        queries=tuple(_query(query, model, report.initial_placements) for query in report.queries),
         shuffles_seen=model.shuffles_seen if model is not None else None,
         streams=stream_classes(model) if model is not None else {},
         hot_streams=hot_streams(model) if model is not None else (),
@@ -155,7 +157,14 @@ def application_status(
         ),
         forecasts=tuple(_forecast(one, settings) for one in model.outlooks.values()) if model is not None else (),
         settled_moves=sum(move.state not in UNSETTLED for move in report.moves),
-        counters=msgspec.convert(report, LinkCounters, from_attributes=True),
+        counters=LinkCounters(
+            landed=report.landed,
+            missed=report.missed,
+            abandoned=report.abandoned,
+            drifted=report.drifted_partitions,
+            failed_tasks=report.failed_tasks,
+            rejected_messages=report.rejected_messages,
+        ),
         problems=tuple(report.problems),
     )
 
@@ -204,8 +213,18 @@ def scheduled_plan_status(plan: PendingPlan, settings: Settings, now: float) -> 
 def _leader(leader: Leadership | None, now: float) -> LeaderStatus | None:
     if leader is None:
         return None
-    status = msgspec.convert(leader.state, LeaderStatus, from_attributes=True)
-    return replace(status, last_heard=max(0.0, now - leader.heard))
+    state = leader.state
+    return LeaderStatus(
+        leader=state.leader,
+        since=state.since,
+        epoch=state.epoch,
+        paused=state.paused,
+        mode=state.mode,
+        next_decision=state.next_decision,
+        last_sentence=state.last_sentence,
+        applications=state.applications,
+        last_heard=max(0.0, now - leader.sent),
+    )
 
 
 def _readiness(ready: NotReady | Snapshot, controller: str) -> ReadinessStatus:
@@ -255,7 +274,7 @@ def _executors(
             _measured(info, usage.get(info.executor)),
             partitions=held.get(info.executor, 0),
             drained=info.host in drained,
-            releasing=info.executor in report.releasing,
+            releasing=info.executor in report.releasing_executors,
         )
         statuses.append(status)
     if model is not None:
@@ -301,7 +320,10 @@ def _with_load(statuses: Iterable[ExecutorStatus], model: Snapshot) -> list[Exec
 
 
 def _remark(status: ExecutorStatus, *, silent: bool) -> str:
-    """All facts without a column of their own. The agents of an ended driver have no figures to report."""
+    """All facts without a column of their own.
+
+    The agents of an ended driver have no figures to report, so their silence is no fact.
+    """
     remarks = {
         "no fresh agent figures": not status.fresh and not silent,
         f"slow: {status.slow}": status.slow,

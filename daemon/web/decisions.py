@@ -12,8 +12,8 @@ from rechannel.daemon.view.status import ApplicationStatus, ControllerView, Deci
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut
 from rechannel.daemon.web.placement import BUSY, unit_name
-from rechannel.wire.display_names import count, query_name
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
+from rechannel.wire.printable import count, query_name
 
 Row = dict[str, Any]
 
@@ -95,7 +95,7 @@ def _migration(
                 "step": move.step,
                 "state": clip_name(move.state),
                 "reason": clip_name(move.reason),
-                "misses": move.misses,
+                "missed_batches": move.missed_batches,
             }
             for move in shown
         ],
@@ -122,7 +122,7 @@ def _decision(view: DecisionView) -> Row:
         "reason": clip_name(decision.reason),
         "sentence": clip_sentence(decision.sentence),
         "forced": decision.forced,
-        "undoes": clip_name(decision.undoes),
+        "undoes": clip_name(decision.rollback_of),
         "gain": decision.gain,
         "cost": decision.cost,
         "batches": _batches(decision),
@@ -131,7 +131,7 @@ def _decision(view: DecisionView) -> Row:
         "executors": [_load(load) for load in loads],
         "executors_left_out": loads_rest,
         "refusals": [
-            {"law": clip_name(item.law), "reach": clip_name(item.reach), "detail": clip_sentence(item.detail)}
+            {"law": clip_name(item.law), "scope": clip_name(item.scope), "detail": clip_sentence(item.detail)}
             for item in refusals
         ],
         "refusals_left_out": refusals_rest,

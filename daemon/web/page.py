@@ -1,4 +1,4 @@
-"""Endpoints of the web view: the page, its refreshed part, the same as JSON, and static files.
+"""Endpoints of the web view: page, refreshed part, JSON, and static files.
 
 All are read-only. The content policy allows files of this server alone, and nothing inline.
 """
@@ -72,7 +72,7 @@ class _PageCache:
 def routes(
     view: Callable[[], ControllerView], *, clock: Callable[[], float] = time.time, every: float = EVERY
 ) -> list[Route]:
-    """Return the routes of the web view: ``/``, ``/fragment``, ``/api/view`` and ``/static/…``.
+    """Return the routes ``/``, ``/fragment``, ``/api/view`` and ``/static/…``.
 
     ``view`` is called for every response, from several threads, and must not wait. ``every``: seconds between two
     refreshes of an open page.

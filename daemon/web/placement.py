@@ -1,4 +1,4 @@
-"""Placement as rows of the document: executors by node, and the load of each partition. Pure."""
+"""Placement as rows of the document: executors by node, load by partition. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rechannel.daemon.view.status import ApplicationStatus, ExecutorStatus, PartitionStatus, QueryStatus
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, left_out, natural_key
-from rechannel.wire.display_names import partition_name, query_name
+from rechannel.wire.printable import partition_name, query_name
 
 BUSY = 0.95  # utilization above which `rechannel status` warns too
 SHADES = 5
@@ -22,7 +22,7 @@ Unit = tuple[str, int, int]  # query, stage, partition
 
 @dataclass(frozen=True)
 class _Layout:
-    """An application with the executors that are shown, and its partitions by executor and stage."""
+    """An application with its shown executors and its partitions by executor and stage."""
 
     status: ApplicationStatus
     executors: list[ExecutorStatus]

@@ -1,4 +1,7 @@
-"""Rendering of the document as HTML. All values are escaped; all markup is in the templates of this package."""
+"""Rendering of the document as HTML.
+
+All values are escaped; all markup is in the templates of this package.
+"""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class RechannelView:
             return Decision(False, [str(answer.get("error") or answer)])
         streams = ", ".join(f"{count} {kind}" for kind, count in decision["streams"].items())
         sentences = [decision["sentence"], f"streams by size class: {streams or 'none seen'}"]
-        sentences += [f"refused ({item['reach']}, {item['law']}): {item['detail']}" for item in decision["refusals"]]
+        sentences += [f"refused ({item['scope']}, {item['law']}): {item['detail']}" for item in decision["refusals"]]
         sentences += decision["notes"]
         loads = [
             Load(

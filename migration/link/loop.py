@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from rechannel.conf import config_file
-from rechannel.conf.settings import Settings, load
+from rechannel.conf import loader
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.migration.link import log_output
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.event_feed import EventFeed
@@ -40,17 +41,8 @@ from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.hooks import StartHook
 from rechannel.monitors.spark import events, task_table
 from rechannel.wire.codes import MoveState
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    Drain,
-    Envelope,
-    ExecutorInfo,
-    LinkReport,
-    MessageError,
-    MoveTransition,
-    StandingOrders,
-    encode,
-)
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, encode
+from rechannel.wire.messages import Drain, ExecutorInfo, LinkReport, MoveTransition, StandingOrders
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")
@@ -67,7 +59,7 @@ _links_lock = threading.Lock()
 def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False) -> Link:
     """Join this application's streaming queries to Rechannel.
 
-    ``spark`` is a classic SparkSession. Without ``settings`` they are read as `rechannel.conf.settings.load` does: from
+    ``spark`` is a classic SparkSession. Without ``settings`` they are read as `rechannel.conf.loader.load` does: from
     the file that ``RECHANNEL_CONFIG`` names, else ./rechannel.toml, else /etc/rechannel/rechannel.toml.
     Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
     why; with ``strict`` the error is raised instead. Attaching twice returns the same link.
@@ -76,7 +68,7 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
     link = Link()
     try:
         if settings is None:
-            _LOG.info("configuration", sentence=config_file.find(None, os.environ).sentence())
+            _LOG.info("configuration", sentence=loader.find_config_file(None, os.environ).describe())
             settings = load()
         adapter = SparkAdapter(spark)
         with _links_lock:
@@ -440,11 +432,13 @@ class Link:
             missed=reconciler.missed,
             landed=reconciler.landed,
             abandoned=reconciler.abandoned,
-            drifted=self._drifted,
-            starts=self._starts.words(self._check.queries),
-            orders=encode(self._orders).decode() if self._orders is not None else "",
+            drifted_partitions=self._drifted,
+            initial_placements=self._starts.words(self._check.queries),
+            standing_orders=encode(self._orders).decode() if self._orders is not None else "",
             environment=self._environment,
-            releasing=sorted((self._check.retiring & self._table.executors.keys()).union(self._releases.cordoned)),
+            releasing_executors=sorted(
+                (self._check.retiring & self._table.executors.keys()).union(self._releases.cordoned)
+            ),
             rejected_messages=self._rejected + self._courier.refused,
             problems=problems(
                 self._problems,

@@ -20,22 +20,12 @@ import structlog
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    AgentEvidence,
-    BatchReport,
-    ClosedStore,
-    DesiredPlacement,
-    Envelope,
-    LastPlacement,
-    LinkReport,
-    MessageError,
-    MoveTransition,
-    StageRun,
-    StandingOrders,
-)
-from rechannel.wire.redis.capacity import batch_room
-from rechannel.wire.redis.store import Store, StoreError, StoreTooLargeError
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
+from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
+from rechannel.wire.messages import DesiredPlacement, LastPlacement, LinkReport, MoveTransition, StandingOrders
+from rechannel.wire.redis.capacity import batch_budget
+from rechannel.wire.redis.errors import StoreError, StoreTooLargeError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")
@@ -135,7 +125,7 @@ class Mailbox:
             running = {query.query for query in report.queries}
             self._kept = {query: kept for query, kept in self._kept.items() if query in running}
             self._sizes = {query: rows for query, rows in self._sizes.items() if query in running}
-            self._awaited = frozenset(node for node in nodes if keys.possible(node))
+            self._awaited = frozenset(node for node in nodes if keys.is_valid_name(node))
             for node in self._awaited:
                 self._nodes.setdefault(node, _Reading(now)).awaited = now
             # What was read longer ago than is looked back need not be remembered.
@@ -261,7 +251,7 @@ class Mailbox:
             self._put(
                 store, keys.REPORT, application, author.envelope(report, ttl=keys.REPORT.ttl, application=application)
             )
-            store.seen_application(application, author.clock())
+            store.register_application(application, author.clock())
             with self._lock:
                 if self._report is report:
                     self._report = None
@@ -298,7 +288,7 @@ class Mailbox:
         while True:
             with self._lock:
                 batches = list(_first(self._batches))
-                room = batch_room(sum(self._sizes.values()))
+                room = batch_budget(sum(self._sizes.values()))
             if not batches:
                 return
             parts = [(run, part) for run, batch in batches for part in parts_of(batch)]
@@ -376,7 +366,7 @@ class Mailbox:
         if not readings:
             return
         if any(not reading.after for reading in readings.values()):
-            start = store.since(_LOOK_BACK)
+            start = store.id_since(_LOOK_BACK)
             for reading in readings.values():
                 reading.after = reading.after or start
         after = {node: reading.after for node, reading in readings.items()}

@@ -12,7 +12,9 @@ from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.throttle import MoveThrottle
 from rechannel.migration.moves import Move
 from rechannel.wire.codes import MoveReason, MoveState
-from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, Envelope, MessageError, MoveTransition
+from rechannel.wire.envelope import Envelope, MessageError
+from rechannel.wire.measurements import ClosedStore
+from rechannel.wire.messages import DesiredMove, DesiredPlacement, MoveTransition
 
 _KEPT_SETTLED = 1000  # settled moves remembered, so that a decision said again is not begun again
 _IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer

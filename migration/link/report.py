@@ -61,7 +61,7 @@ def query_state(
         active=True,
         stages=found,
         problem=query.problem or next((text for n in numbers if (text := unlike_stages.get((query.run, n)))), ""),
-        began=table.began(query.query),
+        batch_started=table.began(query.query),
         interval=query.interval,
     )
 

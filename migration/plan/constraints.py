@@ -41,8 +41,8 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.wire.display_names import count, partition_name, query_name
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
+from rechannel.wire.printable import count, partition_name, query_name
 
 _ROUNDING = 1e-9
 _EXPLAINED = 100  # moves of a decision whose reason is kept
@@ -202,7 +202,7 @@ def _permitted(moves: tuple[Move, ...], facts: PlanInputs, refusals: list[Refusa
         refusal = _refused(move, facts)
         if refusal is None:
             kept.append(move)
-        elif refusal.reach == "move" or (refusal.law, refusal.detail) not in told:
+        elif refusal.scope == "move" or (refusal.law, refusal.detail) not in told:
             told.add((refusal.law, refusal.detail))
             refusals.append(refusal)
     return kept
@@ -210,37 +210,37 @@ def _permitted(moves: tuple[Move, ...], facts: PlanInputs, refusals: list[Refusa
 
 def _refused(move: Move, facts: PlanInputs) -> Refusal | None:
     if move.stage not in facts.stages:
-        return Refusal(law="stores-unknown", reach="query", detail=f"stage {move.stage}: no such stateful stage")
+        return Refusal(law="stores-unknown", scope="query", detail=f"stage {move.stage}: no such stateful stage")
     query, number = facts.stages[move.stage]
     state = facts.queries.get(query)
     name = query_name(query, state.name if state else "")
     unit = partition_name(query, number, move.partition, name)
     if state is None or not state.active:
-        return Refusal(law="query-problem", reach="query", detail=f"query {name} is not active")
+        return Refusal(law="query-problem", scope="query", detail=f"query {name} is not active")
     if state.problem:
-        return Refusal(law="query-problem", reach="query", detail=f"query {name} cannot be moved: {state.problem}")
+        return Refusal(law="query-problem", scope="query", detail=f"query {name} cannot be moved: {state.problem}")
     if not state.run:
-        return Refusal(law="run-unknown", reach="query", detail=f"the run id of query {name} is not known")
+        return Refusal(law="run-unknown", scope="query", detail=f"the run id of query {name} is not known")
     stage = next((stage for stage in state.stages if stage.stage == number), None)
     if stage is None or not _stores_known(stage):
         return Refusal(
             law="stores-unknown",
-            reach="query",
+            scope="query",
             detail=f"query {name}: the state stores of stage {number} are not known",
         )
     if not 0 <= move.partition < stage.partitions:
         detail = f"{unit}: the stage has {count(stage.partitions, 'partition')}"
         last = stage.partitions - 1
         return Refusal(
-            law="partition", reach="move", detail=detail, measured=move.partition, limit=last, unit="partition number"
+            law="partition", scope="move", detail=detail, measured=move.partition, limit=last, unit="partition number"
         )
     if not 0 <= move.target < facts.cluster.size:
-        return Refusal(law="target", reach="move", detail=f"{unit}: its target executor is not known")
+        return Refusal(law="target", scope="move", detail=f"{unit}: its target executor is not known")
     if not facts.cluster.available[move.target]:
         executor = facts.cluster.executors[move.target]
-        return Refusal(law="target", reach="move", detail=f"{unit}: executor {executor} is not available")
+        return Refusal(law="target", scope="move", detail=f"{unit}: executor {executor} is not available")
     if (query, number, move.partition) in facts.in_flight:
-        return Refusal(law="in-flight", reach="move", detail=f"{unit} is being moved already")
+        return Refusal(law="in-flight", scope="move", detail=f"{unit} is being moved already")
     return None
 
 
@@ -262,7 +262,7 @@ def _capped(
     refusals.append(
         Refusal(
             law="max-moves" if hour is None else "budget",
-            reach="move",
+            scope="move",
             detail=f"{len(moves) - most} of {count(len(moves), 'move')} wait: {rule}",
             measured=len(moves),
             limit=most,
@@ -330,7 +330,7 @@ def _too_full(cluster: Cluster, before: QueueReport, after: QueueReport, setting
         f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
     )
     measured = float(after.utilization[worst])
-    return Refusal(law="utilization", reach="plan", detail=detail, measured=measured, limit=limit, unit="share")
+    return Refusal(law="utilization", scope="plan", detail=detail, measured=measured, limit=limit, unit="share")
 
 
 def _soft(moves: list[Move], facts: PlanInputs, verdict: GateResult, settings: Settings, force: bool) -> Refusal | None:
@@ -341,11 +341,11 @@ def _soft(moves: list[Move], facts: PlanInputs, verdict: GateResult, settings: S
         rule = f"the rest after it is {whole:g} s, {why}" if why else f"gate.cooldown is {whole:g} s"
         ago = max(0.0, whole - facts.resting)
         detail = f"the last migration ended {ago:.0f} s ago, {rule}: {facts.resting:.0f} s to go"
-        return Refusal(law="cooldown", reach="plan", detail=detail, measured=facts.resting, limit=0.0, unit="s to go")
+        return Refusal(law="cooldown", scope="plan", detail=detail, measured=facts.resting, limit=0.0, unit="s to go")
     if not verdict.passes:
         return Refusal(
             law="gate",
-            reach="plan",
+            scope="plan",
             detail=verdict.sentence,
             measured=verdict.measured,
             limit=verdict.limit(settings.gate),

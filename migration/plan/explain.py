@@ -15,8 +15,8 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.wire.display_names import query_name, stage_name
 from rechannel.wire.messages import QueryState
+from rechannel.wire.printable import query_name, stage_name
 
 LONGEST = 240  # characters of one reason
 _ROUNDING = 1e-9

@@ -34,10 +34,11 @@ from rechannel.monitors.node.processes import (
 )
 from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, SystemClock, WindowAggregator
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule, Keys
-from rechannel.wire.messages import AgentEvidence, AgentWindow, ClosedStore, Envelope, ExecutorUsage, StreamRow
-from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, ExecutorUsage, StreamRow
+from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.systemd import Notifier
 
 WINDOW_SIZES = MOST_PARTITIONS  # numbers in the stream rows of one window; as JSON well below the largest message
@@ -424,7 +425,7 @@ def _tell(notifier: Notifier, node: str, window: AgentWindow | None, pusher: Sen
         executors, rows = len(window.executors), len(window.streams)
         notifier.ready(f"{node}: {executors} executors, {rows} map outputs in the last window{away}")
     elif not notifier.is_ready:
-        notifier.extend(STARTS)
+        notifier.extend_timeout(STARTS)
     if pusher.alive:  # without it nothing would ever arrive, and nobody would know
         notifier.beat()
 
@@ -449,9 +450,9 @@ def run_agent(
     """
     clock = clock or SystemClock()
     notifier = notifier or Notifier.from_environment()
-    reread = reread and replace(reread, again=notifier.reloads(reread.again))
+    reread = reread and replace(reread, load=notifier.announce_reload(reread.load))
     reloader = reload.Reloader(settings, reread, reload.AGENT, _log)
-    notifier.need(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
+    notifier.request_watchdog(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
     Keys(settings.cluster.name)(WINDOWS, settings.agent.node or "node")
     given = settings
     pusher = Sender(given.agent.node, lambda: store_factory(given), given.agent.buffered_windows)
@@ -483,7 +484,7 @@ def run_agent(
         send(evidence)
         send(window)
         _tell(notifier, settings.node, window, pusher)
-        if (taken := reloader.turn()) is not None:
+        if (taken := reloader.poll()) is not None:
             monitor.take(taken)
             pusher.take(taken)
         if clock.wait(stop, monitor.wait_time()):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rechannel.monitors.node import files
 from rechannel.monitors.node.processes import Executor
-from rechannel.wire.messages import ClosedStore
+from rechannel.wire.measurements import ClosedStore
 
 PASS_BYTES = 256 * 2**10  # read from one log in one pass
 BACKLOG_BYTES = 16 * 2**20  # a log further ahead than this is given up to its end

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from rechannel import __version__
-from rechannel.wire.messages import AgentWindow
+from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.metric_table import MetricDefinition, MetricSamples
 
 REASONS = 100  # a reason may name an executor: what comes beyond so many is counted together

@@ -30,7 +30,7 @@ from zlib import crc32
 from rechannel.monitors.node import files
 from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import Executor
-from rechannel.wire.messages import StreamRow
+from rechannel.wire.measurements import StreamRow
 
 MOST_PARTITIONS = 200_000  # downstream partitions of a map output; a window has no room for more
 LARGEST_INDEX = 8 * (MOST_PARTITIONS + 1)  # bytes

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from rechannel.wire.messages import TaskRow
+from rechannel.wire.measurements import TaskRow
 
 # RDDs by whose names a stage is known to hold state stores (Spark's class names, used when an RDD has no name).
 STATE_RDDS = frozenset({"StateStoreRDD", "StateStoreAwareZipPartitionsRDD"})

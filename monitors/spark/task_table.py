@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rechannel.monitors.spark import events
-from rechannel.wire.messages import BatchReport, ExecutorInfo, StageRun
+from rechannel.wire.measurements import BatchReport, StageRun
+from rechannel.wire.messages import ExecutorInfo
 
 _KEPT_BATCHES = 4  # unfinished batches kept per query; one is usual, more means their progress was never told
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.redis.errors import StoreError
 from testbed.processes import ProcessDiedError
 from tests.drills import audit, results
 from tests.drills.faults import FAULTS, Fault, Mend

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import redis
 
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.redis.errors import StoreError
 from tests.drills import network
 from tests.drills.machine import faketime_why_not, signal_tree, tmpfs_why_not
 from tests.drills.world import CONTROLLERS, NODES, World

@@ -152,7 +152,7 @@ def _hostile(world: World) -> Iterator[None]:
     # Megabytes at once may have the server wait for its disk.
     client = redis.Redis(unix_socket_path=str(world.redis.socket_path), socket_timeout=60)
     client.set(names(keys.DESIRED, application), b"\xff" * 20_000_000)
-    client.set(names(keys.ORDERS), b'{"schema":1,' * 100_000)
+    client.set(names(keys.ORDERS), b'{"schema":2,' * 100_000)
     for node in NODES:
         client.xadd(names(keys.EVIDENCE, node), {"m": b"[" * 1_000_000})
     client.close()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from rechannel.daemon.cli.history import HistoryReader
 from rechannel.wire.codes import MoveReason
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.redis.errors import StoreError
 from tests.drills import audit
 from tests.drills.faults import FAULTS, Fault
 from tests.drills.results import Result

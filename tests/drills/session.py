@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.redis.errors import StoreError
 from testbed.processes import ProcessDiedError
 from tests.drills import audit, scenarios
 from tests.drills.network import NetworkError

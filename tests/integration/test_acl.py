@@ -18,13 +18,15 @@ from click.testing import CliRunner, Result
 from integration import common
 from unit.daemon.fakes import window
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.redis.errors import StoreError, StoreRefusedError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
@@ -154,7 +156,7 @@ def configured(tmp_path: Path, url: str, more: str = "") -> Path:
 def works(settings: Settings) -> bool:
     store = Store(settings.redis, "default")
     try:
-        store.paused()
+        store.is_paused()
     except StoreError:
         return False
     finally:

@@ -23,8 +23,9 @@ from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
 from rechannel.monitors.node import agent
 from rechannel.monitors.node.agent import run_agent
 from rechannel.wire.keys import WINDOWS
-from rechannel.wire.messages import AgentWindow
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 NODE = "127.0.0.2"

@@ -23,15 +23,17 @@ from click.testing import CliRunner, Result
 from integration.common import configured, leading, until
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World
 
-from rechannel.conf.settings import RedisSettings, Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import RedisSettings, Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli import history
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
-from rechannel.wire.redis.store import Store, StoreDeposedError, StoreRefusedError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreRefusedError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
 from testbed.redis_server import RedisServer
 
@@ -172,7 +174,7 @@ def test_a_plan_is_saved_and_applied_later_and_undone(
     until(lambda: "is over" in state(store).last_sentence)  # type: ignore[union-attr]
     assert "moving" in run_json("rollback", "--reason", "no")["sentence"]
     last = run_json("history")["entries"][-1]
-    assert (last["trigger"], last["undoes"]) == ("rollback", done["decision"]["decision"])
+    assert (last["trigger"], last["rollback_of"]) == ("rollback", done["decision"]["decision"])
     assert [(move["partition"], move["target"]) for move in last["moves"]] == [(part, back) for part, back, _ in moves]
 
 
@@ -237,7 +239,7 @@ def test_a_plan_that_waits_outlives_its_controller(
         done = until(
             lambda: [it for it in run_json("history", "--trigger", "pending")["entries"] if it["type"] == "decision"]
         )
-        assert (done[-1]["outcome"], done[-1]["asked"]) == ("applied", "now")
+        assert (done[-1]["outcome"], done[-1]["operator_reason"]) == ("applied", "now")
         assert soon["pending"] not in run("status").stdout
         assert f"waiting {later['pending']}: " in run("status").stdout
         explained = run("explain", done[-1]["decision"]).stdout
@@ -262,12 +264,12 @@ def test_what_cannot_be_saved_or_read(led: None, world: World, tmp_path: Path) -
 
 def test_pause_and_resume(led: None, world: World, store: Store) -> None:
     assert run_json("pause") == {"code": 0, "sentence": "paused", "paused": True}
-    assert store.paused()
+    assert store.is_paused()
     refused = run_json("rebalance", "--apply", code=1)
     assert refused["decision"]["reason"] == "paused"
     assert "paused" in run("status").stdout
     assert run("resume").stdout == "resumed\n"
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 def test_status(world: World, led: None, store: Store) -> None:
@@ -430,7 +432,7 @@ def test_an_emptied_redis_is_filled_again_under_a_higher_epoch(led: None, world:
     world.report()
     found = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch >= 8 and at)
     assert (found.body.decision, found.body.hold) == (done["decision"]["decision"], True)
-    assert store.paused()
+    assert store.is_paused()
     world.ready()
     assert run_json("resume")["paused"] is False
 
@@ -605,5 +607,5 @@ def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store
         leader.put(keys.STATE, "", author.envelope(state, ttl=7))
     after_b = tried.acquire_lease("c", 100, 0)
     assert tried.fenced(lambda: after_b).claim("r", 100) == held, "an earlier leader's"
-    tried.seen_application("x", 100.0)
+    tried.register_application("x", 100.0)
     assert (tried.applications(100.0), tried.applications(101.0)) == (["x"], [])

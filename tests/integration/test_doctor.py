@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 from unit.daemon.fakes import APP, batch, query, report, window
 
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.keys import Role
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
@@ -140,7 +140,7 @@ def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: St
     told = environment(lambda key, default: given.get(key, default)) | {"rechannel": "0.0.1"}
     said = msgspec.structs.replace(report([query(["0", "1"])]), environment=told)
     link = EnvelopeFactory("default", f"link@{APP}")
-    store.seen_application(APP, now)
+    store.register_application(APP, now)
     store.put(keys.REPORT, APP, link.envelope(said, ttl=60, application=APP))
     store.append(keys.BATCHES, APP, link.envelope(batch(9, ["0", "1"], end=now), ttl=60, application=APP))
     fast = EnvelopeFactory("default", f"agent:{NODE}", lambda: time.time() + 60)
@@ -170,7 +170,7 @@ def test_keys_that_do_not_match(files: dict[str, Path], server: RedisServer, tmp
 def test_agents_that_nobody_knows_are_listed_for_who_may_list_keys(files: dict[str, Path], store: Store) -> None:
     now = time.time()
     link = EnvelopeFactory("default", f"link@{APP}")
-    store.seen_application(APP, now)
+    store.register_application(APP, now)
     store.put(keys.REPORT, APP, link.envelope(report([query(["0", "1"])]), ttl=60, application=APP))
     for node in (NODE, "stranger"):
         author = EnvelopeFactory("default", f"agent:{node}")

@@ -17,7 +17,8 @@ from docs.test_commands import variants
 from integration.common import configured, leading
 from unit.daemon.fakes import World
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.wire import keys

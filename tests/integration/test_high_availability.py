@@ -21,19 +21,22 @@ from integration.common import leading
 from unit.daemon.fakes import APP, World, query, report
 
 from rechannel.conf import lease_timing
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.service import signer_of
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import AgentWindow, ControllerState, Decision, Envelope, MessageError, Request, decode
+from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.messages import ControllerState, Decision, Request
+from rechannel.wire.redis.errors import StoreDeposedError, StoreError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Store, StoreDeposedError, StoreError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier, make_keys
 from testbed.processes import ManagedProcess, ProcessDiedError, ProcessGroup
 from testbed.redis_server import RedisServer
@@ -224,7 +227,7 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
         assert content(store) == before, act
     assert refused >= 6
     assert leads.answer_requests() == 1
-    assert store.paused()
+    assert store.is_paused()
 
 
 def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answers(

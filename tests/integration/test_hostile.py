@@ -26,23 +26,16 @@ from click.testing import CliRunner
 from integration import common
 from unit.daemon.fakes import APP, QUERY, World, query, report
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, decode, encode
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    DesiredMove,
-    DesiredPlacement,
-    Envelope,
-    StandingOrders,
-    StreamRow,
-    decode,
-    encode,
-)
+from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule
+from rechannel.wire.measurements import StreamRow
+from rechannel.wire.messages import DesiredMove, DesiredPlacement, StandingOrders
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, Verifier, make_keys
 from testbed.processes import ManagedProcess, ProcessGroup
@@ -129,7 +122,7 @@ def _as_text(client: redis.Redis, key: str) -> None:
 
 
 def _as_huge_text(client: redis.Redis, key: str) -> None:
-    client.pipeline().set(key, b'{"schema":1,').setrange(key, 2 * MAX_MESSAGE_BYTES, b"}").execute()
+    client.pipeline().set(key, b'{"schema":2,').setrange(key, 2 * MAX_MESSAGE_BYTES, b"}").execute()
 
 
 def _as_stream(client: redis.Redis, key: str) -> None:
@@ -309,7 +302,7 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
             raw(store).xadd(key_of(store, rule), {"m": secrets.token_bytes(MIB)}, maxlen=40)
         for index in range(20):
             name = f"fake-{number % 10}-{index}"
-            store.seen_application(name, time.time())
+            store.register_application(name, time.time())
             raw(store).set(store.keys(keys.REPORT, name), secrets.token_bytes(MIB // 4), px=5000)
         world.report()
         link._round()

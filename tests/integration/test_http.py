@@ -16,7 +16,7 @@ import pytest
 from integration import common
 from unit.daemon.fakes import World
 
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.wire.redis.store import Store
 from testbed.redis_server import RedisServer, free_port
 

@@ -13,10 +13,12 @@ from unit.daemon import fakes
 from rechannel.conf.settings import RedisSettings
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import AgentEvidence, ClosedStore, Envelope, Reply, encode
-from rechannel.wire.redis.store import Store, StoreTooLargeError
+from rechannel.wire.measurements import AgentEvidence, ClosedStore
+from rechannel.wire.messages import Reply
+from rechannel.wire.redis.errors import StoreTooLargeError
+from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
@@ -106,7 +108,7 @@ def test_what_is_no_message_is_small(store: Store) -> None:
     now = time.time()
     name = "n" * 117
     for number in range(keys.APPLICATIONS.bound + 100):
-        store.seen_application(f"{name}-{number:010}", now)
+        store.register_application(f"{name}-{number:010}", now)
     assert 2**20 < taken(store, keys.APPLICATIONS) <= keys.APPLICATIONS.size
     held = store.acquire_lease("h" * 128, 5, 0)
     leader = store.fenced(lambda: held)
@@ -168,7 +170,7 @@ def test_many_streams_are_read_at_once_each_from_where_it_was_left(
     for node in ("a", "b", "large", "foreign"):
         store.append(keys.EVIDENCE, node, evidence(node), evidence(node))
     raw(store).set(store.keys(keys.EVIDENCE, "foreign"), "a string")
-    start = store.since(60)
+    start = store.id_since(60)
     store.append(keys.EVIDENCE, "large", *[evidence("large", 300)] * 3)
     monkeypatch.setattr("rechannel.wire.redis.store.READ_AT_ONCE", 100_000)
     after = dict.fromkeys(("a", "b", "large", "empty", "foreign"), start) | {"b": store.last_id(keys.EVIDENCE, "b")}

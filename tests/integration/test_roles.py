@@ -20,17 +20,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from integration.common import until
 from unit.daemon.fakes import APP, World, window
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.monitors.node.agent import Sender, open_store
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.keys import KeyRule, Keys, Role
 from rechannel.wire.messages import DesiredPlacement, Request, StandingOrders
-from rechannel.wire.redis.store import Store, StoreForbiddenError, StoreRefusedError
+from rechannel.wire.redis.errors import StoreForbiddenError, StoreRefusedError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, Verifier, make_keys
 from testbed.redis_server import RedisServer
 
@@ -277,8 +279,8 @@ class _Split:
     def append(self, rule: KeyRule, name: str, *envelopes: Any) -> None:
         self._of(rule, name).append(rule, name, *envelopes)
 
-    def seen_application(self, application: str, now: float) -> None:
-        self._open_as(Role.LINK).seen_application(application, now)
+    def register_application(self, application: str, now: float) -> None:
+        self._open_as(Role.LINK).register_application(application, now)
 
 
 def test_viewers_look_and_ask_and_order_nothing(

@@ -17,14 +17,16 @@ from click.testing import CliRunner
 from integration.common import configured
 from unit.daemon.fakes import APP
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.monitors.node.agent import Sender, open_store
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer, Verifier
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer

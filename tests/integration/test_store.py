@@ -12,9 +12,10 @@ import redis
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import Reply, Request, encode
-from rechannel.wire.redis.store import Store, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.envelope import EnvelopeFactory, encode
+from rechannel.wire.messages import Reply, Request
+from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
@@ -62,7 +63,7 @@ def test_an_entry_after_which_none_can_come_does_not_stop_a_stream(store, fenced
     raw(store).xadd(store.keys(keys.DECISIONS), {"m": "x"}, id=last)
     assert store.read(keys.DECISIONS, "", "0") == (last, [])
     assert store.read(keys.DECISIONS, "", last) == (last, [])
-    assert store.waiting(keys.DECISIONS, "", last) == (last, [])
+    assert store.read_requests(keys.DECISIONS, "", last) == (last, [])
     writer = store.fenced(lambda: store.acquire_lease("a", 5, 0)) if fenced else store
     writer.append(keys.DECISIONS, "", request("1"))
     assert store.read(keys.DECISIONS, "", last) == (last, []), "whoever reads on sees that the stream ends before"
@@ -79,7 +80,7 @@ def test_how_long_a_message_waits_is_told_by_the_servers_clock(store):
     raw(store).xadd(store.keys(keys.REQUESTS), {"m": message}, id=f"{milliseconds - 90_000}-0")
     raw(store).xadd(store.keys(keys.REQUESTS), {"m": b"garbage"}, id=f"{milliseconds - 80_000}-0")
     raw(store).xadd(store.keys(keys.REQUESTS), {"m": message}, id=f"{milliseconds + 90_000}-0")
-    newest, found = store.waiting(keys.REQUESTS, "", "0")
+    newest, found = store.read_requests(keys.REQUESTS, "", "0")
     assert newest == f"{milliseconds + 90_000}-0"
     assert [item.age for item in found] == [pytest.approx(90, abs=5), 0.0]
     assert store.rejected == 1
@@ -120,7 +121,7 @@ def test_a_full_redis_does_not_keep_anybody_from_leading(store):
         assert leader.claim("r1", 5) == held[0]
     finally:
         raw(store).config_set("maxmemory", 0)
-    assert store.paused() and store.get(keys.ORDERS) is not None
+    assert store.is_paused() and store.get(keys.ORDERS) is not None
 
 
 def test_strings_and_streams_have_their_time_to_live(store):
@@ -185,18 +186,18 @@ def test_a_lease_runs_out(store):
 
 
 def test_applications_are_listed_by_when_they_were_seen(store):
-    store.seen_application("old", 100.0)
-    store.seen_application("new", 200.0)
+    store.register_application("old", 100.0)
+    store.register_application("new", 200.0)
     assert store.applications(150.0) == ["new"]
     assert store.applications(0.0) == ["new", "old"]
 
 
 def test_pause_is_remembered(store):
-    assert not store.paused()
+    assert not store.is_paused()
     store.set_paused(True)
-    assert store.paused()
+    assert store.is_paused()
     store.set_paused(False)
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.daemon.cli.main import main
-from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer, TlsFiles, find_server
 

@@ -13,9 +13,10 @@ import redis
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import AgentEvidence
-from rechannel.wire.redis.store import Store, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.measurements import AgentEvidence
+from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(60)]

@@ -21,7 +21,7 @@ from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
@@ -183,7 +183,7 @@ class Mover:
             cell = self.cells[store][names[view.query]]
             cell.moves[phase] += view.state in ("drained", "killed")
             cell.moves["abandoned"] += view.state == "abandoned"
-            cell.moves["missed"] += view.misses
+            cell.moves["missed"] += view.missed_batches
 
     def _audit(self, result: dict[str, Any], workloads: list[Workload], store: str) -> None:
         rows = [row for part in [*files(), *sentinels()] for row in part]

@@ -16,7 +16,7 @@ import pytest
 
 from matrix.mover import Mover, Turns
 from matrix.workloads import WAVES
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, make_keys
 from testbed.processes import ProcessGroup

@@ -16,11 +16,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
-from rechannel.wire.messages import BatchReport, StreamRow
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.measurements import BatchReport, StreamRow
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer

@@ -97,7 +97,7 @@ def test_moving_failed_no_task_and_garbage_is_counted(loop: Loop):
 
     def counted() -> bool:
         # Again and again: a controller that follows a migration puts its own word there, as it should.
-        client.set(f"rechannel:{{smoke}}:app:{application}:desired", '{"schema":1,"signature":"\u00e9"}')
+        client.set(f"rechannel:{{smoke}}:app:{application}:desired", '{"schema":2,"signature":"\u00e9"}')
         return loop.status(APP)["counters"]["rejected_messages"] > 0
 
     loop.wait("the garbage is counted", counted)

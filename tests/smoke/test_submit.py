@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.wire import keys
 from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup

@@ -18,10 +18,11 @@ from typing import Any, Self
 import msgspec
 import psutil
 
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
@@ -280,7 +281,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _counters(report: LinkReport) -> Iterator[tuple[str, int]]:
-    for name in ("landed", "abandoned", "failed_tasks", "drifted", "rejected_messages"):
+    for name in ("landed", "abandoned", "failed_tasks", "drifted_partitions", "rejected_messages"):
         value = getattr(report, name, None)
         if isinstance(value, int):
             yield name, value

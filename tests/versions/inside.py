@@ -90,7 +90,7 @@ def changed(loop: Loop) -> dict[str, Any]:
 
     def starts() -> dict[str, str]:
         found = report(loop)
-        return {query.name: found.starts.get(query.query, "") for query in found.queries} if found else {}
+        return {query.name: found.initial_placements.get(query.query, "") for query in found.queries} if found else {}
 
     def lags() -> list[int]:
         found = report(loop)

@@ -12,7 +12,7 @@ import redis
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
 from rechannel.wire.redis.connection import Connection
-from rechannel.wire.redis.tls import ChannelError
+from rechannel.wire.redis.tls import CredentialFileError
 
 _PATIENCE = 1.0  # seconds
 
@@ -26,7 +26,7 @@ class AclResult:
     problem: str = ""
 
 
-def make(client: Any, user: str, rules: Sequence[str]) -> bool:
+def create_user(client: Any, user: str, rules: Sequence[str]) -> bool:
     """Make or replace a user on one server (ACL SETUSER); False if that forgets it when it restarts."""
     client.execute_command("ACL", "SETUSER", user, *rules)
     with suppress(redis.ResponseError):  # Redis 7.0 does not know it
@@ -38,7 +38,7 @@ def make(client: Any, user: str, rules: Sequence[str]) -> bool:
     return True
 
 
-def make_on_replicas(connection: Connection, user: str, rules: Sequence[str]) -> list[AclResult]:
+def create_user_on_replicas(connection: Connection, user: str, rules: Sequence[str]) -> list[AclResult]:
     """Make the user on every replica that the sentinels know; one that is away has a problem, and so have all of them
     where no sentinel names them. Without sentinels there is nothing to do.
     """
@@ -52,7 +52,7 @@ def make_on_replicas(connection: Connection, user: str, rules: Sequence[str]) ->
     made = []
     for server, client in replicas:
         try:
-            made.append(AclResult(server, make(client, user, rules)))
+            made.append(AclResult(server, create_user(client, user, rules)))
         except (redis.RedisError, OSError) as error:
             made.append(AclResult(server, problem=str(error)))
         finally:
@@ -60,17 +60,17 @@ def make_on_replicas(connection: Connection, user: str, rules: Sequence[str]) ->
     return made
 
 
-def open_to_all(settings: RedisSettings) -> bool:
+def allows_anonymous(settings: RedisSettings) -> bool:
     """Whether Redis lets somebody in who names neither user nor password; False where that cannot be found out."""
     patience = min(settings.timeout, _PATIENCE)
     stranger = replace(settings, username="", password_file="", timeout=patience)  # nosec B106 it is to have none
     try:
         connection = Connection(stranger)
-    except (ChannelError, redis.RedisError, ValueError, OSError):
+    except (CredentialFileError, redis.RedisError, ValueError, OSError):
         return False
     try:
         return bool(connection.client.ping())
-    except (ChannelError, redis.RedisError, ValueError, OSError):
+    except (CredentialFileError, redis.RedisError, ValueError, OSError):
         return False
     finally:
         connection.close()

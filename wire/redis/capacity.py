@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from rechannel.wire import keys
 
 OVERHEAD = 1.3  # what Redis takes for a message: its entry, and the allocator's rounding
-BATCH_ROOM = 32 * 2**20  # bytes of an application's batches that are kept in any case
+LEAST_BATCH_BUDGET = 32 * 2**20  # bytes of an application's batches that are kept in any case
 BATCHES_KEPT = 3  # of every query, also if they take more
 TASK_BYTES = 150  # of a task in a batch, at most usually
 _PARTITION_BYTES = 16  # in a report or a placement
@@ -35,20 +36,20 @@ class Application:
         tasks = 2 * self.partitions
         report = min(partitions + _EXECUTOR_BYTES * self.executors + 2**16, keys.REPORT.size)
         entry = 2**10 + TASK_BYTES * tasks / max(1, self.queries)
-        batches = min(batch_room(tasks), keys.BATCHES.bound * entry)
+        batches = min(batch_budget(tasks), keys.BATCHES.bound * entry)
         return OVERHEAD * (report + batches + keys.JOURNAL.size + _MOVES_BYTES + partitions + 2**10 * self.queries)
 
 
-def batch_room(tasks: int) -> int:
+def batch_budget(tasks: int) -> int:
     """Return how many bytes an application's batches may take, if the newest ones of all queries have so many tasks."""
-    return min(max(BATCH_ROOM, BATCHES_KEPT * TASK_BYTES * tasks), keys.BATCHES.size)
+    return min(max(LEAST_BATCH_BUDGET, BATCHES_KEPT * TASK_BYTES * tasks), keys.BATCHES.size)
 
 
 NODE = OVERHEAD * (keys.WINDOWS.size + keys.EVIDENCE.size)
 CLUSTER = OVERHEAD * (sum(rule.size for rule in _CLUSTER) + _SMALL)
 
 
-def need(nodes: int, applications: list[Application]) -> float:
+def required_memory(nodes: int, applications: list[Application]) -> float:
     """Return the bytes that Redis needs for a cluster."""
     return CLUSTER + NODE * nodes + sum(application.size for application in applications)
 
@@ -68,12 +69,36 @@ def markdown() -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for nodes, count, one in _EXAMPLES:
-        parts = NODE * nodes, one.size * count, need(nodes, [one] * count)
-        cells = (f"{nodes:,}", f"{count:,}", f"{one.queries:,}", f"{one.partitions:,}", *map(mebibytes, parts))
+        parts = NODE * nodes, one.size * count, required_memory(nodes, [one] * count)
+        cells = (f"{nodes:,}", f"{count:,}", f"{one.queries:,}", f"{one.partitions:,}", *map(format_mib, parts))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def mebibytes(size: float) -> str:
+def format_mib(size: float) -> str:
     """Write a number of bytes in MiB, for people."""
     return f"{size / 2**20:,.0f} MiB"
+
+
+class StreamTrimmer:
+    """The sizes of the newest entries of one stream, as far as they were written from here.
+
+    Entries of an earlier writer are taken to be as large as the largest of ours.
+    """
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._sizes: deque[int] = deque()
+        self._total = self._largest = 0
+        self._alone = False  # what an earlier writer left is gone
+
+    def add(self, size: int, most: int) -> int:
+        """Count an entry that is about to be added; returns how many are to stay, at least that one."""
+        self._sizes.append(size)
+        self._total += size
+        self._largest = max(self._largest, size, 1)
+        while len(self._sizes) > 1 and (self._total > most or len(self._sizes) > self._bound):
+            self._total -= self._sizes.popleft()
+            self._alone = True
+        earlier = 0 if self._alone else max(0, most - self._total) // self._largest
+        return min(self._bound, len(self._sizes) + earlier)

@@ -15,7 +15,7 @@ from redis.sentinel import Sentinel
 
 from rechannel.conf.redis_url import SentinelAddress, sentinel_address
 from rechannel.conf.settings import RedisSettings
-from rechannel.wire.redis import tls as channel
+from rechannel.wire.redis import tls
 
 
 class Connection:
@@ -30,7 +30,7 @@ class Connection:
             "socket_connect_timeout": settings.timeout,
             "retry": Retry(NoBackoff(), 0),
         }
-        self._given: dict[str, Any] = {**channel.options(settings), **times}
+        self._given: dict[str, Any] = {**tls.connection_options(settings), **times}
         if address is None:
             self.client: Any = redis.Redis.from_url(settings.url, **self._given)
             return
@@ -70,8 +70,8 @@ def _options(settings: RedisSettings, address: SentinelAddress) -> dict[str, Any
     share = settings.timeout / (2 * len(address.sentinels))
     return {
         "username": settings.sentinel_username or None,
-        "password": channel.password_of(settings.sentinel_password_file, "redis.sentinel_password_file"),
-        **channel.tls(settings),
+        "password": tls.read_password(settings.sentinel_password_file, "redis.sentinel_password_file"),
+        **tls.tls_options(settings),
         "socket_timeout": share,
         "socket_connect_timeout": share,
         "retry": Retry(NoBackoff(), 0),

@@ -1,6 +1,13 @@
-"""The errors of the store, by what the caller can do next."""
+"""Errors of the store, by what the caller can do next, and the sentence for every error that Redis gives."""
 
 from __future__ import annotations
+
+from enum import Enum
+
+import redis
+from redis import exceptions
+
+from rechannel.wire.redis import tls
 
 
 class StoreError(RuntimeError):
@@ -25,3 +32,96 @@ class StoreForbiddenError(StoreRefusedError):
 
 class StoreTooLargeError(StoreError):
     """A message is larger than its key may be, and was not written."""
+
+
+class Kind(Enum):
+    """What the caller can do: try again later, or nothing until a human mends something."""
+
+    AWAY = "away"
+    REFUSED = "refused"
+    FORBIDDEN = "forbidden"
+
+
+_LOGIN = "check redis.username, redis.password_file and its ACL"
+_OF_A_CLUSTER = "name the node of a Redis Cluster that holds them, a single server, or sentinels"
+# redis-py makes classes of some answers and takes their first word off; of others it leaves the text.
+_CLASSES: tuple[tuple[type[Exception], Kind, str], ...] = (
+    (exceptions.NoPermissionError, Kind.FORBIDDEN, f"refuses us ({{error}}); {_LOGIN}"),
+    (exceptions.AuthenticationError, Kind.REFUSED, f"refuses us ({{error}}); {_LOGIN}"),
+    (exceptions.BusyLoadingError, Kind.AWAY, "is loading its data after a start; it answers once that is done"),
+    (
+        exceptions.ReadOnlyError,
+        Kind.AWAY,
+        "is a replica and takes no writes now; name the master in redis.url, or let sentinels find it (sentinel://)",
+    ),
+    (exceptions.OutOfMemoryError, Kind.AWAY, "is full and takes no writes now; raise maxmemory in redis.conf"),
+    (
+        exceptions.MasterDownError,
+        Kind.AWAY,
+        "is a replica without its master and does not answer now; see to the master, or name it in redis.url",
+    ),
+    (exceptions.ClusterDownError, Kind.AWAY, "is of a Redis Cluster that is down ({error}); see to its nodes"),
+    (exceptions.TryAgainError, Kind.AWAY, "is of a Redis Cluster that moves keys now ({error}); wait"),
+    (
+        exceptions.MovedError,
+        Kind.REFUSED,
+        f"holds other keys than ours, which are elsewhere ({{error}}); {_OF_A_CLUSTER}",
+    ),
+)
+_TEXTS = (
+    ("MISCONF", Kind.AWAY, "cannot save to its disk and takes no writes now; see its log and its disk"),
+    ("NOREPLICAS", Kind.AWAY, "has too few replicas and takes no writes now; see to them, or min-replicas-to-write"),
+    ("BUSY ", Kind.AWAY, "is busy with somebody's script and answers nothing else now; wait, or end it (SCRIPT KILL)"),
+    ("READONLY", Kind.AWAY, "is a replica and takes no writes now; name the master in redis.url"),
+    ("OOM ", Kind.AWAY, "is full and takes no writes now; raise maxmemory in redis.conf"),
+    ("DB index is out of range", Kind.REFUSED, "has no such database; change the number at the end of redis.url"),
+    ("not allowed in cluster mode", Kind.REFUSED, "is of a Redis Cluster, with one database; end redis.url with /0"),
+    (
+        "DENIED",
+        Kind.REFUSED,
+        "lets only its own machine in while it has no password (protected mode); give it one (redis.password_file)",
+    ),
+    (
+        "WRONGTYPE",
+        Kind.REFUSED,
+        "holds something else under a key of ours ({error}); who else writes to this database? use one of its own",
+    ),
+    (
+        "unknown command",
+        Kind.REFUSED,
+        "does not know what every Redis knows ({error}); is it a sentinel or a proxy? check redis.url",
+    ),
+)
+_NOT_REDIS = "{where} answered, but not as a Redis server; check redis.url"
+_ENDED = ("Connection closed by server", "Connection reset by peer", "Broken pipe")
+
+
+def explain(error: Exception, where: str, *, first: bool = False) -> tuple[Kind, str]:
+    """Say what an error means, in one sentence with the cure; ``first``: nothing has ever come back from there."""
+    if isinstance(error, tls.CredentialFileError):
+        return Kind.REFUSED, str(error)
+    for kind_of_error, kind, words in _CLASSES:
+        if isinstance(error, kind_of_error):
+            return kind, f"Redis at {where} {words.format(error=error)}"
+    if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
+        if cure := tls.handshake_failure(error):
+            return Kind.REFUSED, f"Redis at {where}: {cure}"
+        doubt = tls.handshake_hint(error) or (_first_doubt(error, where) if first else "")
+        return Kind.AWAY, f"Redis at {where} cannot be reached ({error}){doubt}; check redis.url and the server"
+    if isinstance(error, redis.ResponseError):
+        for mark, kind, words in _TEXTS:
+            if mark in str(error):
+                return kind, f"Redis at {where} {words.format(error=error)}"
+        return Kind.REFUSED, f"Redis at {where} answered: {error}"
+    if isinstance(error, (exceptions.InvalidResponse, ValueError)):
+        return Kind.REFUSED, _NOT_REDIS.format(where=where)
+    return Kind.REFUSED, f"redis.url: {where}: {error}"
+
+
+def _first_doubt(error: Exception, where: str) -> str:
+    if any(words in str(error) for words in _ENDED):
+        tls = ", and does it want TLS (rediss://)" if where.startswith("redis://") else ""
+        return f"; it ended the connection without an answer: is it a Redis server{tls}?"
+    if isinstance(error, redis.TimeoutError) and "reading" in str(error):
+        return "; something takes connections there and does not answer: is it a Redis server?"
+    return ""

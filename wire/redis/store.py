@@ -16,19 +16,21 @@ import redis.exceptions
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys as key_rules
+from rechannel.wire.envelope import Envelope, MessageError, decode, encode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
-from rechannel.wire.messages import Envelope, MessageError, decode, encode
-from rechannel.wire.redis import acl, error_messages, lua_scripts, tls
+from rechannel.wire.redis import acl, lua_scripts, tls
 from rechannel.wire.redis.acl import AclResult
+from rechannel.wire.redis.capacity import StreamTrimmer
 from rechannel.wire.redis.connection import Connection
-from rechannel.wire.redis.error_messages import Kind
-from rechannel.wire.redis.errors import StoreDeposedError as StoreDeposedError
-from rechannel.wire.redis.errors import StoreError as StoreError
-from rechannel.wire.redis.errors import StoreForbiddenError as StoreForbiddenError
-from rechannel.wire.redis.errors import StoreRefusedError as StoreRefusedError
-from rechannel.wire.redis.errors import StoreTooLargeError as StoreTooLargeError
-from rechannel.wire.redis.errors import StoreUnavailableError as StoreUnavailableError
-from rechannel.wire.redis.trimming import Trimming
+from rechannel.wire.redis.errors import (
+    Kind,
+    StoreDeposedError,
+    StoreForbiddenError,
+    StoreRefusedError,
+    StoreTooLargeError,
+    StoreUnavailableError,
+    explain,
+)
 
 OLDEST_REDIS = (7, 0)
 HIGHEST_EPOCH = 2**53  # what a float holds, and with it Redis' scripts
@@ -92,7 +94,7 @@ class Store:
         self._fenced = self._redis.register_script(lua_scripts.FENCED)
         self._claim = self._redis.register_script(lua_scripts.CLAIM)
         self._held: Callable[[], Lease] | None = None  # the lease that writing needs, in a leader's view
-        self._trimming: dict[str, Trimming] = {}  # of the streams that are written from here
+        self._trimming: dict[str, StreamTrimmer] = {}  # of the streams that are written from here
 
     def fenced(self, held: Callable[[], Lease]) -> Store:
         """Return a view for a leader: what it writes is written only while the lease in Redis is the one it holds.
@@ -116,7 +118,7 @@ class Store:
         self._checked = True
         return version
 
-    def facts(self) -> dict[str, Any]:
+    def server_info(self) -> dict[str, Any]:
         """Return what the server says of itself (INFO), by name."""
         return self._info()
 
@@ -127,7 +129,7 @@ class Store:
             except (AttributeError, TypeError):  # redis-py takes it apart without looking
                 raise redis.exceptions.InvalidResponse from None
 
-    def may(self, *command: str) -> bool:
+    def can_run(self, *command: str) -> bool:
         """Whether our user may use a command. It is sent: give one that Redis refuses for its form."""
         with _translated(self._where):
             try:
@@ -176,7 +178,7 @@ class Store:
         if not envelopes:
             return
         key, lines = self.keys(rule, name), [encode(envelope) for envelope in envelopes]
-        trimming = self._trimming.pop(key, None) or Trimming(rule.bound)
+        trimming = self._trimming.pop(key, None) or StreamTrimmer(rule.bound)
         counts = [trimming.add(len(line), rule.size if size is None else min(size, rule.size)) for line in lines]
         commands = [("XADD", "MAXLEN", "~", count, "*", "m", line) for count, line in zip(counts, lines, strict=True)]
         self._write(key, *commands, ("EXPIRE", rule.ttl))
@@ -216,12 +218,12 @@ class Store:
             found |= {name: self._page(entries or [], after[name]) for name, entries in pages}
         return found
 
-    def since(self, seconds: float) -> str:
+    def id_since(self, seconds: float) -> str:
         """Return an id that comes before all entries that were added in the last so many seconds, by Redis' clock."""
         self._connected()
         return f"{max(0, int((self._now() - seconds) * 1000))}-0"
 
-    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
+    def read_requests(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
         """Read like `read`, and tell of each message how long it has been there."""
         entries = self._after(rule, name, after, count)
         if not entries:
@@ -260,12 +262,12 @@ class Store:
         entries = self._answer(lambda: self._redis.xrevrange(self.keys(rule, name), count=1), [])
         return entries[0][0].decode() if entries else "0"
 
-    def names(self, rule: KeyRule) -> list[str]:
+    def list_names(self, rule: KeyRule) -> list[str]:
         """List what fills the placeholder of a rule's keys, as far as some rounds of SCAN find them.
 
         Raises StoreForbiddenError for the users that `rechannel acl` makes: who may scan sees everybody's keys.
         """
-        before, _, after = self.keys.every(rule).partition("*")
+        before, _, after = self.keys.acl_pattern(rule).partition("*")
         found, cursor = set[str](), 0
         self._connected()
         with _translated(self._where):
@@ -274,9 +276,9 @@ class Store:
                 found |= {key.decode(errors="replace")[len(before) : -len(after) or None] for key in page}
                 if not cursor:
                     break
-        return sorted(name for name in found if key_rules.possible(name))
+        return sorted(name for name in found if key_rules.is_valid_name(name))
 
-    def seen_application(self, application: str, now: float) -> None:
+    def register_application(self, application: str, now: float) -> None:
         """Put the application on the list of those with a link."""
         self._write(
             self.keys(key_rules.APPLICATIONS),
@@ -337,7 +339,7 @@ class Store:
         """Remember across restarts whether everything is paused."""
         self._write(self.keys(key_rules.PAUSED), ("SET", "1") if paused else ("DEL",))
 
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """Say whether everything is paused."""
         self._connected()
         with _translated(self._where):
@@ -347,8 +349,8 @@ class Store:
         """Make or replace a Redis user, on the server written to and then on its replicas; says what became of it."""
         self._connected()
         with _translated(self._where):
-            first = AclResult(self._where, acl.make(self._redis, user, rules))
-            return [first, *acl.make_on_replicas(self._connection, user, rules)]
+            first = AclResult(self._where, acl.create_user(self._redis, user, rules))
+            return [first, *acl.create_user_on_replicas(self._connection, user, rules)]
 
     def _ask_all(self, commands: Sequence[_Command]) -> list[Any]:
         """Ask Redis several things in one round trip; None where a key is of another type, which is counted."""
@@ -454,7 +456,7 @@ class Store:
 
 
 def _of_settings(error: Exception, where: str) -> str:
-    return str(error) if isinstance(error, tls.ChannelError) else f"redis.url: {where}: {error}"
+    return str(error) if isinstance(error, tls.CredentialFileError) else f"redis.url: {where}: {error}"
 
 
 def _deposed(lease: Lease) -> StoreDeposedError:
@@ -482,5 +484,5 @@ def _translated(where: str, *, first: bool = False) -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, ValueError, OSError) as error:
-        kind, sentence = error_messages.explain(error, where, first=first)
+        kind, sentence = explain(error, where, first=first)
         raise _ERRORS[kind](sentence) from error

@@ -28,7 +28,7 @@ _CURES = {
 _NOT_YET_VALID, _EXPIRED, _NAME, _ADDRESS = 9, 10, 62, 64  # X509_V_ERR_*
 
 
-class ChannelError(ValueError):
+class CredentialFileError(ValueError):
     """A file that the connection needs is missing, unreadable, or not what it should be; names it and the cure."""
 
 
@@ -46,22 +46,22 @@ class Secret(str):
         return repr(self)
 
 
-def options(settings: RedisSettings) -> dict[str, Any]:
-    """Return what redis-py is to be given beside the address. Raises ChannelError for files that cannot be used."""
-    password = password_of(settings.password_file, "redis.password_file")
-    return {"username": settings.username or None, "password": password, **tls(settings)}
+def connection_options(settings: RedisSettings) -> dict[str, Any]:
+    """Return user, password and TLS arguments for redis-py, or raise CredentialFileError."""
+    password = read_password(settings.password_file, "redis.password_file")
+    return {"username": settings.username or None, "password": password, **tls_options(settings)}
 
 
 def check_private(path: str | os.PathLike[str], field: str) -> None:
-    """Raise ChannelError where others may read a private key. Its group may, if it is root's."""
+    """Raise CredentialFileError where others may read a private key. Its group may, if it is root's."""
     found = Path(path).stat()
     allowed = 0o640 if found.st_uid == 0 else 0o600
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077 & ~allowed:
-        raise ChannelError(f"{field}: {path} can be read by others (mode {mode:o}); `chmod {allowed:o} {path}`")
+        raise CredentialFileError(f"{field}: {path} can be read by others (mode {mode:o}); `chmod {allowed:o} {path}`")
 
 
-def explained(error: BaseException) -> str:
+def handshake_failure(error: BaseException) -> str:
     """Say what a TLS handshake failed of, and the cure; "" where it was none, or one that may go by itself."""
     cause = _ssl_error(error)
     if cause is None:
@@ -87,7 +87,7 @@ def explained(error: BaseException) -> str:
     return ""
 
 
-def doubt(error: BaseException) -> str:
+def handshake_hint(error: BaseException) -> str:
     """Say what may be wrong with TLS where a connection failed in a way that may also go by itself; "" elsewhere."""
     if isinstance(_ssl_error(error), ssl.SSLEOFError):
         return "; it ended the TLS connection: does it want a client certificate (redis.tls_certificate_file)?"
@@ -108,20 +108,20 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def password_of(path: str, field: str) -> Secret | None:
-    """Return the password of a file, None without one. Raises ChannelError, which names the field."""
+def read_password(path: str, field: str) -> Secret | None:
+    """Return the password of a file, None without one. Raises CredentialFileError, which names the field."""
     if not path:
         return None
     try:
         return Secret(Path(path).read_text(encoding="utf-8").strip())
     except UnicodeDecodeError:
-        raise ChannelError(f"{field}: {path} is not a text file") from None
+        raise CredentialFileError(f"{field}: {path} is not a text file") from None
     except OSError as error:
-        raise ChannelError(f"{field}: {path} cannot be read ({error.strerror})") from error
+        raise CredentialFileError(f"{field}: {path} cannot be read ({error.strerror})") from error
 
 
-def tls(settings: RedisSettings) -> dict[str, Any]:
-    """Return the part of `options` that is TLS: empty where it is not spoken. Raises ChannelError."""
+def tls_options(settings: RedisSettings) -> dict[str, Any]:
+    """Return the part of `options` that is TLS: empty where it is not spoken. Raises CredentialFileError."""
     sentinels = settings.url.startswith(SENTINEL_SCHEME)
     if not (settings.url.startswith("rediss://") or (sentinels and settings.tls_ca_file)):
         return {}
@@ -132,7 +132,7 @@ def tls(settings: RedisSettings) -> dict[str, Any]:
         try:
             context.load_verify_locations(cafile=authority)
         except (ssl.SSLError, ValueError):
-            raise ChannelError(f"redis.tls_ca_file: {authority} holds no certificate in PEM") from None
+            raise CredentialFileError(f"redis.tls_ca_file: {authority} holds no certificate in PEM") from None
     if certificate:
         _readable(certificate, "redis.tls_certificate_file")
         _readable(key, "redis.tls_key_file")
@@ -140,7 +140,7 @@ def tls(settings: RedisSettings) -> dict[str, Any]:
         try:
             context.load_cert_chain(certificate, key, password=lambda: "")
         except (ssl.SSLError, ValueError):
-            raise ChannelError(
+            raise CredentialFileError(
                 f"redis.tls_certificate_file: {certificate} and redis.tls_key_file: {key} are no certificate and its "
                 "key in PEM, without a pass phrase"
             ) from None
@@ -160,4 +160,4 @@ def _readable(path: str, field: str) -> None:
         with Path(path).open("rb"):
             return
     except OSError as error:
-        raise ChannelError(f"{field}: {path} cannot be read ({error.strerror})") from error
+        raise CredentialFileError(f"{field}: {path} cannot be read ({error.strerror})") from error

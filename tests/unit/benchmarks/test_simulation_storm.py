@@ -16,7 +16,7 @@ from benchmarks.simulation.paper import claims, expansion, one_migration
 from benchmarks.simulation.storm import COMPONENTS, Fluid, make_jobs, nodes, view
 from benchmarks.simulation.ways import WAYS, migrate, target
 from rechannel.daemon.model.collector import unsound
-from rechannel.wire.messages import MAX_MESSAGE_BYTES
+from rechannel.wire.keys import MAX_MESSAGE_BYTES
 
 MACHINE = {"cores": 2, "load_average": 0.5}
 

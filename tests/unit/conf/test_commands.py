@@ -6,7 +6,8 @@ import json
 
 from click.testing import CliRunner
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 
 

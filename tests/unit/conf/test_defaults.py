@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 
 DEFAULTS = {
     "cluster.name": "default",
@@ -99,7 +100,8 @@ def test_a_default_keeps_its_own_bounds():
         section, _, field = name.partition(".")
         rule = {item.name: item.metadata for item in dataclasses.fields(getattr(settings, section))}[field]
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            assert rule["low"] is not None, f"{name} has no bound"
-            assert rule["low"] <= value, name
-            assert rule["high"] is None or value <= rule["high"], name
+            low, high = rule["bounds"]
+            assert low is not None, f"{name} has no bound"
+            assert low <= value, name
+            assert high is None or value <= high, name
         assert not rule["choices"] or value in rule["choices"], name

@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rechannel.conf import lease_timing
+from rechannel.conf.loader import load
 from rechannel.conf.redis_url import SentinelAddress, sentinel_address
-from rechannel.conf.settings import Settings, SettingsError, load
+from rechannel.conf.settings import Settings, SettingsError
 
 SENTINELS = "sentinel://a:26379,b:1,c?service=rechannel"
 
@@ -36,7 +37,7 @@ def test_the_defaults_meet_it_with_and_without_sentinels() -> None:
 def test_a_broken_inequality_is_refused_with_fields_and_cure(environment: dict[str, str], words: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {f"RECHANNEL_{name}": value for name, value in environment.items()})
-    (mistake,) = caught.value.mistakes
+    (mistake,) = caught.value.errors
     assert "controller.lease: " in mistake
     assert all(field in mistake for field in ("controller.observe", "redis.timeout"))
     assert words in mistake
@@ -45,12 +46,12 @@ def test_a_broken_inequality_is_refused_with_fields_and_cure(environment: dict[s
 @example(lease=30.0, observe=0.1, timeout=8.0, sentinels=False)
 @given(lease=st.floats(1, 600), observe=st.floats(0.1, 5), timeout=st.floats(0.05, 60), sentinels=st.booleans())
 def test_the_cure_cures(lease: float, observe: float, timeout: float, sentinels: bool) -> None:
-    for mistake in lease_timing.mistakes(lease, observe, timeout, sentinels=sentinels):
+    for mistake in lease_timing.errors(lease, observe, timeout, sentinels=sentinels):
         raised = float(mistake.partition("raise controller.lease to ")[2].partition(",")[0])
-        assert lease_timing.mistakes(raised, observe, timeout, sentinels=sentinels) == []
+        assert lease_timing.errors(raised, observe, timeout, sentinels=sentinels) == []
         lowered = mistake.partition("lower redis.timeout to ")[2]
         if lowered:
-            assert lease_timing.mistakes(lease, observe, float(lowered), sentinels=sentinels) == []
+            assert lease_timing.errors(lease, observe, float(lowered), sentinels=sentinels) == []
 
 
 def test_an_address_of_sentinels() -> None:

@@ -8,8 +8,8 @@ import tomllib
 import pytest
 
 from rechannel.conf import render
-from rechannel.conf.loader import read
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import load, read_settings
+from rechannel.conf.settings import Settings
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ ENVIRON = {"RECHANNEL_GATE__COOLDOWN": "7", "RECHANNEL_POLICIES__FAIR_REDISTRIBU
 
 
 def test_each_value_has_its_origin(path):
-    loaded = read(path, ENVIRON)
-    assert loaded.mistakes == ()
+    loaded = read_settings(path, ENVIRON)
+    assert loaded.errors == ()
     assert loaded.origins == {
         "gate.min_gain": str(path),
         "gate.cooldown": "RECHANNEL_GATE__COOLDOWN",
@@ -42,9 +42,9 @@ def test_each_value_has_its_origin(path):
 
 
 def test_what_is_shown_can_be_read_and_gives_the_same(path, tmp_path):
-    loaded = read(path, ENVIRON)
+    loaded = read_settings(path, ENVIRON)
     again = tmp_path / "again.toml"
-    again.write_text(render.toml(loaded))
+    again.write_text(render.to_toml(loaded))
     assert load(again, {}) == loaded.settings
     lines = again.read_text().splitlines()
     assert "cooldown = 7.0  # RECHANNEL_GATE__COOLDOWN" in lines
@@ -65,12 +65,12 @@ def test_an_odd_policy_and_parameter_are_quoted(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('[policies."a b"]\n"c d" = 1\n')
     again = tmp_path / "again.toml"
-    again.write_text(render.toml(read(path, {})))
+    again.write_text(render.to_toml(read_settings(path, {})))
     assert load(again, {}).policies == {"a b": {"c d": 1}}
 
 
 def test_the_document_names_an_origin_for_every_setting(path):
-    shown = render.document(read(path, ENVIRON))
+    shown = render.to_document(read_settings(path, ENVIRON))
     assert shown["file"] == str(path)
     fields = {f"{name}.{field}" for name, given in dataclasses.asdict(Settings()).items() for field in given}
     parameters = {"policies.adaptive.mode", "policies.even.max_moves", "policies.fair-redistribution.weight"}
@@ -84,7 +84,7 @@ def test_mistakes_in_values_and_between_them_are_told_together(tmp_path):
         "[gate]\nmin_gain = 7\n[agent]\nsample = 30\n[link]\npoll_moving = 1\n"
         '[redis]\nurl = "redis://:secret@h/0"\ntls_key_file = "/k"\n[reschedule]\ntime_zone = "Nowhere/At_All"\n'
     )
-    mistakes = "\n".join(read(path, {}).mistakes)
+    mistakes = "\n".join(read_settings(path, {}).errors)
     fields = ("gate.min_gain", "agent.sample", "link.poll_moving", "password_file", "tls_key_file", "time_zone")
     assert all(field in mistakes for field in fields), mistakes
     assert "secret" not in mistakes
@@ -93,5 +93,5 @@ def test_mistakes_in_values_and_between_them_are_told_together(tmp_path):
 def test_a_wrong_field_is_not_held_against_the_others(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('[agent]\nsample = 30\nwindow = "long"\n[controller]\nlease = 1\nobserve = 99\n')
-    mistakes = read(path, {}).mistakes
+    mistakes = read_settings(path, {}).errors
     assert [mistake.partition(":")[0] for mistake in mistakes] == ["agent.window", "controller.observe"]

@@ -10,8 +10,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from rechannel.conf import reload
+from rechannel.conf.loader import load
 from rechannel.conf.reload import Reloader, ReloadSignal
-from rechannel.conf.settings import Settings, SettingsError, load
+from rechannel.conf.settings import Settings, SettingsError
 
 LIVE_SECTIONS = ("reschedule", "gate", "migration")
 NEVER = ("cluster", "redis", "signing", "link")
@@ -66,18 +67,18 @@ class Daemon:
 
     def hang_up(self):
         """Returns what is taken and the log lines."""
-        self.reread.asked.set()
+        self.reread.requested.set()
         with capture_logs() as lines:
-            return self.reloader.turn(), lines
+            return self.reloader.poll(), lines
 
 
 def test_nothing_happens_unless_asked(daemon):
     daemon.file = given(GATE__COOLDOWN="5")
-    assert daemon.reloader.turn() is None
-    assert Reloader(Settings(), None, reload.AGENT, structlog.get_logger()).turn() is None
+    assert daemon.reloader.poll() is None
+    assert Reloader(Settings(), None, reload.AGENT, structlog.get_logger()).poll() is None
     taken, _ = daemon.hang_up()
     assert taken.gate.cooldown == 5
-    assert daemon.reloader.turn() is None
+    assert daemon.reloader.poll() is None
 
 
 def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rechannel.conf.loader import load
 from rechannel.conf.render import fields
-from rechannel.conf.settings import SettingsError, load
+from rechannel.conf.settings import SettingsError
 
 
 def test_promised_defaults():
@@ -39,8 +40,8 @@ def test_every_mistake_is_found_at_once(tmp_path):
     )
     with pytest.raises(SettingsError) as caught:
         load(path, {"RECHANNEL_LINK__DEADLINE_BATCHES": "1.5"})
-    text = "\n".join(caught.value.mistakes)
-    assert len(caught.value.mistakes) == 8
+    text = "\n".join(caught.value.errors)
+    assert len(caught.value.errors) == 8
     for field in (
         "stray",
         "gate.min_gain",
@@ -121,7 +122,7 @@ def test_of_a_list_every_wrong_text_is_named(tmp_path):
     path.write_text('[reschedule]\nexcluded = ["Funday 01:00-02:00", "Mon 01:00-02:00", "Mon 25:00-26:00", 3]\n[gat]\n')
     with pytest.raises(SettingsError) as caught:
         load(path, {})
-    section, *texts = reversed(caught.value.mistakes)
+    section, *texts = reversed(caught.value.errors)
     assert "[gat]: no such section; did you mean gate? known are " in section
     assert [mistake.partition("excluded: ")[2].split(" ")[0] for mistake in reversed(texts)] == ["'Funday", "'Mon", "3"]
     assert {mistake.partition(": ")[0] for mistake in texts} == {f"{path}:2"}
@@ -143,7 +144,7 @@ def test_an_infinite_number_is_a_mistake_like_any_other(tmp_path):
     path.write_text("[agent]\nbuffered_windows = inf\n[gate]\nhorizon = inf\n")
     with pytest.raises(SettingsError) as caught:
         load(path, {})
-    assert len(caught.value.mistakes) == 2
+    assert len(caught.value.errors) == 2
 
 
 def test_policies_have_a_table_each_and_the_environment_wins(tmp_path):
@@ -203,5 +204,5 @@ def test_what_is_no_parameter_of_a_policy_is_a_mistake(tmp_path, text, environme
     path.write_text(text)
     with pytest.raises(SettingsError) as caught:
         load(path, environment)
-    (found,) = caught.value.mistakes
+    (found,) = caught.value.errors
     assert where in found

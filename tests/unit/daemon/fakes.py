@@ -13,35 +13,27 @@ from rechannel.conf.settings import ControllerSettings, GateSettings, Reschedule
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule, Keys
+from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage, StageRun, StreamRow, TaskRow
 from rechannel.wire.messages import (
-    AgentWindow,
     AnyBody,
-    BatchReport,
     ControllerState,
     Decision,
     DesiredPlacement,
-    Envelope,
     ExecutorInfo,
-    ExecutorUsage,
     LinkReport,
-    MessageError,
     MoveView,
     Operator,
     QueryState,
     Reply,
     Request,
-    StageRun,
     StatefulStage,
-    StreamRow,
-    TaskRow,
-    decode,
-    encode,
 )
+from rechannel.wire.redis.capacity import StreamTrimmer
+from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Lease, Page, QueuedRequest, StoreDeposedError, StoreUnavailableError
-from rechannel.wire.redis.trimming import Trimming
+from rechannel.wire.redis.store import Lease, Page, QueuedRequest
 from rechannel.wire.signing import Signer, Verifier
 
 NOW = 1_700_000_000.0
@@ -128,7 +120,7 @@ class FakeStore:
         """What an emptied Redis looks like; stream ids go on with time."""
         self.strings: dict[str, tuple[bytes, float]] = {}
         self.streams: dict[str, list[tuple[tuple[int, int], bytes]]] = defaultdict(list)
-        self.trimming: dict[str, Trimming] = {}
+        self.trimming: dict[str, StreamTrimmer] = {}
         self.claims: dict[str, tuple[Lease, float]] = {}
         self.apps: dict[str, float] = {}
         self._epoch = 0
@@ -181,7 +173,7 @@ class FakeStore:
         if rule is self.unsendable:
             raise StoreUnavailableError("gone")
         self._there()
-        trimming = self.trimming.setdefault(self.keys(rule, name), Trimming(rule.bound))
+        trimming = self.trimming.setdefault(self.keys(rule, name), StreamTrimmer(rule.bound))
         for envelope in envelopes:
             data = encode(envelope)
             count = trimming.add(len(data), rule.size if size is None else min(size, rule.size))
@@ -212,7 +204,7 @@ class FakeStore:
             found[name] = Page(last, self._messages(entries), sum(len(data) for _, data in entries))
         return found
 
-    def since(self, seconds: float) -> str:
+    def id_since(self, seconds: float) -> str:
         self._there()
         return f"{int((self.clock() - seconds) * 1000)}-0"
 
@@ -221,7 +213,7 @@ class FakeStore:
         since = _number(after)
         return [entry for entry in self.streams[self.keys(rule, name)] if entry[0] > since or after == "0"][:count]
 
-    def waiting(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
+    def read_requests(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
         found = self._after(rule, name, after, count)
         last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
         return last, [
@@ -239,7 +231,7 @@ class FakeStore:
         entries = self.streams[self.keys(rule, name)]
         return f"{entries[-1][0][0]}-{entries[-1][0][1]}" if entries else "0"
 
-    def seen_application(self, application: str, now: float) -> None:
+    def register_application(self, application: str, now: float) -> None:
         self._there()
         self.apps[application] = now
 
@@ -268,7 +260,7 @@ class FakeStore:
         self._there()
         self._paused = paused
 
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         self._there()
         return self._paused
 
@@ -441,7 +433,7 @@ class World:
         queries = [query(self.placement)] if self.queries is None else self.queries
         body = report(queries, moves=self.moves, decision=self.decision, accepted_epoch=self.accepted_epoch)
         self._send(keys.REPORT, self.application, body)
-        self.store.seen_application(self.application, self.clock())
+        self.store.register_application(self.application, self.clock())
 
     def measure(self, batches: int = 3) -> None:
         """Batches up to this moment, and a fresh window of every agent."""

@@ -9,13 +9,14 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
+from rechannel.conf.loader import load
 from rechannel.conf.reload import ReloadSignal, merged
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.settings import Settings
 from rechannel.daemon import service
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.leadership import LeaderElection
 from rechannel.monitors.node.agent import Sender
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.signing import Signer
 from unit.daemon.fakes import APP, CONFIG, FakeClock, FakeStore, World, decisions, go_on, window
 

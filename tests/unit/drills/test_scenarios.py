@@ -23,7 +23,7 @@ def test_ci_runs_a_few():
 
 
 def write(sender: str, epoch: int, key: str = "controller:state") -> str:
-    return f'SET rechannel:{{drills}}:{key} {{"schema":1,"sender":"{sender}","sequence":1,"epoch":{epoch}}} PX 60000'
+    return f'SET rechannel:{{drills}}:{key} {{"schema":2,"sender":"{sender}","sequence":1,"epoch":{epoch}}} PX 60000'
 
 
 def test_two_leaders_of_one_epoch_are_found():

@@ -22,16 +22,9 @@ from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import Move
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    ClosedStore,
-    DesiredMove,
-    DesiredPlacement,
-    Envelope,
-    LinkReport,
-    MessageError,
-    MoveTransition,
-)
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
+from rechannel.wire.measurements import ClosedStore
+from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport, MoveTransition
 
 Unit = tuple[str, int, int]  # query, stage, partition
 

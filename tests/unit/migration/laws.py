@@ -6,7 +6,8 @@ from collections import Counter
 
 from rechannel.migration.moves import TRANSITIONS, Move
 from rechannel.wire.codes import MoveReason, MoveState
-from rechannel.wire.messages import DesiredPlacement, Envelope, MoveTransition
+from rechannel.wire.envelope import Envelope
+from rechannel.wire.messages import DesiredPlacement, MoveTransition
 from unit.migration.driver_model import Link, Query, Unit, World
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rechannel.wire import keys
 from rechannel.wire.redis import capacity
-from rechannel.wire.redis.trimming import Trimming
+from rechannel.wire.redis.capacity import StreamTrimmer
 
 
 def test_the_page_shows_the_table():
@@ -41,17 +41,17 @@ def test_every_key_has_a_bound():
 def test_an_application_of_ten_thousand_tasks_a_batch_needs_some_tens_of_megabytes():
     one = capacity.Application(executors=50, queries=1, partitions=5_000)
     assert one.size < 64 * 2**20
-    assert capacity.batch_room(10_000) == capacity.BATCH_ROOM
-    assert capacity.batch_room(400_000) == keys.BATCHES.size >= 400_000 * capacity.TASK_BYTES
+    assert capacity.batch_budget(10_000) == capacity.LEAST_BATCH_BUDGET
+    assert capacity.batch_budget(400_000) == keys.BATCHES.size >= 400_000 * capacity.TASK_BYTES
     assert one.size < capacity.Application(executors=50, queries=1, partitions=200_000).size
-    assert capacity.need(10, [one]) > capacity.need(9, [one]) > capacity.need(9, [])
+    assert capacity.required_memory(10, [one]) > capacity.required_memory(9, [one]) > capacity.required_memory(9, [])
 
 
 # -- trimming --
 
 
 def test_a_stream_is_trimmed_to_as_many_entries_as_fit():
-    trimming = Trimming(bound=10)
+    trimming = StreamTrimmer(bound=10)
     assert [trimming.add(40, most=100) for _ in range(4)] == [2, 2, 2, 2], "as if earlier ones were as large"
     assert trimming.add(10, most=100) == 3
     assert [trimming.add(1, most=100) for _ in range(12)] == [4, 5, 6, 7, 8, 9, 10, 10, 10, 10, 10, 10]
@@ -59,7 +59,7 @@ def test_a_stream_is_trimmed_to_as_many_entries_as_fit():
 
 
 def test_what_an_earlier_writer_left_stays_as_long_as_there_is_room():
-    trimming = Trimming(bound=1000)
+    trimming = StreamTrimmer(bound=1000)
     assert trimming.add(10, most=1000) == 100
     assert trimming.add(50, most=1000) == 2 + 940 // 50
     assert trimming.add(900, most=1000) == 3 + 40 // 900
@@ -68,7 +68,7 @@ def test_what_an_earlier_writer_left_stays_as_long_as_there_is_room():
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=200), st.integers(1, 50), st.integers(1, 1000))
 def test_what_stays_always_fits(sizes: list[int], bound: int, most: int) -> None:
-    trimming, kept = Trimming(bound), list[int]()
+    trimming, kept = StreamTrimmer(bound), list[int]()
     for size in sizes:
         kept = [*kept, size][-trimming.add(size, most) :]
         assert len(kept) == 1 or (sum(kept) <= most and len(kept) <= bound)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import DesiredPlacement, Envelope
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.messages import DesiredPlacement
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys, public_keys
 
 
@@ -131,11 +131,11 @@ def test_a_controller_takes_over_what_the_other_key_of_the_bundle_signed(pairs, 
     (one, first), (two, second), (three, _) = pairs
     private = tmp_path / "one" / "signing.key"
     trusted = Signer.from_file(private, bundle(tmp_path / "bundle", first, second))
-    assert trusted.made(one.sign(message()))
-    assert trusted.made(two.sign(message()))
-    assert not trusted.made(three.sign(message()))
-    assert not trusted.made(message())
-    assert not one.made(two.sign(message()))
+    assert trusted.is_own_signature(one.sign(message()))
+    assert trusted.is_own_signature(two.sign(message()))
+    assert not trusted.is_own_signature(three.sign(message()))
+    assert not trusted.is_own_signature(message())
+    assert not one.is_own_signature(two.sign(message()))
 
 
 def test_nothing_shows_the_key(pairs):

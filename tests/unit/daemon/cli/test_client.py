@@ -13,7 +13,7 @@ from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fakes import CONFIG, NOW, FakeClock, FakeStore, World
 
 

@@ -19,7 +19,7 @@ from rechannel.daemon.cli.options import shown_time
 from rechannel.daemon.cli.tables import history_line, size
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, go_on
 
@@ -61,8 +61,8 @@ def test_bytes_are_told_in_the_unit_that_shows_them(number: float, text: str) ->
 
 
 def test_a_refusal_says_how_far_it_was() -> None:
-    refusal = Refusal(law="gate", reach="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
-    used = Refusal(law="budget", reach="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
+    refusal = Refusal(law="gate", scope="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
+    used = Refusal(law="budget", scope="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
     made = Decision(
         decision="d",
         at=NOW,
@@ -155,7 +155,7 @@ def test_history_knows_no_other_names(leader: Controller, kept: FakeStore) -> No
 
 
 def test_a_name_of_a_later_release_is_known_once_it_was_met(leader: Controller, kept: FakeStore) -> None:
-    leader.refuse("moon", APP, Refusal(law="tide", reach="plan", detail="too high"))
+    leader.refuse("moon", APP, Refusal(law="tide", scope="plan", detail="too high"))
     assert "too high" in history("--trigger", "moon", "--outcome", "tide").stdout
 
 
@@ -216,13 +216,13 @@ def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.Captu
     made = leader.decide("operator", application=APP, user="ann", apply=False)
     made = msgspec.structs.replace(made, streams={"high": 3}, hot_streams=["a → b: 0.3 kB/s, local"])
     for load in made.executors:  # by what --json has of an executor, utilization is arrival over service at any time
-        assert load.utilization_before == pytest.approx(load.arrival_before / load.service)
+        assert load.utilization_before == pytest.approx(load.arrival_before / load.service_before)
         assert load.utilization_after == pytest.approx(load.arrival_after / load.service_after)
-    tables.decision(APP, made)
+    tables.print_decision(APP, made)
     shown = capsys.readouterr().out
     assert not any(words in shown for words in ("λ", "μ", "kB/s", "streams:"))
     assert "partitions  utilization" in shown
-    tables.decision(APP, made, verbose=True)
+    tables.print_decision(APP, made, verbose=True)
     shown = capsys.readouterr().out
     assert "streams: 3 high" in shown
     assert "0.3 kB/s" in shown
@@ -256,7 +256,7 @@ def test_the_newest_decision_is_explained_where_none_moved_anything(
     monkeypatch.setattr("rechannel.wire.redis.store.Store", lambda *_: store)
     for _ in range(2):
         clock.sleep(1)
-        newest = leader.refuse("timeout", APP, Refusal(law="excluded", reach="plan", detail="not now"))
+        newest = leader.refuse("timeout", APP, Refusal(law="excluded", scope="plan", detail="not now"))
     done = CliRunner().invoke(cli.main, ["explain", "--json"])
     assert json.loads(done.stdout)["decision"]["decision"] == newest.decision
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rechannel.daemon.cli.main import main
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import DesiredPlacement, Envelope
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.messages import DesiredPlacement
 from rechannel.wire.signing import SignatureError, Signer, Verifier, fingerprint, make_keys
 
 

@@ -35,7 +35,7 @@ def as_json(world: World, **more: Any) -> dict[str, Any]:
 
 
 def text(world: World, capsys: pytest.CaptureFixture[str], *, verbose: bool = False, **more: Any) -> str:
-    tables.status(read(world, **more), world.clock(), verbose=verbose)
+    tables.print_status(read(world, **more), world.clock(), verbose=verbose)
     return capsys.readouterr().out
 
 
@@ -108,10 +108,10 @@ def test_shares_of_figures_that_no_agent_reports_are_not_told(world: World, caps
     status = read(world)
     (row,) = status.applications
     row = dataclasses.replace(row, shuffles_seen=1.0)
-    tables.status(dataclasses.replace(status, applications=(row,)), NOW)
+    tables.print_status(dataclasses.replace(status, applications=(row,)), NOW)
     assert "agents reported 100%" in capsys.readouterr().out
     row = dataclasses.replace(row, executors=tuple(dataclasses.replace(item, fresh=False) for item in row.executors))
-    tables.status(dataclasses.replace(status, applications=(row,)), NOW)
+    tables.print_status(dataclasses.replace(status, applications=(row,)), NOW)
     assert "agents reported" not in capsys.readouterr().out
 
 

@@ -13,7 +13,8 @@ from rechannel.daemon.cli import tables, top
 from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
-from rechannel.wire.messages import MoveView, StreamRow
+from rechannel.wire.measurements import StreamRow
+from rechannel.wire.messages import MoveView
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, World, query, settings, window
 
 
@@ -55,7 +56,7 @@ def test_partitions_have_their_cpu_state_and_snapshot_lag(world: World) -> None:
 
 
 def test_a_batch_under_way_leaves_its_windows_out(world: World) -> None:
-    world.queries = [msgspec.structs.replace(query(world.placement), began=NOW - 6)]
+    world.queries = [msgspec.structs.replace(query(world.placement), batch_started=NOW - 6)]
     world.ready()
     assert all(item.cpu is None for item in _application(world).partitions)
 
@@ -113,10 +114,10 @@ def test_status_says_how_many_streams_are_of_each_class(world: World, capsys: py
     status = _read(world)
     (row,) = status.applications
     assert row.streams == {}, "nobody told of streams"
-    tables.status(status, NOW)
+    tables.print_status(status, NOW)
     assert "streams:" not in capsys.readouterr().out
     row = dataclasses.replace(row, streams={"high": 12, "mid": 40, "low": 8})
-    tables.status(dataclasses.replace(status, applications=(row,)), NOW)
+    tables.print_status(dataclasses.replace(status, applications=(row,)), NOW)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert "streams: 12 high, 40 mid, 8 low" in lines
     (first,) = [line for line in lines if line.startswith("127.0.0.2 ")]

@@ -18,7 +18,7 @@ from rechannel.daemon.control import audit, requests
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, reply, request

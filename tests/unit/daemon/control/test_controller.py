@@ -12,13 +12,9 @@ from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    DesiredPlacement,
-    MessageError,
-    MoveView,
-)
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.envelope import EnvelopeFactory, MessageError
+from rechannel.wire.messages import DesiredPlacement, MoveView
+from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import SignatureError, Signer
 from unit.daemon.fakes import (
     APP,
@@ -432,7 +428,7 @@ def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: F
     (decision,) = leader.decide_all()
     found = desired(store)
     assert found is not None
-    store.put(keys.DESIRED, APP, msgspec.structs.replace(found, epoch=10**9, said=msgspec.UNSET))
+    store.put(keys.DESIRED, APP, msgspec.structs.replace(found, epoch=10**9, raw_bytes=msgspec.UNSET))
     leader.follow()
     assert wanted(store).decision == decision.decision
 
@@ -499,7 +495,7 @@ def test_a_pause_outlives_an_emptied_redis(leader: Controller, store: FakeStore,
     leader.pause(True)
     store.empty()
     assert leader.observe() == "leading in epoch 2, paused"
-    assert store.paused()
+    assert store.is_paused()
 
 
 def test_a_stand_by_that_takes_over_an_emptied_redis_stays_paused(
@@ -510,7 +506,7 @@ def test_a_stand_by_that_takes_over_an_emptied_redis_stays_paused(
     other.observe()
     store.empty()
     assert other.observe() == "leading in epoch 2, paused"
-    assert store.paused()
+    assert store.is_paused()
 
 
 def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
@@ -521,7 +517,7 @@ def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStor
     other.pause(False)
     other.close()
     assert leader.observe() == "leading in epoch 3"
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 # -- what it says of itself --
@@ -554,7 +550,7 @@ def test_signatures_are_checked_by_links_with_the_public_key(leader: Controller,
     found = desired(store)
     assert found is not None
     with pytest.raises(SignatureError):
-        VERIFIER.check(msgspec.structs.replace(found, epoch=99, said=msgspec.UNSET))
+        VERIFIER.check(msgspec.structs.replace(found, epoch=99, raw_bytes=msgspec.UNSET))
     with pytest.raises(MessageError):
         VERIFIER.check(msgspec.structs.replace(found, signature=""))
 

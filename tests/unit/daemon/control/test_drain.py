@@ -13,10 +13,10 @@ from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.messages import Drain, Envelope, MoveView, StandingOrders, encode
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.messages import Drain, MoveView, StandingOrders
+from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import Signer
 from unit.daemon.control.test_outcomes import land
 from unit.daemon.fakes import (
@@ -138,7 +138,7 @@ def test_drains_are_remembered(leader, store, clock, world, lost):
     if lost == "both":
         # Only the link remembers: it reports the orders it obeys, with their signature.
         known = report([query(world.placement)])
-        world._send(keys.REPORT, APP, msgspec.structs.replace(known, orders=encode(signed).decode()))
+        world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
     follower.observe()
     (found,) = orders(store).drains
     assert (found.node, found.remove, found.deadline) == (NODE, True, signed.body.drains[0].deadline)
@@ -384,7 +384,7 @@ def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock,
     def report_with(count: int) -> None:
         body = report([query(world.placement)], count=count)
         world._send(keys.REPORT, APP, body)
-        store.seen_application(APP, clock())
+        store.register_application(APP, clock())
         world.measure()
         leader.observe()
         leader.follow()
@@ -437,8 +437,8 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
     store.empty()
     clock.sleep(30)
     known = report([query(world.placement)])
-    world._send(keys.REPORT, APP, msgspec.structs.replace(known, orders=encode(signed).decode()))
-    store.seen_application(APP, clock())
+    world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
+    store.register_application(APP, clock())
     follower = controller(store, clock, name="b")
     follower.observe()
     assert follower.lead.paused

@@ -48,7 +48,7 @@ def joining(clock: FakeClock) -> Trigger:
 
 def answer(outcome: str) -> Decision:
     decision = decision_without_plan(
-        DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", reach="plan", detail="too little")
+        DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", scope="plan", detail="too little")
     )
     return msgspec.structs.replace(decision, outcome=outcome)
 

@@ -213,11 +213,11 @@ def agree(
 ) -> Refusal | None:
     """One decision by timeout that recommends these moves, after so many batches where that is told."""
     batches = {} if batch is None else {"q": batch}
-    draft = decision(at, moves=moves(*partitions), cost=cost, batches=batches)
+    draft = decision(at, moves=moves(*partitions), cost=cost, last_batches=batches)
     found = guard.agreement(draft, total)
     outcome = "applied" if found is None else "refused"
     reason = "ok" if found is None else Law.AGREEMENTS
-    guard.record(decision(at, outcome, reason, moves=moves(*partitions), batches=batches))
+    guard.record(decision(at, outcome, reason, moves=moves(*partitions), last_batches=batches))
     return found
 
 

@@ -16,9 +16,10 @@ from rechannel.conf.settings import ControllerSettings, RedisSettings, Settings
 from rechannel.daemon.control.leadership import LeaderElection, LeaseResult
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState
-from rechannel.wire.redis.store import Lease, StoreDeposedError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
+from rechannel.wire.redis.store import Lease
 from unit.daemon.fakes import FakeClock, FakeFenced, FakeStore
 from unit.daemon.virtual_time import VirtualTime
 
@@ -279,7 +280,7 @@ def test_a_pause_survives_a_fail_over_that_lost_it(store: FakeStore, clock: Fake
     store.set_paused(False)
     assert lead.renew(0) is LeaseResult.RAISED
     assert lead.paused
-    assert store.paused()
+    assert store.is_paused()
 
 
 def test_a_pause_by_a_leader_that_vanished_meanwhile_is_kept(store: FakeStore, clock: FakeClock) -> None:
@@ -291,7 +292,7 @@ def test_a_pause_by_a_leader_that_vanished_meanwhile_is_kept(store: FakeStore, c
     clock.sleep(16)  # nothing in Redis tells of the second one any more, but the epoch
     assert first.renew(0) is LeaseResult.RAISED
     assert first.paused
-    assert store.paused()
+    assert store.is_paused()
 
 
 def test_a_pause_meanwhile_is_kept_though_redis_goes_away_while_it_is_read(
@@ -318,7 +319,7 @@ def test_a_pause_meanwhile_is_kept_though_redis_goes_away_while_it_is_read(
     assert not mine.holds()
     monkeypatch.setattr(store, "get", real)
     assert mine.renew(0) is LeaseResult.RAISED
-    assert (mine.paused, store.paused(), mine.holds()) == (True, True, True)
+    assert (mine.paused, store.is_paused(), mine.holds()) == (True, True, True)
 
 
 def test_a_pause_that_another_leader_ended_is_not_said_again(store: FakeStore, clock: FakeClock) -> None:
@@ -334,7 +335,7 @@ def test_a_pause_that_another_leader_ended_is_not_said_again(store: FakeStore, c
     store.put(keys.STATE, "", EnvelopeFactory("default", second.name, clock).envelope(state, ttl=100))
     second.release()
     assert first.renew(0) is LeaseResult.RAISED
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 def test_a_pause_that_redis_kept_counts_though_only_a_link_tells_that_somebody_led(
@@ -345,7 +346,7 @@ def test_a_pause_that_redis_kept_counts_though_only_a_link_tells_that_somebody_l
     clock.sleep(16)
     store.set_paused(True)  # by a leader of epoch 7, of which nothing else is left
     assert lead.renew(7) is LeaseResult.RAISED
-    assert (lead.epoch, lead.paused, store.paused()) == (8, True, True)
+    assert (lead.epoch, lead.paused, store.is_paused()) == (8, True, True)
 
 
 def test_a_pause_that_a_replica_kept_counts_after_a_fail_over(store: FakeStore, clock: FakeClock) -> None:
@@ -354,4 +355,4 @@ def test_a_pause_that_a_replica_kept_counts_after_a_fail_over(store: FakeStore, 
     store.fail_over(known_epoch=0)
     store.set_paused(True)
     assert lead.renew(0) is LeaseResult.RAISED
-    assert (lead.paused, store.paused()) == (True, True)
+    assert (lead.paused, store.is_paused()) == (True, True)

@@ -16,7 +16,8 @@ from rechannel.daemon.model.collector import ApplicationMessages
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
 from rechannel.wire import keys
-from rechannel.wire.messages import BatchReport, Decision, DesiredMove, MigrationOutcome, MoveTransition
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome, MoveTransition
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -154,7 +155,7 @@ def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore
     assert found.verdict == "regressed"
     leader.follow()
     back = decisions(store)[-1]
-    assert (back.trigger, back.outcome, back.undoes, back.policy) == (
+    assert (back.trigger, back.outcome, back.rollback_of, back.policy) == (
         "rollback",
         "applied",
         decision.decision,
@@ -251,7 +252,7 @@ def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeSt
     assert "started again meanwhile" in judged(run="run-2")[1]
     assert "not known any more" in judged(kept=later(batches[-5:], 40))[1]
     assert decision.price is not None
-    unknown = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, usual={}))
+    unknown = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, recent_batches={}))
     assert "not known any more" in judged(unknown)[1]
     assert judged(msgspec.structs.replace(decision, price=None))[0] == "not-judged"
 
@@ -352,7 +353,7 @@ def test_rollback_by_hand(leader: Controller, store: FakeStore, world: World) ->
     assert "moving" in sentence
     assert made == decisions(store)[-1]
     back = decisions(store)[-1]
-    assert (back.user, back.undoes, back.outcome) == ("ann", decision.decision, "applied")
+    assert (back.user, back.rollback_of, back.outcome) == ("ann", decision.decision, "applied")
     land(world, 5.0, number=40)
     assert world.placement == before
     leader.observe()
@@ -414,7 +415,7 @@ def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
     assert (first.outcome, second.outcome) == ("applied", "applied")
     leader.rollback(APP, "", user="ann", reason="")
     back = decisions(store)[-1]
-    assert back.undoes == second.decision
+    assert back.rollback_of == second.decision
     go_on(world, 20)
     leader.observe()
     again = f"{second.decision} was rolled back 20 s ago, by {back.decision}; to undo {first.decision} too, name it"
@@ -474,7 +475,10 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store: FakeStore, clock
     assert [decision.trigger for decision in made] == ["timeout"] + ["continuation"] * (len(made) - 1)
     assert all(len(decision.moves) == 1 for decision in made)
     assert made[-1].at - made[0].at < 300, "within less than one cool-down"
-    assert made[1].asked == "the plan before was cut to migration.max_moves, and kept: at most 11 more moves may follow"
+    assert (
+        made[1].operator_reason
+        == "the plan before was cut to migration.max_moves, and kept: at most 11 more moves may follow"
+    )
     assert leader.application(APP).migrations.continuation(clock()) == 0
     assert leader.application(APP).migrations.resting(clock()) > 0, "and then it rests as ever"
 
@@ -534,7 +538,7 @@ def test_rollback_ends_a_running_migration_first(leader: Controller, store: Fake
     leader.follow()
     leader.follow()
     back = decisions(store)[-1]
-    assert (back.trigger, back.undoes) == ("rollback", decision.decision)
+    assert (back.trigger, back.rollback_of) == ("rollback", decision.decision)
     assert [(move.partition, move.target) for move in back.moves] == [(first.partition, first.source)]
 
 
@@ -571,5 +575,5 @@ def test_a_rollback_names_the_decision_that_is_made_and_the_one_that_is_undone(
     found = reply(store)
     assert found is not None
     made = found.data["decision"]
-    assert made["undoes"] == decision.decision
+    assert made["rollback_of"] == decision.decision
     assert found.sentence.startswith(f"decision {made['decision']} (undoes {decision.decision}): ")

@@ -13,9 +13,10 @@ from structlog.testing import capture_logs
 from rechannel.conf.settings import GateSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.messages import Decision, Envelope
-from rechannel.wire.redis.store import StoreDeposedError, StoreUnavailableError
+from rechannel.wire.messages import Decision
+from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -141,7 +142,7 @@ def test_a_new_leader_does_not_answer_again(leader: Controller, store: FakeStore
     other = controller(store, clock, name="b")
     other.observe()
     assert other.answer_requests() == 0
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
@@ -175,7 +176,7 @@ def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_ag
     with pytest.raises(StoreUnavailableError):
         leader.answer_requests()
     monkeypatch.setattr(store, "put", real)
-    done = (desired(store), store.paused(), len(decisions(store)))
+    done = (desired(store), store.is_paused(), len(decisions(store)))
     clock.sleep(16)  # and the leader is dead
     world.ready()
     other = controller(store, clock, name="b")
@@ -187,12 +188,12 @@ def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_ag
     assert found.code == ExitCode.UNCLEAR
     assert "`rechannel history`" in found.sentence
     assert (desired(store), len(decisions(store))) == (done[0], done[2])
-    assert not store.paused()
+    assert not store.is_paused()
     assert other.answer_requests() == 0
     # The dead one was only slow: what it still does changes nothing.
     with pytest.raises(StoreDeposedError):
         leader.pause(True)
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 def test_a_claim_whose_answer_was_lost_is_the_same_leaders(
@@ -235,7 +236,7 @@ def test_an_order_is_heard_no_longer_than_its_claim_is_kept(
     clock.sleep(keys.REQUESTS.ttl + 1)
     leader.observe()
     assert leader.answer_requests() == 0
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(
@@ -250,7 +251,7 @@ def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(
     other = Controller(CONFIG, store, SIGNER, clocks(behind), name="b")  # type: ignore[arg-type]
     other.observe()
     assert other.answer_requests() == 0
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 def test_a_reply_stands_as_long_as_its_request_may_be_answered(
@@ -278,7 +279,7 @@ def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(
     for number in range(200):
         request(store, "pause", name=f"q{number}", stream=keys.QUESTIONS)
     assert leader.answer_requests() == 50
-    assert not store.paused()
+    assert not store.is_paused()
     for _ in range(3):
         clock.sleep(1)
         leader.observe()
@@ -324,7 +325,7 @@ def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, 
     request(store, "pause", name="../../x y")
     request(store, "plan", name="r2")
     assert leader.answer_requests() == 1
-    assert not store.paused()
+    assert not store.is_paused()
 
 
 def test_whoever_asks_is_told_of_a_defect(

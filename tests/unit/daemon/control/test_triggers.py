@@ -15,11 +15,11 @@ from rechannel.daemon.decide.requested_placement import saved_plan_of
 from rechannel.daemon.model import forecast
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, PendingPlans
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -106,7 +106,7 @@ def test_an_operators_rebalance_is_warned(store: FakeStore, clock: FakeClock, wo
     assert done.outcome == "applied"
     assert "warning: this is in the excluded period" in done.sentence
     assert "reschedule.moves_per_hour is 1" in done.sentence
-    assert (done.asked, done.notes[0]) == ("now", "asked by ann: now")
+    assert (done.operator_reason, done.notes[0]) == ("now", "asked by ann: now")
 
 
 def test_a_plan_is_cut_to_what_is_left_of_the_hour(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -181,7 +181,7 @@ def test_an_overload_is_decided_on_without_waiting_for_the_timeout(
         cycle(leader, world, 5)
     made = decisions(store)[0]
     assert (made.trigger, made.outcome) == ("overload", "applied")
-    assert "busy, reschedule.overload_utilization is 5%, 3 windows in a row" in made.asked
+    assert "busy, reschedule.overload_utilization is 5%, 3 windows in a row" in made.operator_reason
     assert len(decisions(store)) == 1
 
 
@@ -283,8 +283,10 @@ def test_who_is_silent_for_an_hour_is_forgotten(store: FakeStore, clock: FakeClo
 
 def test_why_each_partition_goes_is_kept(store: FakeStore, clock: FakeClock, world: World) -> None:
     (made,) = leading(store, clock, world, config()).decide_all()
-    assert set(made.why) == {move.move for move in made.moves}
-    assert all(text.startswith("frees executor 0, the critical one of name-of-q1: ") for text in made.why.values())
+    assert set(made.move_reasons) == {move.move for move in made.moves}
+    assert all(
+        text.startswith("frees executor 0, the critical one of name-of-q1: ") for text in made.move_reasons.values()
+    )
 
 
 def test_a_law_of_numbers_says_how_far_it_was(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -351,7 +353,7 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(store: FakeStore, c
     found = decisions(store)[before:]
     assert [made.reason for made in found] == ["no-active-query", "window-passed"], "each is told once"
     assert "last: not ready" in found[-1].sentence
-    assert (found[-1].user, found[-1].asked) == ("ann", "tonight")
+    assert (found[-1].user, found[-1].operator_reason) == ("ann", "tonight")
 
 
 def test_a_plan_outlives_its_controller_and_can_be_canceled(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -410,7 +412,7 @@ def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(
     with pytest.raises(StoreUnavailableError):
         leader.follow()
     store.unsendable = None
-    assert (last(store).outcome, last(store).pending) == ("applied", waiting.pending)
+    assert (last(store).outcome, last(store).pending_plan) == ("applied", waiting.pending)
     with pytest.raises(ValueError, match=f"no plan {waiting.pending} waits; waiting are none"):
         leader.cancel(waiting.pending, user="bob", reason="")
     if next_leader:
@@ -464,7 +466,7 @@ def test_a_plan_is_canceled_once_and_with_a_trace_though_redis_went_away_meanwhi
     found = reply(store)
     assert found is not None
     assert found.code == ExitCode.DONE
-    assert [(made.reason, made.pending) for made in decisions(store)[before:]] == [("canceled", waiting.pending)]
+    assert [(made.reason, made.pending_plan) for made in decisions(store)[before:]] == [("canceled", waiting.pending)]
     assert leader._cluster.plans.plans == {}
 
 

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from rechannel import __version__
-from rechannel.conf.loader import LoadResult, read
-from rechannel.conf.settings import Settings, load
+from rechannel.conf.loader import LoadResult, load, read_settings
+from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import config
 from rechannel.daemon.cli import doctor as cli_doctor
 from rechannel.daemon.cli.main import main
@@ -26,10 +26,10 @@ from rechannel.daemon.view.last_leader import leading
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import Role
-from rechannel.wire.messages import ControllerState, Envelope, LinkReport
+from rechannel.wire.messages import ControllerState, LinkReport
 from rechannel.wire.redis import capacity
 from rechannel.wire.signing import make_keys
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window
@@ -130,7 +130,7 @@ KEYS = {"signing.private_key_file": "k", "signing.public_key_file": "p"}
 def loaded(*fields: str, user: str = "") -> LoadResult:
     values = {name.replace(".", "__").upper(): value for name, value in KEYS.items() if name in fields}
     values |= {"REDIS__USERNAME": user} if user else {}
-    return read(None, {f"RECHANNEL_{name}": value for name, value in values.items()})
+    return read_settings(None, {f"RECHANNEL_{name}": value for name, value in values.items()})
 
 
 def test_configuration_and_keys(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_configuration_and_keys(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[gate]\nmin_gain = 7\n")
     bad = doctor.configuration(
-        read(path, {}),
+        read_settings(path, {}),
         [
             "gate.min_gain: 7 is out of bounds; it must be between 0 and 1",
             "signing.private_key_file: /k cannot be read",
@@ -152,11 +152,11 @@ def test_configuration_and_keys(tmp_path: Path) -> None:
 
 
 def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
-    (none,) = of(doctor.configuration(read(None, {}), [], []), "configuration")
+    (none,) = of(doctor.configuration(read_settings(None, {}), [], []), "configuration")
     assert (none.verdict, "no configuration file: RECHANNEL_CONFIG is not set" in none.sentence) == (WARNING, True)
     path = tmp_path / "c.toml"
     path.write_text("")
-    (found,) = of(doctor.configuration(read(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration")
+    (found,) = of(doctor.configuration(read_settings(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration")
     assert (found.verdict, f"configuration: {path} (RECHANNEL_CONFIG); " in found.sentence) == (OK, True)
 
 
@@ -188,7 +188,7 @@ def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
     private, _ = make_keys(tmp_path)
     path = tmp_path / "c.toml"
     path.write_text('[signing]\nprivate_key_file = "signing.key"\n')
-    given = read(path, {})
+    given = read_settings(path, {})
     mistakes, notes = config.look_at_keys(given.settings)
     assert mistakes == []
     (found,) = of(doctor.configuration(given, mistakes, notes), "signing-keys")
@@ -268,7 +268,7 @@ def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, ve
     found = cluster.memory(INFO | {"maxmemory": maxmemory}, [*heard, Application("silent", None)], 100)
     assert verdicts([found], "redis-memory") == [verdict]
     assert told in found.sentence and "5 applications" in found.sentence
-    figure = capacity.need(100, [capacity.Application(executors=4, queries=1, partitions=200)] * 5)
+    figure = capacity.required_memory(100, [capacity.Application(executors=4, queries=1, partitions=200)] * 5)
     assert verdict is OK or f"maxmemory {figure / 2**20:.0f}mb" in found.cure
 
 
@@ -483,7 +483,7 @@ def test_settings_of_spark(check: str, given: dict[str, str], verdict: Severity)
 )
 def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Severity) -> None:
     told = {**STOCK, "spark.locality.wait": wait}
-    found = cluster.spark([app(stage, environment=told, drifted=drifted)])
+    found = cluster.spark([app(stage, environment=told, drifted_partitions=drifted)])
     assert verdicts(found, "spark-locality") == [verdict]
 
 
@@ -506,7 +506,7 @@ def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
 
 def told_of_locality(wait: str, stage: float) -> list[Finding]:
     told = {**STOCK, "spark.locality.wait": wait}
-    found = cluster.spark([app({"q": stage}, environment=told, drifted=3)])
+    found = cluster.spark([app({"q": stage}, environment=told, drifted_partitions=3)])
     return [item for item in found if item.check == "spark-locality"]
 
 

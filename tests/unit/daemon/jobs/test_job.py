@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.daemon.jobs.job import Job
-from rechannel.wire.redis.store import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from unit.daemon.fakes import NOW, FakeClock, clocks
 
 

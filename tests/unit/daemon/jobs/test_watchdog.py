@@ -19,9 +19,9 @@ from rechannel.daemon.jobs.planning import LONGEST
 from rechannel.daemon.jobs.watchdog import Watchdog, patience
 from rechannel.monitors.node import agent
 from rechannel.monitors.node.agent import run_agent
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.messages import Envelope
-from rechannel.wire.redis.store import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from rechannel.wire.systemd import Notifier
 from unit.monitors.fakes import FakeClock as SampleClock
 from unit.monitors.fakes import FakeProcess, FakeTable, backend
@@ -109,7 +109,7 @@ def test_a_reload_ends_with_ready(manager: Manager, notifier: Notifier) -> None:
     def again() -> int:
         raise ValueError("mistake")
 
-    reload = notifier.reloads(again)
+    reload = notifier.announce_reload(again)
     with pytest.raises(ValueError, match="mistake"):
         reload()
     assert manager.heard() == []  # who is not ready yet is not asked to be again
@@ -145,14 +145,14 @@ def test_heartbeats_are_sent_no_oftener_than_four_times_an_interval(
 
 def test_without_a_watchdog_there_is_no_heartbeat(manager: Manager) -> None:
     notifier = Notifier(manager.address)
-    notifier.need(60)
+    notifier.request_watchdog(60)
     assert not notifier.beat()
     assert manager.heard() == []
 
 
 def test_a_longer_interval_is_asked_for_and_a_shorter_one_never(manager: Manager, notifier: Notifier) -> None:
-    notifier.need(30)
-    notifier.need(90)
+    notifier.request_watchdog(30)
+    notifier.request_watchdog(90)
     assert manager.heard() == [{"WATCHDOG_USEC": "90000000"}]
     assert notifier.watchdog == 90
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.daemon.model.cpu_attribution import PartitionKey, attribute, known_span
-from rechannel.wire.messages import AgentWindow, BatchReport, QueryState, StageRun, TaskRow
+from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
+from rechannel.wire.messages import QueryState
 from unit.daemon.fakes import APP, NOW, QUERY, task, window
 
 HERE = "127.0.0.2"
@@ -76,10 +77,10 @@ def test_tasks_without_state_are_one_part() -> None:
 
 
 def test_windows_whose_tasks_are_not_told_yet_are_left_out() -> None:
-    state = QueryState(query=QUERY, run="r", name="", batch=2, active=True, stages=[], began=NOW + 5)
+    state = QueryState(query=QUERY, run="r", name="", batch=2, active=True, stages=[], batch_started=NOW + 5)
     batches = [_batch(_task(0, 0, 1))]
     assert known_span([state], batches, NOW + 20) == (NOW, NOW + 5)
-    assert known_span([msgspec.structs.replace(state, began=0.0)], batches, NOW + 20) == (NOW, NOW + 20)
+    assert known_span([msgspec.structs.replace(state, batch_started=0.0)], batches, NOW + 20) == (NOW, NOW + 20)
     windows = {HERE: [_window(-5, 4.0, 0.0), _window(0, 1.0, 0.0), _window(5, 1.0, 0.0)]}
     assert attribute(APP, [], windows, span=(NOW, NOW + 5)).executors["0"].jvm == 1.0
 

@@ -11,7 +11,8 @@ import pytest
 from rechannel.daemon.model import query_model
 from rechannel.daemon.model.snapshot import NotReady, Snapshot, build_snapshot, coverage_of, take_snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.messages import BatchReport, LinkReport, StageRun, StreamRow
+from rechannel.wire.measurements import BatchReport, StageRun, StreamRow
+from rechannel.wire.messages import LinkReport
 from unit.daemon.fakes import APP, NOW, QUERY, batch, query, report, settings, task, window
 
 WHERE = ["0", "0", "1", "2"]
@@ -299,7 +300,7 @@ def test_settings_bound_what_is_looked_at() -> None:
 
 
 def test_executors_of_drained_nodes_and_those_that_leave_are_not_available() -> None:
-    leaving = msgspec.structs.replace(report([query(WHERE)]), releasing=["1"])
+    leaving = msgspec.structs.replace(report([query(WHERE)]), releasing_executors=["1"])
     found = take_snapshot(APP, leaving, BATCHES, WINDOWS, settings(), NOW, ["127.0.0.4"])
     assert isinstance(found, Snapshot)
     assert found.cluster.available.tolist() == [True, False, False, True]

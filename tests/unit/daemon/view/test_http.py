@@ -17,7 +17,7 @@ from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import http
 from rechannel.daemon.view.metrics import ControllerMetrics, Counters
 from rechannel.daemon.view.status import ControllerView, LeaderStatus
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fakes import FakeClock, clocks
 
 VIEW = ControllerView(

@@ -18,9 +18,9 @@ from rechannel.daemon.view.metrics import CounterKind, Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY, CurrentView, Publisher
 from rechannel.daemon.view.status import ControllerView, LeaderStatus
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
-from rechannel.wire.redis.store import StoreUnavailableError
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World, clocks, controller, go_on, query, reply, request
 
 

@@ -25,14 +25,7 @@ from rechannel.daemon.view.status import (
     ReadinessStatus,
     StageStatus,
 )
-from rechannel.wire.messages import (
-    Decision,
-    DesiredMove,
-    ExecutorLoad,
-    MigrationOutcome,
-    MigrationPrice,
-    Refusal,
-)
+from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, MigrationOutcome, MigrationPrice, Refusal
 
 _APPLICATION = "app-20260301090000-0007"
 _QUERIES = {
@@ -170,7 +163,7 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
             target=str(target),
             step=number // 2,
             state=states[number - landed],
-            misses=1 if number == landed == 2 else 0,
+            missed_batches=1 if number == landed == 2 else 0,
         )
         for number, (name, partition, source, target) in enumerate(_moves())
         if number >= landed
@@ -263,7 +256,7 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
             partitions_after=list(moved.values()).count(number),
             arrival_before=4000 * before[number],
             arrival_after=4000 * after[number],
-            service=8000.0,
+            service_before=8000.0,
             utilization_before=before[number],
             utilization_after=after[number],
         )
@@ -323,8 +316,8 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         sentence="a critical path would shorten by 4% at most, gate.min_gain asks for 10%",
         executors=loads[:3],
         refusals=[
-            Refusal(law="gate", reach="plan", detail="batch time 3.10 → 2.98 s: 4% gain, below gate.min_gain (10%)"),
-            Refusal(law="utilization", reach="executor", detail="executor 3 would be 97% busy, the limit is 95%"),
+            Refusal(law="gate", scope="plan", detail="batch time 3.10 → 2.98 s: 4% gain, below gate.min_gain (10%)"),
+            Refusal(law="utilization", scope="executor", detail="executor 3 would be 97% busy, the limit is 95%"),
         ],
         gain=23.0,
         cost=11.0,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import rechannel
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from rechannel.migration.link import log_output
 from rechannel.migration.link.loop import Link
 from rechannel.migration.spark.adapter import (

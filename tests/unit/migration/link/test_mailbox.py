@@ -17,17 +17,10 @@ from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.link import mailbox
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    AgentEvidence,
-    BatchReport,
-    ClosedStore,
-    Envelope,
-    LastPlacement,
-    MoveTransition,
-    StageRun,
-)
-from rechannel.wire.redis.store import StoreTooLargeError, StoreUnavailableError
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
+from rechannel.wire.messages import LastPlacement, MoveTransition
+from rechannel.wire.redis.errors import StoreTooLargeError, StoreUnavailableError
 from unit.daemon import fakes
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, settings
 
@@ -197,7 +190,7 @@ def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
     queries = [fakes.query(["0"] * 5000, f"q{number}") for number in range(10)]
     report = author.envelope(fakes.report(queries), ttl=60, application=APP)
     store.put(keys.REPORT, APP, report)
-    store.seen_application(APP, NOW)
+    store.register_application(APP, NOW)
     for query in queries:
         part = msgspec.structs.replace(mailbox.parts_of(huge(5000))[0], query=query.query)
         store.append(keys.BATCHES, APP, author.envelope(part, ttl=60, application=APP, run="run-1"))

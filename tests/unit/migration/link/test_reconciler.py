@@ -14,8 +14,9 @@ from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move
 from rechannel.wire.codes import MoveReason, MoveState
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import ClosedStore, DesiredMove, DesiredPlacement, MessageError, MoveTransition
+from rechannel.wire.envelope import EnvelopeFactory, MessageError
+from rechannel.wire.measurements import ClosedStore
+from rechannel.wire.messages import DesiredMove, DesiredPlacement, MoveTransition
 
 LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
 STORES = {(0, "default")}

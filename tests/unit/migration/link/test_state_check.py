@@ -13,7 +13,8 @@ from rechannel.migration.spark.adapter import ActiveQuery
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.monitors.spark.task_table import TaskTable
-from rechannel.wire.messages import ExecutorInfo, TaskRow
+from rechannel.wire.measurements import TaskRow
+from rechannel.wire.messages import ExecutorInfo
 
 LOOK = 3.0  # seconds between two looks, as in the link
 PROMISE = 10.0  # seconds in which a lost event is healed

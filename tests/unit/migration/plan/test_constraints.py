@@ -109,12 +109,12 @@ def test_what_one_law_refuses_leaves_the_rest() -> None:
     found = dispose(HALVES, facts(in_flight=frozenset({("q", 0, 1)})), Settings(), decision="d")
     assert found.code == "ok"
     assert [move.partition for move in found.moves] == [3]
-    assert [(refusal.law, refusal.reach) for refusal in found.refusals] == [("in-flight", "move")]
+    assert [(refusal.law, refusal.scope) for refusal in found.refusals] == [("in-flight", "move")]
 
 
 def test_a_refusal_that_reaches_a_query_is_told_once() -> None:
     found = dispose(HALVES, facts(queries={"q": state(run="")}), Settings(), decision="d")
-    assert [(refusal.law, refusal.reach) for refusal in found.refusals] == [("run-unknown", "query")]
+    assert [(refusal.law, refusal.scope) for refusal in found.refusals] == [("run-unknown", "query")]
 
 
 def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywhere() -> None:
@@ -221,7 +221,7 @@ def check_laws(wanted: Placement, at: PlanInputs, limits: Settings, force: bool,
     assert bool(found.moves) == (found.code == "ok")
     if found.code in ("law", "gate", "cooldown"):
         assert found.refusals
-        assert all(refusal.detail and refusal.law and refusal.reach for refusal in found.refusals)
+        assert all(refusal.detail and refusal.law and refusal.scope for refusal in found.refusals)
     after = {key: array.copy() for key, array in at.current.assignments.items()}
     gives: Counter[tuple[str, int]] = Counter()
     takes: Counter[tuple[str, int]] = Counter()

@@ -22,10 +22,10 @@ from rechannel.monitors.node.agent import (
     run_agent,
 )
 from rechannel.monitors.node.processes import MachineUsage
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyNameError, KeyRule
-from rechannel.wire.messages import MAX_MESSAGE_BYTES, AgentEvidence, AgentWindow, Envelope, StreamRow, encode
-from rechannel.wire.redis.store import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
+from rechannel.wire.keys import EVIDENCE, MAX_MESSAGE_BYTES, WINDOWS, KeyNameError, KeyRule
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, StreamRow
+from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from unit.monitors.fakes import DAEMON, START, FakeClock, FakeProcess, FakeTable, backend
 
 NODE = "127.0.0.2"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rechannel.monitors.node.executor_log import ClosedStoreReader
-from rechannel.wire.messages import ClosedStore
+from rechannel.wire.measurements import ClosedStore
 from unit.monitors.fakes import executor
 
 RUN = "64704fd1-ee7d-46f1-bdcb-39a5a5a98401"

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rechannel.monitors.node.metrics import AgentMetrics, EndpointError, serve
-from rechannel.wire.messages import StreamRow
+from rechannel.wire.measurements import StreamRow
 from unit.daemon.fakes import APP, window
 
 Samples = dict[tuple[str, ...], float]

@@ -6,13 +6,14 @@ import ssl
 
 import pytest
 
-from rechannel.conf.settings import RedisSettings, SettingsError, load
+from rechannel.conf.loader import load
+from rechannel.conf.settings import RedisSettings, SettingsError
 from rechannel.wire.redis import tls
 
 
 def test_a_secret_is_sent_and_not_shown(tmp_path):
     (tmp_path / "password").write_text("hunter2-hunter2\n")
-    found = tls.options(RedisSettings(password_file=str(tmp_path / "password")))["password"]
+    found = tls.connection_options(RedisSettings(password_file=str(tmp_path / "password")))["password"]
     assert found.encode() == b"hunter2-hunter2"
     assert found == "hunter2-hunter2"
     for shown in (repr(found), str(found), f"{found}", "%s" % found, repr({"password": found}), repr((found,))):  # noqa: UP031
@@ -40,9 +41,9 @@ def test_settings_that_cannot_be(environment, words):
 
 def test_sentinels_are_asked_by_tls_where_a_ca_is_named():
     found = load(None, {"RECHANNEL_REDIS__URL": "sentinel://h:1/0?service=m", "RECHANNEL_REDIS__TLS_CA_FILE": "/ca"})
-    with pytest.raises(tls.ChannelError, match=r"redis\.tls_ca_file: /ca cannot be read"):
-        tls.options(found.redis)
-    assert "ssl" not in tls.options(RedisSettings(url="sentinel://h:1/0?service=m"))
+    with pytest.raises(tls.CredentialFileError, match=r"redis\.tls_ca_file: /ca cannot be read"):
+        tls.connection_options(found.redis)
+    assert "ssl" not in tls.connection_options(RedisSettings(url="sentinel://h:1/0?service=m"))
 
 
 def error(kind: type[ssl.SSLError] = ssl.SSLError, **known: object) -> Exception:
@@ -67,11 +68,11 @@ def error(kind: type[ssl.SSLError] = ssl.SSLError, **known: object) -> Exception
     ],
 )
 def test_a_failed_handshake_has_a_cure(found, words):
-    assert words in tls.explained(found)
+    assert words in tls.handshake_failure(found)
 
 
 def test_other_failures_have_none():
-    assert tls.explained(RuntimeError("away")) == ""
-    assert tls.explained(error(reason="SOMETHING_NEW")) == ""
-    assert tls.doubt(RuntimeError("away")) == ""
-    assert "client certificate" in tls.doubt(error(ssl.SSLEOFError))
+    assert tls.handshake_failure(RuntimeError("away")) == ""
+    assert tls.handshake_failure(error(reason="SOMETHING_NEW")) == ""
+    assert tls.handshake_hint(RuntimeError("away")) == ""
+    assert "client certificate" in tls.handshake_hint(error(ssl.SSLEOFError))

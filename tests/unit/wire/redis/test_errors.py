@@ -7,8 +7,8 @@ import redis
 from redis._parsers.base import BaseParser
 
 from rechannel.conf.settings import RedisSettings
-from rechannel.wire.redis.error_messages import Kind, explain
-from rechannel.wire.redis.store import Store, StoreRefusedError
+from rechannel.wire.redis.errors import Kind, StoreRefusedError, explain
+from rechannel.wire.redis.store import Store
 
 WHERE = "redis://h:6379/9"
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.conf import config_file
-from rechannel.conf.loader import read
-from rechannel.conf.settings import SettingsError, load
+from rechannel.conf import loader
+from rechannel.conf.loader import load, read_settings
+from rechannel.conf.settings import SettingsError
 from rechannel.daemon.cli.main import main
 
 AWAY = '[redis]\nurl = "redis://127.0.0.1:1/0"\ntimeout = 0.2\n'
@@ -26,7 +26,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
-    monkeypatch.setattr(config_file, "PLACES", (Path("rechannel.toml"), tmp_path / "etc.toml"))
+    monkeypatch.setattr(loader, "SEARCH_PATH", (Path("rechannel.toml"), tmp_path / "etc.toml"))
     return here / "rechannel.toml", tmp_path / "etc.toml"
 
 
@@ -39,7 +39,7 @@ def test_the_order_of_the_places(places: tuple[Path, Path], tmp_path: Path) -> N
     assert load(named, environ).cluster.name == "named"
     assert load(None, environ).cluster.name == "environment"
     assert load(None, {}).cluster.name == "rechannel"
-    assert read(None, {}).path == own
+    assert read_settings(None, {}).path == own
     own.unlink()
     assert load(None, {}).cluster.name == "etc"
     machines.unlink()
@@ -49,14 +49,14 @@ def test_the_order_of_the_places(places: tuple[Path, Path], tmp_path: Path) -> N
 def test_it_is_said_which_one_is_used(places: tuple[Path, Path], tmp_path: Path) -> None:
     own, machines = places
     none = f"no configuration file: RECHANNEL_CONFIG is not set, ./rechannel.toml does not exist, {machines} does not"
-    assert read(None, {}).sentence() == f"{none} exist; defaults used"
+    assert read_settings(None, {}).describe() == f"{none} exist; defaults used"
     set_by = {"RECHANNEL_CLUSTER__NAME": "a"}
-    assert read(None, set_by).sentence() == f"{none} exist; variables of the environment and defaults used"
+    assert read_settings(None, set_by).describe() == f"{none} exist; variables of the environment and defaults used"
     machines.write_text("")
-    assert read(None, {}).sentence() == f"configuration: {machines}"
+    assert read_settings(None, {}).describe() == f"configuration: {machines}"
     own.write_text("")
-    assert read(None, {}).sentence() == f"configuration: {own}"
-    assert read(None, {"RECHANNEL_CONFIG": "/x"}).sentence() == "configuration: /x (RECHANNEL_CONFIG)"
+    assert read_settings(None, {}).describe() == f"configuration: {own}"
+    assert read_settings(None, {"RECHANNEL_CONFIG": "/x"}).describe() == "configuration: /x (RECHANNEL_CONFIG)"
 
 
 def test_a_file_of_the_working_directory_that_anybody_can_choose_is_passed_over(places: tuple[Path, Path]) -> None:
@@ -65,14 +65,14 @@ def test_a_file_of_the_working_directory_that_anybody_can_choose_is_passed_over(
     own.chmod(0o666)
     machines.write_text("")
     assert load(None, {}).cluster.name == "default"
-    assert "; ./rechannel.toml is passed over, as it belongs to another user" in read(None, {}).sentence()
+    assert "; ./rechannel.toml is passed over, as it belongs to another user" in read_settings(None, {}).describe()
     own.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(own, 12345, 0)
         assert load(None, {}).cluster.name == "default"
     own.unlink()
     os.mkfifo(own)  # not waited for
-    assert "./rechannel.toml is not a regular file" in read(None, {}).sentence()
+    assert "./rechannel.toml is not a regular file" in read_settings(None, {}).describe()
 
 
 def test_a_redis_that_is_away_is_told_with_the_configuration(places: tuple[Path, Path], tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_mistakes_name_file_and_line(places: tuple[Path, Path], tmp_path: Path) 
     )
     with pytest.raises(SettingsError) as caught:
         load(path, {"RECHANNEL_GATE__COOLDOWN": "soon", "RECHANNEL_AGENT__WINDOW": "0.5"})
-    told = {mistake.split(": ")[1]: mistake.split(": ")[0] for mistake in caught.value.mistakes}
+    told = {mistake.split(": ")[1]: mistake.split(": ")[0] for mistake in caught.value.errors}
     assert told == {
         "gate.min_gain": f"{path}:4",
         "gate.cooldown": "RECHANNEL_GATE__COOLDOWN",
@@ -170,15 +170,15 @@ def test_lines_of_any_file(content: dict[str, dict[str, str]], between: list[str
     path = Path("/dev/shm") / f"rechannel-test-{os.getpid()}.toml"
     path.write_text("\n".join(rows))
     try:
-        assert config_file.lines(path) == expected
+        assert loader.line_numbers(path) == expected
     finally:
         path.unlink()
 
 
 def test_no_lines_of_a_file_that_is_gone_odd_or_endless(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
-    assert config_file.lines(path) == {}
+    assert loader.line_numbers(path) == {}
     path.write_text("[a\n")
-    assert config_file.lines(path) == {}
+    assert loader.line_numbers(path) == {}
     path.write_text("a = 1\n" + "\n" * 3000)
-    assert config_file.lines(path) == {}
+    assert loader.line_numbers(path) == {}

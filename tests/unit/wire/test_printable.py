@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.wire.display_names import count, partition_name, query_name, stage_name
+from rechannel.wire.printable import count, partition_name, query_name, stage_name
 
 UUID = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"
 

@@ -1,4 +1,4 @@
-"""Messages: what is written is read back, and nothing else is read at all."""
+"""Envelopes: what is encoded is decoded again, and nothing else is read at all."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.wire import messages
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    AgentWindow,
-    DesiredMove,
-    DesiredPlacement,
-    MessageError,
-    Request,
-    StreamRow,
-    body_of,
-    decode,
-    encode,
-)
+from rechannel.wire.envelope import OLDEST_READABLE, SCHEMA, EnvelopeFactory, MessageError, body_of, decode, encode
+from rechannel.wire.keys import MAX_MESSAGE_BYTES
+from rechannel.wire.measurements import AgentWindow, StreamRow
+from rechannel.wire.messages import DesiredMove, DesiredPlacement, Request
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys
 
 WINDOW = AgentWindow(
@@ -54,13 +45,27 @@ def test_what_is_written_is_read_back():
         (b"{}", "malformed"),
         (b"[" * 100_000, "malformed"),
         (b"\xff\xfe", "malformed"),
-        (encode(envelope()).replace(b'"schema":1', b'"schema":2'), "schema 2"),
+        (encode(envelope(schema=1)), f"schema 1; this release reads {SCHEMA}: upgrade"),
+        (encode(envelope(schema=SCHEMA + 1)), f"schema {SCHEMA + 1}; .*: upgrade the older side"),
+        (b'{"schema":99,"shape":"another"}', "schema 99; .*: upgrade"),
         (encode(envelope()).replace(b"agent-window", b"agent-wonder"), "malformed"),
         (encode(envelope(cluster="other")), "cluster 'other'"),
         (encode(envelope()).replace(b'"cores":2', b'"cores":"two"'), "malformed"),
-        (b" " * (messages.MAX_MESSAGE_BYTES + 1), "exceeds"),
+        (b" " * (MAX_MESSAGE_BYTES + 1), "exceeds"),
     ],
-    ids=["empty", "no fields", "deep", "not text", "schema", "kind", "cluster", "type", "size"],
+    ids=[
+        "empty",
+        "no fields",
+        "deep",
+        "not text",
+        "older schema",
+        "newer schema",
+        "newer shape",
+        "kind",
+        "cluster",
+        "type",
+        "size",
+    ],
 )
 def test_a_message_that_is_not_ours_is_refused(data, why):
     with pytest.raises(MessageError, match=why):
@@ -77,6 +82,23 @@ def test_a_damaged_message_is_refused_or_read_whole(data):
         decode(bad)
     except MessageError:
         return
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_read"), [(1, False), (2, True), (3, True), (4, False)], ids=["old", "one before", "own", "newer"]
+)
+def test_the_last_two_schemas_are_read(monkeypatch, schema, is_read):
+    monkeypatch.setattr("rechannel.wire.envelope.SCHEMA", 3)
+    message = encode(envelope(schema=schema))
+    if is_read:
+        assert decode(message).schema == schema
+        return
+    with pytest.raises(MessageError, match=f"schema {schema}; this release reads 2 to 3: upgrade"):
+        decode(message)
+
+
+def test_no_release_reads_more_than_two_schemas():
+    assert max(2, SCHEMA - 1) == OLDEST_READABLE
 
 
 def test_newer_fields_are_passed_over():
@@ -107,7 +129,7 @@ def test_a_signature_holds_across_the_wire(keys):
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(b'"decision":"d"', b'"decision":"d","why":{"a":[1]}'), (b'"schema":1', b'"schema":1,"region":"north"')],
+    [(b'"decision":"d"', b'"decision":"d","why":{"a":[1]}'), (b'"schema":2', b'"schema":2,"region":"north"')],
 )
 def test_a_signature_covers_what_another_release_put_in(keys, before, after):
     private, public = keys
@@ -131,9 +153,9 @@ def test_what_was_said_is_not_anybodys_to_say(keys):
     said = base64.b64encode(good[: good.rindex(b',"signature"')]).decode()
     evil = good.replace(b'"target":"1"', b'"target":"2"')
     for claims in (
-        evil[:-1] + b',"said":"' + said.encode() + b'"}',
-        evil.replace(b',"signature"', b',"said":"' + said.encode() + b'","signature"'),
-        b'{"said":"' + said.encode() + b'",' + evil[1:],
+        evil[:-1] + b',"raw_bytes":"' + said.encode() + b'"}',
+        evil.replace(b',"signature"', b',"raw_bytes":"' + said.encode() + b'","signature"'),
+        b'{"raw_bytes":"' + said.encode() + b'",' + evil[1:],
     ):
         with pytest.raises(SignatureError, match="does not hold"):
             Verifier.from_file(public).check(decode(claims))
