@@ -23,11 +23,10 @@ from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, 
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import LoadRateEstimator, OutcomeTracker
-from rechannel.daemon.control.overload import OverloadDetector
 from rechannel.daemon.control.rollback import REGRESSED_REASON, PendingRollback, choose_undoable
 from rechannel.daemon.control.scheduled_plans import ScheduledPlans
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
-from rechannel.daemon.control.triggers import ExecutorSetTrigger, RetryTimer
+from rechannel.daemon.control.triggers import ExecutorSetTrigger, OverloadDetector, RetryTimer, usable_executors
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, moves_in_flight
 from rechannel.daemon.decide.policy_settings import policy_for
@@ -118,7 +117,7 @@ class Application:
         report = self._report
         if report is None or not self._context.can_act:  # a rollback's plan may have taken minutes
             return "no report"
-        self.executors.observe(self._usable_executors(report), self._clock.steady())
+        self.executors.observe(usable_executors(report, self._cluster.orders.nodes), self._clock.steady())
         if self.migrations.running is not None or moves_in_flight(report):
             return "a migration is running"
         return self._run_due_triggers(report)
@@ -153,7 +152,7 @@ class Application:
             user=plan.user,
             force=plan.force,
             pending=plan.pending,
-            asked=self._cluster.plans.requested_placement(plan),
+            source=self._cluster.plans.requested_placement(plan),
         )
         self._cluster.plans.record(plan, self.decide(request))
 
@@ -357,9 +356,9 @@ class Application:
         paused = self._context.lead.paused
         stopped = f"{self.migrations.stop()}; then " if self.migrations.running is not None else ""
         self._log.info("rollback", application=self.name, decision=target.decision, user=user, reason=reason)
-        made = None if stopped or paused else self._try_rollback()
-        if made is not None:
-            return "", made
+        begun = None if stopped or paused else self._try_rollback()
+        if begun is not None:
+            return "", begun
         later = "" if stopped or paused else ", once the moves that wait for a batch have landed"
         held = "; paused: `rechannel resume` first" if paused else ""
         warning = self._cluster.limits.order_warning(self._clock.wall())
@@ -412,7 +411,7 @@ class Application:
         request = dataclasses.replace(
             self.new_request(Trigger.ROLLBACK, pending.reason, apply=True),
             user=pending.user,
-            asked=lambda snapshot: rollback_placement(pending.decision, snapshot),
+            source=lambda snapshot: rollback_placement(pending.decision, snapshot),
         )
         decision = self.decide(request)
         if decision.outcome != Outcome.NOT_READY and self.rollback is pending:
@@ -484,7 +483,7 @@ class Application:
         self.sentence = f"not ready: {reason.sentence}"
 
     def _describe_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
-        self.executors.mark_ready(self._usable_executors(messages.report))
+        self.executors.mark_ready(usable_executors(messages.report, self._cluster.orders.nodes))
         self.overload.observe_window(snapshot, messages.batches, window, self._context.settings.reschedule)
         now = self._clock.wall()
         resting = self.migrations.resting(now)
@@ -497,9 +496,3 @@ class Application:
     @property
     def _report(self) -> LinkReport | None:
         return self._cluster.collector.reports.get(self.name)
-
-    def _usable_executors(self, report: LinkReport) -> frozenset[str]:
-        """Return the executors that may hold partitions."""
-        drained = self._cluster.orders.nodes
-        usable = frozenset(info.executor for info in report.executors if info.host not in drained)
-        return usable - frozenset(report.releasing_executors)

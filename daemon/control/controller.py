@@ -24,7 +24,7 @@ from rechannel.daemon.control.requests import RequestHandler
 from rechannel.daemon.control.scheduled_plans import ScheduledPlans, canceled
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
 from rechannel.daemon.control.triggers import settle_time
-from rechannel.daemon.decide.pipeline import Asked
+from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.planning import Aside, Mutex
 from rechannel.daemon.model.collector import ApplicationMessages, Collector
@@ -244,7 +244,7 @@ class Controller:
         apply: bool = False,
         force: bool = False,
         policy: str = "",
-        asked: Asked | None = None,
+        asked: PlacementSource | None = None,
         leave: frozenset[str] = frozenset(),
     ) -> Decision:
         """Decide on one application, publish the decision, and with ``apply`` begin its migration.
@@ -264,7 +264,7 @@ class Controller:
             app = self.application(application)
             request = app.new_request(Trigger(trigger), reason, apply=apply)
             request = dataclasses.replace(
-                request, user=user, force=force, policy=policy or request.policy, asked=asked, leave=leave
+                request, user=user, force=force, policy=policy or request.policy, source=asked, leave=leave
             )
             return app.decide(request)
 
@@ -306,8 +306,8 @@ class Controller:
         with self._lock:
             before = dict(self._cluster.orders.drains)
             if others := [node for node in nodes or ("",) if node not in before]:
-                known = ", ".join(sorted(before)) or "none"
-                raise ValueError(f"node {', '.join(others)} is not drained; drained are {known}")
+                drained = ", ".join(sorted(before)) or "none"
+                raise ValueError(f"node {', '.join(others)} is not drained; drained are {drained}")
             for node in nodes:
                 self._cluster.orders.undrain(node)
             self._publish_orders(before)
@@ -346,8 +346,8 @@ class Controller:
         """
         with self._lock:
             self._follow_migrations()
-            sentence, made = self.application(application).order_rollback(decision, user=user, reason=reason)
-            return self._report_order(sentence or self._cluster.last_sentence), made
+            sentence, begun = self.application(application).order_rollback(decision, user=user, reason=reason)
+            return self._report_order(sentence or self._cluster.last_sentence), begun
 
     def wait(self, plan: str, *, at: str, when: str, user: str, reason: str, force: bool) -> tuple[str, PendingPlan]:
         """Let a saved plan wait for its window; ValueError if it cannot."""

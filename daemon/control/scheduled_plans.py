@@ -16,7 +16,7 @@ import structlog
 from rechannel.conf.settings import RescheduleSettings
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.time_windows import Calendar, TimeWindow, clock_time
-from rechannel.daemon.decide.pipeline import Asked
+from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.decide.requested_placement import placement_of_saved_plan, read_plan
 from rechannel.wire import keys
 from rechannel.wire.codes import Law, Outcome
@@ -144,7 +144,7 @@ class ScheduledPlans:
         )
         return sentence, pending
 
-    def requested_placement(self, plan: PendingPlan) -> Asked:
+    def requested_placement(self, plan: PendingPlan) -> PlacementSource:
         """Return the function that puts a plan into the place of a policy's."""
         return functools.partial(placement_of_saved_plan, read_plan(plan.plan, self._context.envelopes.cluster))
 

@@ -62,7 +62,7 @@ class StandingOrderStore:
             return True
         return paused
 
-    def _is_untrusted(self, kept: Envelope | None) -> bool:
+    def _is_untrusted(self, stored: Envelope | None) -> bool:
         """Return whether Redis has orders of an unknown key, and no link reported any.
 
         This happens if the signing key was changed and signing.public_key_file lacks the old one. The orders are left
@@ -71,14 +71,14 @@ class StandingOrderStore:
         return (
             not self._settled
             and self._version == (0, 0)
-            and kept is not None
-            and bool(kept.signature)
-            and kept.body != StandingOrders()  # empty orders can be replaced
-            and not self._context.signer.is_own_signature(kept)
+            and stored is not None
+            and bool(stored.signature)
+            and stored.body != StandingOrders()  # empty orders can be replaced
+            and not self._context.signer.is_own_signature(stored)
         )
 
-    def _signed_orders(self, kept: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
-        candidates = [kept]
+    def _signed_orders(self, stored: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
+        candidates = [stored]
         for text in {report.standing_orders for report in reports if report.standing_orders}:
             try:
                 candidates.append(decode(text.encode(), cluster=self._context.envelopes.cluster))
@@ -117,9 +117,9 @@ class StandingOrderStore:
         hosts = {info.host for report in reports.values() for info in report.executors}
         for node in sorted(set(nodes) - hosts - self.nodes) or ([] if nodes else [""]):
             if not self._has_agent(node):
-                known = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
+                names = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
                 raise ValueError(
-                    f"unknown node {node}; known are {known}. A node without executors can be drained in advance once "
+                    f"unknown node {node}; known are {names}. A node without executors can be drained in advance once "
                     f"its agent reports: `rechannel agent --node {node or 'NAME'}` there"
                 )
         stuck = apps_without_target(reports, self.nodes | set(nodes))

@@ -54,7 +54,7 @@ _EXITS: dict[str, ExitCode] = {
     Law.COOLDOWN: ExitCode.NOTHING,
 }
 
-Asked = Callable[[Snapshot], RequestedPlacement | Refusal]
+PlacementSource = Callable[[Snapshot], RequestedPlacement | Refusal]
 MoveUnit = tuple[str, int, int]  # query, stage, partition
 
 
@@ -80,7 +80,7 @@ class DecisionRequest:
         Scheduled plan that this decision is about.
     leave
         Nodes that are planned as if they were drained.
-    asked
+    source
         Returns the placement that takes the place of a policy's.
     """
 
@@ -94,7 +94,7 @@ class DecisionRequest:
     force: bool = False
     pending: str = ""
     leave: frozenset[str] = frozenset()
-    asked: Asked | None = None
+    source: PlacementSource | None = None
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ def _propose(
     request: DecisionRequest, snapshot: Snapshot, settings: Settings, moves_left: int | None
 ) -> ProposedPlacement:
     """Return the placement that was asked for, or else the policy's."""
-    if request.asked is not None:
-        requested = request.asked(snapshot)
+    if request.source is not None:
+        requested = request.source(snapshot)
         if isinstance(requested, Refusal):
             raise Undecided(requested)
         policy = Trigger.ROLLBACK if requested.undoes else SAVED_PLAN

@@ -49,7 +49,7 @@ class JobMonitor:
                 return f"job {job.name} failed {status.failures} times in a row: {status.problem}"
         return self.planning.overdue()
 
-    def heard(self, name: str, within: float) -> str:
+    def staleness(self, name: str, within: float) -> str:
         """Return why a job's last result cannot be relied on: it failed, or is over ``within`` seconds old."""
         job = self.jobs[name]
         if not job.status.ended:

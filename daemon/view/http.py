@@ -166,7 +166,7 @@ def build_app(
 
     def readyz(request: Request) -> Response:  # noqa: ARG001 a parameter of every endpoint
         view = latest()
-        reason = monitor.stuck() or monitor.heard("observe", silence)
+        reason = monitor.stuck() or monitor.staleness("observe", silence)
         if not reason and not view.redis_up:
             reason = view.redis_problem or "nothing was read from Redis yet"
         if not reason and view.role is Role.STARTING:

@@ -20,7 +20,7 @@ from rechannel.daemon.control.guard import (
     next_room,
     overlap,
 )
-from rechannel.daemon.control.overload import LoadReading, OverloadDetector
+from rechannel.daemon.control.triggers import LoadReading, OverloadDetector
 from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
