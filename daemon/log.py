@@ -1,8 +1,8 @@
-"""How Rechannel's daemons log: set up once, before the first line.
+"""Log set-up of the daemons.
 
-Three forms: readable on a terminal, ``event name=value …`` in the journal, JSON lines elsewhere. `FORM_VARIABLE` asks
-for one of them. One event is one line everywhere but on a terminal, its traceback included; a line that goes to the
-journal begins with its priority as ``<N>`` (sd-daemon(3)), which the journal takes off again.
+There are three formats: readable text on a terminal, ``event name=value …`` in the journal, and JSON lines elsewhere.
+`FORM_VARIABLE` selects one of them. Except on a terminal an event is one line, its traceback included. A line to the
+journal begins with its priority as ``<N>`` (sd-daemon(3)), which the journal removes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ TERMINAL, JOURNAL, LINES = "terminal", "journal", "json"
 
 _STANDARD_LEVEL = logging.WARNING  # libraries (APScheduler above all) log every job they run at INFO
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-_LONGEST = 40_000  # bytes; the journal breaks a line of 48 KiB in two
+_LONGEST = 40_000  # bytes; the journal splits a line of 48 KiB
 
 _JSON = structlog.processors.JSONRenderer()
-# Without the values of variables, among which secrets may be.
+# Without the values of variables, which may be secrets.
 _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
 class _Forward(logging.Handler):
-    """Hands the lines of libraries that use the standard library's logging to structlog."""
+    """Handler that forwards the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one line on."""
+        """Forward one line."""
         logger = structlog.get_logger(record.name)
         logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
 
 
 def set_up(stream: TextIO | None = None, level: int = logging.INFO, environ: Mapping[str, str] | None = None) -> None:
-    """Send all log lines to ``stream``; None: standard error, with all that a crash and a dying thread have to say.
+    """Send all log lines to ``stream``; None for standard error, with crashes and failures of threads.
 
-    Raises SettingsError where the environment asks for a form that there is not.
+    Raises SettingsError if the environment selects an unknown format.
     """
     environ = os.environ if environ is None else environ
     target = sys.stderr if stream is None else stream
@@ -65,24 +65,24 @@ def set_up(stream: TextIO | None = None, level: int = logging.INFO, environ: Map
     root.handlers = [_Forward()]
     root.setLevel(_STANDARD_LEVEL)
     if stream is None:
-        # A watchdog that lost its patience sends SIGABRT: then the stacks say where the threads stood.
+        # An expired watchdog sends SIGABRT; the stacks then show where the threads stood.
         faulthandler.enable(file=2)
         threading.excepthook = _thread_failed
 
 
 def _form(target: TextIO, journal: bool, environ: Mapping[str, str]) -> str:
-    asked = environ.get(FORM_VARIABLE, "")
-    if asked in (TERMINAL, JOURNAL, LINES):
-        return asked
-    if asked:
-        raise SettingsError([f"{FORM_VARIABLE}: {asked!r} is no form of log; write terminal, journal or json"])
+    selected = environ.get(FORM_VARIABLE, "")
+    if selected in (TERMINAL, JOURNAL, LINES):
+        return selected
+    if selected:
+        raise SettingsError([f"{FORM_VARIABLE}: {selected!r} is no form of log; write terminal, journal or json"])
     if journal:
         return JOURNAL
     return TERMINAL if target.isatty() else LINES
 
 
 def _is_journal(target: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether what is written goes to the journal: the service manager names device and inode of its socket."""
+    """Return whether the target is the journal's socket, whose device and inode the service manager names."""
     named = environ.get("JOURNAL_STREAM", "")
     if not named:
         return False
@@ -94,7 +94,7 @@ def _is_journal(target: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def _last(form: str, journal: bool) -> list[Processor]:
-    """Return what makes a line of an event."""
+    """Return the processors that render an event."""
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     traceback = structlog.processors.ExceptionRenderer(_TRACEBACKS)
     if form == JOURNAL:
@@ -118,10 +118,10 @@ def _line(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
     head = _prefix(event) + _plain(str(event.pop("event", "")))
     event.pop("level", None)
     stacks = event.pop("exception", None)
-    words = [f"{name}={_value(value)}" for name, value in event.items()]
+    fields = [f"{name}={_value(value)}" for name, value in event.items()]
     if stacks:
-        words.append(f"exception={_value(_told(stacks))}")
-    line = " ".join([head, *words]).encode("utf-8", "replace")
+        fields.append(f"exception={_value(_one_line(stacks))}")
+    line = " ".join([head, *fields]).encode("utf-8", "replace")
     return line[:_LONGEST].decode("utf-8", "ignore")
 
 
@@ -134,25 +134,25 @@ def _value(value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text without anything that would end the line or steer a terminal."""
+    """Return text with everything escaped that would end the line or control a terminal."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape", "backslashreplace").decode()
         for letter in text
     )
 
 
-def _told(stacks: object) -> str:
-    """Return a traceback in one line, where it happened first: ``KeyError: 'a' at b.py:3 in f, from a.py:9 in g``."""
+def _one_line(stacks: object) -> str:
+    """Return a traceback in one line, the innermost frame first: ``KeyError: 'a' at b.py:3 in f, from a.py:9 in g``."""
     if not isinstance(stacks, list):
         return str(stacks)
-    said = []
+    parts = []
     for stack in stacks:
         frames = [
             f"{frame['filename']}:{frame['lineno']} in {frame['name']}" for frame in reversed(stack.get("frames", []))
         ]
         where = f" at {', from '.join(frames)}" if frames else ""
-        said.append(f"{stack.get('exc_type')}: {stack.get('exc_value')}{where}")
-    return "; after ".join(said)
+        parts.append(f"{stack.get('exc_type')}: {stack.get('exc_value')}{where}")
+    return "; after ".join(parts)
 
 
 def _thread_failed(arguments: threading.ExceptHookArgs) -> None:

@@ -1,15 +1,12 @@
-"""The controller as a process: its jobs on APScheduler, and a clean end."""
+"""The controller as a process: its start, its jobs, reloads, and a clean end."""
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -21,8 +18,10 @@ from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
+from rechannel.daemon.jobs import watchdog
 from rechannel.daemon.jobs.clock import Clock
-from rechannel.daemon.jobs.planning import Aside, PlanningClock
+from rechannel.daemon.jobs.health import JobMonitor
+from rechannel.daemon.jobs.planning import Aside
 from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.metrics import Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY
@@ -34,40 +33,18 @@ from rechannel.wire.systemd import Notifier
 if TYPE_CHECKING:
     from rechannel.daemon.view.http import HttpFrontend
 
-_STEP = 1.0  # seconds; less is the clock's own drift, and a job that is late by as much does no harm
 
-
-class ClockJumpDetector:
-    """Notices that somebody set the clock: it no longer agrees with a steady one. Both in seconds."""
-
-    def __init__(self, clock: Callable[[], float], steady: Callable[[], float]) -> None:
-        self._clock = clock
-        self._steady = steady
-        self._apart = clock() - steady()
-
-    def seen(self) -> float:
-        """Return by how much the clock was set since the last call; 0 for less than a second."""
-        apart = self._clock() - self._steady()
-        step, self._apart = apart - self._apart, apart
-        return step if abs(step) >= _STEP else 0.0
-
-
-def after_step(due: float, step: float, now: float, every: float) -> float:
-    """When a job is due whose clock was set: as much later as it was before, now at the earliest. All in seconds."""
-    return min(max(due + step, now), now + every)
-
-
-def told_when_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
-    """Return the controller's job ``observe``, which also logs once for whom this controller stands by."""
-    told = ""
+def log_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
+    """Return the job ``observe``, which also logs once for which leader this controller stands by."""
+    logged = ""
 
     def observe() -> str:
-        nonlocal told
+        nonlocal logged
         sentence, lead = controller.observe(), controller.lead
         leader = lead.holder if lead.role is Role.STANDING_BY else ""
-        if leader and leader != told:
+        if leader and leader != logged:
             log.info("standing-by", leader=leader, epoch=lead.epoch)
-        told = leader
+        logged = leader
         return sentence
 
     return observe
@@ -76,102 +53,64 @@ def told_when_standing_by(controller: Controller, log: Any) -> Callable[[], str]
 def run_controller(
     settings: Settings,
     stop: threading.Event,
-    clock: Callable[[], float] = time.time,
+    clock: Clock | None = None,
     *,
     reread: reload.ReloadSignal | None = None,
 ) -> None:
-    """Run the controller until ``stop`` is set; with ``reread``, take other settings over when asked to.
+    """Run the controller until ``stop`` is set; with ``reread``, reload the settings on request.
 
-    Raises SettingsError or KeyFileError where it cannot start, and StoreRefusedError where Redis says no (wrong
-    password, too old). A Redis that is merely away is waited for.
+    Raises SettingsError or KeyFileError if it cannot start, and StoreRefusedError if Redis refuses it (wrong password,
+    too old). A Redis that is merely away is waited for.
     """
-    from apscheduler.schedulers.background import BackgroundScheduler
+    from rechannel.daemon.jobs.runner import JobRunner  # needs APScheduler, which no other command does
 
+    clock = clock or Clock()
     signer = signer_of(settings)
     store = Store(settings.redis, settings.cluster.name)
     log = structlog.get_logger("rechannel.controller")
-    planning = PlanningClock()
-    heart = Watchdog(Notifier.from_environment(), settings, planning=planning)
-    heart.begin()
-    reread = reread and replace(reread, load=heart.notifier.announce_reload(reread.load))
-    notes = security.key_notes(settings)
-    notes += security.listen_notes({"controller.listen": settings.controller.listen})
-    try:
-        store.check()
-        notes += security.redis_notes(settings)
-    except StoreUnavailableError as error:
-        log.warning("redis-away", job="start", sentence=str(error))
-    for sentence in notes:
+    monitor = JobMonitor(clock, patience=watchdog.patience(settings))
+    supervision = Watchdog(Notifier.from_environment(), settings, monitor, clock)
+    supervision.begin()
+    reread = reread and replace(reread, load=supervision.notifier.announce_reload(reread.load))
+    for sentence in _check_environment(settings, store, log):
         log.warning("not-safe", sentence=sentence)
-    for sentence in installed_policies().errors:
-        log.warning("policy-unusable", sentence=sentence)
-    name = settings.controller.name or f"{socket.gethostname()}:{os.getpid()}"
-    aside = Aside(patience=settings.controller.observe / 10)
     counters = Counters()
     controller = Controller(
         settings,
         store,
         signer,
         clock,
-        name=name,
-        planning=planning,
-        aside=aside,
+        name=settings.controller.name or f"{socket.gethostname()}:{os.getpid()}",
+        aside=Aside(settings.controller.observe / 10, monitor.planning),
         count_answer=counters.count_answer,
     )
-    front = _front(controller, store, settings, counters, clock) if settings.controller.listen else None
-    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # a slow Redis makes it warn every second
-    scheduler = BackgroundScheduler(timezone=UTC)
-    often = settings.controller.observe
-    jobs: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("observe", told_when_standing_by(controller, log)),
-        ("requests", controller.answer_requests),
-        ("follow", controller.follow),
-        ("decide", controller.decide_all),
-    )
-    if front is not None:
-        jobs += (("view", front.publish),)
-    for title, job in jobs:
-        seconds = _seconds(title, settings)
-        scheduler.add_job(
-            heart.watched(title, front.watch(title, seconds, job) if front is not None else job),
-            "interval",
-            seconds=seconds,
-            id=title,
-            max_instances=1,
-            coalesce=True,
-            misfire_grace_time=max(1, int(min(seconds, 60))),
-        )
+    frontend = _frontend(controller, store, monitor, counters, clock) if settings.controller.listen else None
+    _add_jobs(monitor, controller, log)
+    if frontend is not None:
+        monitor.add("view", VIEW_EVERY, frontend.publish)
+    runner = JobRunner(monitor.jobs.values(), clock)
     where = settings.redis.url.split("@")[-1]
     log.info("controller-starts", name=controller.lead.name, cluster=settings.cluster.name, redis=where)
-    if front is not None:
-        front.start()
-    scheduler.start()
-    steps = ClockJumpDetector(clock, time.monotonic)
-    reloader = reload.Reloader(settings, reread, reload.CONTROLLER, log, policy_settings.mistakes)
+    if frontend is not None:
+        frontend.start()
+    runner.start()
+    reloader = reload.Reloader(settings, reread, reload.CONTROLLER, log, policy_settings.policy_errors)
     try:
-        while not stop.wait(often):
-            heart.beat()
-            if (taken := reloader.poll()) is not None:
-                controller.take(taken)
-                if front is not None:
-                    front.reload(taken)
-                if taken.reschedule.timeout != settings.reschedule.timeout:
-                    controller.next_decision = clock() + taken.reschedule.timeout
-                    scheduler.reschedule_job("decide", trigger="interval", seconds=taken.reschedule.timeout)
-                settings = taken
-            if step := steps.seen():
-                # The scheduler lives by the clock: set back by an hour, it would do nothing for an hour.
-                log.warning("clock-was-set", seconds=round(step, 1))
-                for title, _ in jobs:
-                    job, every = scheduler.get_job(title), _seconds(title, settings)
-                    if job is not None and job.next_run_time is not None:
-                        due = after_step(job.next_run_time.timestamp(), step, clock(), every)
-                        scheduler.modify_job(title, next_run_time=datetime.fromtimestamp(due, UTC))
+        while not stop.wait(settings.controller.observe):
+            supervision.send_heartbeat()
+            if (changed := reloader.poll()) is not None:
+                controller.take(changed)
+                if frontend is not None:
+                    frontend.reload(changed)
+                if (timeout := changed.reschedule.timeout) != monitor.jobs["decide"].status.every:
+                    controller.next_decision = clock.wall() + timeout
+                    runner.reschedule("decide", timeout)
+            runner.follow_clock()
     finally:
-        heart.end()
-        if front is not None:
-            front.close()
-        scheduler.shutdown(wait=True)
+        supervision.end()
+        if frontend is not None:
+            frontend.close()
+        runner.stop()
         try:
             controller.close()
             store.close()
@@ -180,36 +119,53 @@ def run_controller(
         log.info("controller-ends", name=controller.lead.name)
 
 
-def _seconds(job: str, settings: Settings) -> float:
-    """From one start of a job to the next."""
-    if job == "view":
-        return VIEW_EVERY
-    return settings.reschedule.timeout if job == "decide" else settings.controller.observe
+def _check_environment(settings: Settings, store: Store, log: Any) -> list[str]:
+    """Return what is unsafe about keys, addresses and Redis."""
+    notes = security.key_notes(settings)
+    notes += security.listen_notes({"controller.listen": settings.controller.listen})
+    try:
+        store.check()
+        notes += security.redis_notes(settings)
+    except StoreUnavailableError as error:
+        log.warning("redis-away", job="start", sentence=str(error))
+    return notes
 
 
-def _front(
-    controller: Controller, store: Store, settings: Settings, counters: Counters, clock: Callable[[], float]
+def _add_jobs(monitor: JobMonitor, controller: Controller, log: Any) -> None:
+    def decide() -> str:
+        decisions = controller.decide_all()
+        return f"last decision: {decisions[-1].sentence}" if decisions else ""
+
+    settings = controller.settings
+    monitor.add("observe", settings.controller.observe, log_standing_by(controller, log))
+    monitor.add("requests", settings.controller.observe, controller.answer_requests)
+    monitor.add("follow", settings.controller.observe, controller.follow)
+    monitor.add("decide", settings.reschedule.timeout, decide)
+
+
+def _frontend(
+    controller: Controller, store: Store, monitor: JobMonitor, counters: Counters, clock: Clock
 ) -> HttpFrontend:
     from rechannel.daemon.view.http import HttpFrontend  # a controller that does not listen loads no web server
 
-    return HttpFrontend(controller, store, settings, counters, Clock(wall=clock))
+    return HttpFrontend(controller, store, monitor, counters, clock)
 
 
 def signer_of(settings: Settings) -> Signer:
-    """Load the signing key, after checking what a controller cannot do without."""
-    mistakes = []
+    """Load the signing key; raises SettingsError with everything that a controller cannot start without."""
+    errors = []
     if not settings.signing.private_key_file:
-        mistakes.append(
+        errors.append(
             "signing.private_key_file: is not set, and a link obeys no unsigned placement; make a key pair with "
             "`rechannel config keys DIR` and name its signing.key here"
         )
-    mistakes += policy_settings.mistakes(settings)
+    errors += policy_settings.policy_errors(settings)
     try:
         AuditFile(settings.controller.audit_file).check()
     except AuditError as error:
-        mistakes.append(str(error))
-    if mistakes:
-        raise SettingsError(mistakes)
+        errors.append(str(error))
+    if errors:
+        raise SettingsError(errors)
     try:
         return Signer.from_file(settings.signing.private_key_file, settings.signing.public_key_file)
     except KeyFileError as error:

@@ -63,13 +63,15 @@ def decide(
 
 
 def _save(settings: Settings, application: str, decision: Decision, path: Path, *, quiet: bool) -> None:
-    from rechannel.daemon.decide.requested_placement import to_save
+    from rechannel.daemon.decide.requested_placement import saved_plan_of
 
     if not decision.moves:
         if not quiet:
             click.echo(f"nothing to save in {path}")
         return
-    data = msgspec.json.format(msgspec.json.encode(to_save(decision, settings.cluster.name, application)), indent=1)
+    data = msgspec.json.format(
+        msgspec.json.encode(saved_plan_of(decision, settings.cluster.name, application)), indent=1
+    )
     try:
         path.write_bytes(data + b"\n")
     except OSError as error:

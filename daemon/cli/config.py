@@ -61,7 +61,7 @@ def check(config: str | None, *, as_json: bool) -> None:
 def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
     """Return every mistake in the values and in the files they name, and what is worth knowing."""
     settings = loaded.settings
-    mistakes = [*loaded.errors, *policy_settings.mistakes(settings)]
+    mistakes = [*loaded.errors, *policy_settings.policy_errors(settings)]
     missing = _missing(settings)
     mistakes += missing
     if not missing:

@@ -1,52 +1,37 @@
-"""The controller: leads or stands by, decides, publishes what it wants, and follows it to the end.
+"""The controller of one cluster: leads or stands by, and runs the cycles of its applications.
 
-Each public method is one cycle: it reads once, walks its guards and returns a sentence or a decision. Methods may raise
-StoreError (nothing is decided on stale data; the next cycle tries again) and are safe to call from several threads.
-What it writes goes through `LeaderElection.store`, so that nothing is written once another leads.
-
-Plans and models are made without the lock, in threads of their own (`rechannel.daemon.jobs.planning`): meanwhile the
-lease is renewed, requests are answered and migrations go on. A plan counts only if the lead was never lost and nothing
-was ordered meanwhile that it does not know of.
-
-One migration at a time per application. It decides by time, on request, when an application's executors changed and
-stayed so for a while, as long as a drained node holds state, and when a migration made things worse.
+Each public method is one cycle or one order: it reads once, walks its guards, and returns a sentence or a decision. Any
+of them may raise StoreError (nothing is decided on stale data; the next cycle tries again), and they may be called from
+several threads. Everything is written through the leader's fenced store, so nothing is written once another one leads.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import secrets
-import time
 from collections.abc import Callable, Collection, Iterable
 
 import structlog
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control import draining
-from rechannel.daemon.control.decision_log import kept_decisions
-from rechannel.daemon.control.deduplication import DecisionDeduplicator
-from rechannel.daemon.control.guard import TIMEOUT
-from rechannel.daemon.control.leadership import LeaderElection, LeaseResult, Role, steady_clock
-from rechannel.daemon.control.memory import Memory
-from rechannel.daemon.control.migration_progress import MigrationStatus
-from rechannel.daemon.control.migrations import MigrationTracker
-from rechannel.daemon.control.outcomes import OutcomeTracker
-from rechannel.daemon.control.plans import Asked, Plans
-from rechannel.daemon.control.readiness import Readiness
+from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, Cluster
+from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
+from rechannel.daemon.control.guard import ClusterLimits
+from rechannel.daemon.control.leadership import LeaderContext, LeaderElection, LeaseResult, Role
+from rechannel.daemon.control.migrations import MigrationStatus
+from rechannel.daemon.control.outcomes import LoadRateEstimator
 from rechannel.daemon.control.requests import RequestHandler
-from rechannel.daemon.control.rollback import RollbackManager
-from rechannel.daemon.control.standing_orders import StandingOrderStore, left_on
-from rechannel.daemon.control.triggers import TriggerEngine
-from rechannel.daemon.decide import pipeline
-from rechannel.daemon.decide.pipeline import DecisionRequest
-from rechannel.daemon.decide.policy_settings import policy_for
-from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
-from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.daemon.model.collector import Collector
-from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.control.scheduled_plans import ScheduledPlans, canceled
+from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
+from rechannel.daemon.control.triggers import settle_time
+from rechannel.daemon.decide.pipeline import PlacementSource
+from rechannel.daemon.jobs.clock import Clock
+from rechannel.daemon.jobs.planning import Aside, Mutex
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
 from rechannel.wire import keys
+from rechannel.wire.codes import Outcome, Trigger
 from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import ControllerState, Decision, Drain, PendingPlan, Refusal
+from rechannel.wire.messages import ControllerState, Decision, Drain, LinkReport, PendingPlan, Refusal
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
@@ -56,7 +41,7 @@ _COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
 
 @dataclasses.dataclass(frozen=True)
 class ControllerSnapshot:
-    """A copy of what a controller knows at one moment, for display.
+    """Copy of what a controller knows at one moment, for display.
 
     ``holder``: of the lease. ``rejected``: number of messages that were unreadable or impossible.
     """
@@ -79,106 +64,175 @@ class Controller:
         settings: Settings,
         store: Store,
         signer: Signer,
-        clock: Callable[[], float] = time.time,
+        clock: Clock,
         *,
         name: str = "controller",
-        steady: Callable[[], float] = steady_clock,
-        planning: PlanningClock | None = None,
         aside: Aside | None = None,
-        busy: Callable[[], float] = time.thread_time,
         count_answer: Callable[[str, int], None] | None = None,
     ) -> None:
-        self.settings = settings
-        self.lead = LeaderElection(settings, store, clock, name, steady=steady)
-        store = self.lead.store  # a leader writes nothing that its lease does not cover
-        self.next_decision = clock() + settings.reschedule.timeout
-        self._store = store
-        self._signer = signer
-        self._clock = clock
-        self._steady = steady  # for waits: the clock may be set while they last
-        self._author = EnvelopeFactory(settings.cluster.name, self.lead.name, clock)
-        self._collector = Collector(store, settings, clock)
-        self._memory = memory = Memory(steady)
-        self.orders = StandingOrderStore(store, signer, self._author, clock)
-        self.migrations = MigrationTracker(settings, store, signer, self._author, self.lead, clock, memory)
-        self._aftermath = OutcomeTracker(settings, store, self._author, clock, steady, memory)
-        self.occasions = TriggerEngine(self, store, signer, self._author, clock, steady, memory)
-        self.undoing = RollbackManager(
-            self, self._collector, self._aftermath, self.occasions.guard, clock, steady, memory
-        )
-        self._plans = Plans(self, self._collector, self._aftermath, clock)
-        self._telling = DecisionDeduplicator(memory)
-        self._lock = Mutex()
+        self.lead = LeaderElection(settings, store, clock, name)
+        self.next_decision = clock.wall() + settings.reschedule.timeout
         self._aside = aside or Aside()
-        self._log = structlog.get_logger("rechannel.controller")
-        self._complained: dict[str, float] = memory.table()
-        self._readiness = Readiness(
-            self, self._collector, self.occasions, clock, steady, busy, released=self._lock.released, memory=memory
+        self._clock = clock
+        self._lock = Mutex()
+        envelopes = EnvelopeFactory(settings.cluster.name, self.lead.name, clock.wall)
+        self._context = context = LeaderContext(settings, self.lead, signer, envelopes, clock)
+        self._cluster = Cluster(
+            context=context,
+            collector=Collector(context.store, settings, clock.wall),
+            orders=StandingOrderStore(context),
+            plans=ScheduledPlans(context),
+            limits=ClusterLimits(settings),
+            estimator=LoadRateEstimator(context),
+            planning=self._aside.planning,
+            lock=self._lock,
         )
-        self._last_sentence = ""
-        self._followed_at = steady()
-        self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
-        self.planning = planning or PlanningClock()
-        self._desk = RequestHandler(self, store, self._author, clock, count_answer)
+        self._applications: dict[str, Application] = {}
+        self._window = 0.0  # begin of the present agent window
+        self._followed_at = clock.steady()
+        self._requests = RequestHandler(self, context.store, envelopes, clock.wall, count_answer)
+        self._log = structlog.get_logger("rechannel.controller")
+
+    # -- cycles --
 
     def observe(self) -> str:
-        """See to the lease and the links' reports, and publish what the controller is doing."""
-        found = self._renew()
-        if self._acts():
-            self._aside.run("look", self._look)
+        """Renew the lease, read the links' reports, and publish what the controller is doing."""
+        sentence = self._renew()
+        if self._context.can_act:
+            self._aside.run("look", self._describe)
             with self._lock:
-                if self._acts():
+                if self._context.can_act:
                     self._publish_state()
-        return found
-
-    def _renew(self) -> str:
-        with self._lock:
-            reports = self._collector.refresh()
-            self._memory.hear(reports)
-            turn = self.lead.renew(max((report.accepted_epoch for report in reports.values()), default=0))
-            if turn is LeaseResult.WAITING:
-                if not self.migrations.idle:
-                    self._log.warning("lead-lost", leader=self.lead.holder, epoch=self.lead.epoch)
-                self._forget()
-                return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
-            if turn is not LeaseResult.KEPT:
-                self._adopted = False
-                self._log.info(f"lead-{turn}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
-            unseen = self.migrations.unexamined(set(reports), anew=not self._adopted)
-            kept = kept_decisions(self._store) if unseen or not self._adopted else []
-            if not self._adopted:
-                self._memory.hear(name for name, _ in kept)  # they may report again
-                self.occasions.adopt(kept)
-            if unseen or not self._adopted:
-                paused = self.orders.adopt({name: reports[name] for name in unseen})
-                if paused and not self.lead.paused:
-                    self.lead.pause(True)
-            for name, decision in kept:
-                if decision.outcome == "applied":
-                    self.migrations.learn(name, decision)
-            self._each(unseen, lambda name: self.migrations.adopt(name, reports[name]))
-            self._each(unseen, lambda name: self.undoing.adopt(name, kept))
-            self._adopted = True
-            self.orders.publish(self.lead.paused, self.lead.epoch)
-            return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
-
-    def _look(self) -> None:
-        with self._lock:
-            self._readiness.look(self._collector.reports, self._each)
+        return sentence
 
     def decide_all(self) -> list[Decision]:
-        """Decide on every application that reports; act only in mode ``apply``. Does nothing unless leading."""
+        """Decide on every application that reports; acts in mode ``apply`` only, and only while leading."""
         with self._lock:
-            self.next_decision = self._clock() + self.settings.reschedule.timeout
+            self.next_decision = self._clock.wall() + self.settings.reschedule.timeout
         return self._aside.run("decide", self._decide_all) or []
+
+    def follow(self) -> str:
+        """Renew running migrations, notice what is over, and decide on the triggers that are due."""
+        if not self._follow_migrations():
+            return "not leading"
+        self._aside.run("act", self._step_all)
+        with self._lock:
+            running = [app.migrations.running.sentence() for app in self._migrating() if app.migrations.running]
+            return "; ".join(running) or "no migration runs"
+
+    def answer_requests(self) -> int:
+        """Answer operators' requests; returns how many were answered."""
+        with self._lock:
+            answered = self._requests.answer() if self._context.can_act else 0
+        return answered + (self._aside.run("plans", self._answer_plans) or 0)
+
+    def _renew(self) -> str:
+        """Renew the lease; a new leader takes over what earlier ones left in Redis and in the links' reports."""
+        with self._lock:
+            reports = self._cluster.collector.refresh()
+            self._mark_heard(reports)
+            result = self.lead.renew(max((report.accepted_epoch for report in reports.values()), default=0))
+            if result is LeaseResult.WAITING:
+                self._stand_by()
+                return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
+            if result is not LeaseResult.KEPT:
+                self._context.restored = False
+                self._log.info(f"lead-{result}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
+            self._restore(reports)
+            self._cluster.orders.publish()
+            return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
+
+    def _stand_by(self) -> None:
+        if any(app.migrations.examined or app.migrations.running for app in self._applications.values()):
+            self._log.warning("lead-lost", leader=self.lead.holder, epoch=self.lead.epoch)
+        self._context.restored = False
+        for app in self._applications.values():
+            app.reset()
+        self._cluster.plans.reset()
+        self._cluster.estimator.reset()
+        self._requests.forget()
+        self._window = 0.0
+
+    def _restore(self, reports: dict[str, LinkReport]) -> None:
+        """Take over the applications that this leader has not examined yet; all of them at the begin of a lead."""
+        first = not self._context.restored
+        if first:
+            for app in self._applications.values():
+                app.migrations.examined = False
+        names = sorted(name for name in reports if not self.application(name).migrations.examined)
+        if not names and not first:
+            return
+        log = read_decision_log(self._context.store)
+        if first:
+            self._mark_heard(name for name, _ in log)  # they may report again
+            self._restore_log(log)
+        paused = self._cluster.orders.restore({name: reports[name] for name in names})
+        if paused and not self.lead.paused:
+            self.lead.pause(True)
+        for name, decision in log:
+            if decision.outcome == Outcome.APPLIED:
+                self.application(name).migrations.note_applied(decision)
+        self._for_each(names, lambda app: app.migrations.restore(reports[app.name]))
+        self._for_each(names, lambda app: app.restore_rollback(log))
+        self._context.restored = True
+
+    def _restore_log(self, log: list[LoggedDecision]) -> None:
+        for app in self._applications.values() if log else ():  # an empty log means that Redis was emptied
+            app.guard.clear()
+        for name, decision in log:
+            self.application(name).guard.record(decision)
+        self._cluster.plans.restore(decision for _, decision in log)
+
+    def _describe(self) -> None:
+        with self._lock:
+            now = self._clock.steady()
+            if now >= self._window + self.settings.agent.window:
+                self._window = now
+            self._for_each(sorted(self._cluster.collector.reports), lambda app: app.describe(self._window))
 
     def _decide_all(self) -> list[Decision]:
         with self._lock:
-            if not self._acts():
+            if not self._context.can_act:
                 return []
-            made: list[Decision | None] = []
-            self._each(self._collector.refresh(), lambda name: made.append(self.occasions.by_itself(TIMEOUT, name)))
-            return [decision for decision in made if decision is not None]
+            decisions: list[Decision | None] = []
+            self._for_each(
+                self._cluster.collector.refresh(), lambda app: decisions.append(app.decide_unattended(Trigger.TIMEOUT))
+            )
+            return [decision for decision in decisions if decision is not None]
+
+    def _follow_migrations(self) -> bool:
+        """Renew running migrations and expire scheduled plans; returns False if this controller may not act."""
+        with self._lock:
+            if not self._context.can_act:
+                return False
+            if any(app.migrations.running or app.rollback for app in self._applications.values()):
+                self._cluster.collector.refresh()
+            now = self._clock.steady()
+            silence = now - self._followed_at
+            self._followed_at = now
+            if silence > 3 * self.settings.controller.observe:  # Redis was away, and no link could be heard
+                for app in self._migrating():
+                    app.migrations.extend_deadline(silence)
+            self._for_each([app.name for app in self._migrating()], Application.follow)
+            self._expire_scheduled_plans()
+            return True
+
+    def _expire_scheduled_plans(self) -> None:
+        self._cluster.plans.remove_settled()
+        for plan, refusal in self._cluster.plans.expired(self._clock.wall()):
+            self._close_scheduled_plan(plan, refusal, plan.user, plan.reason)
+        self._cluster.plans.publish()
+
+    def _step_all(self) -> None:
+        with self._lock:
+            # Applications without a report too: their rollbacks are given up in time.
+            self._for_each(sorted(self._applications), lambda app: app.step() if self._context.can_act else None)
+
+    def _answer_plans(self) -> int:
+        with self._lock:
+            return self._requests.answer_plans() if self._context.can_act else 0
+
+    # -- decisions and orders of operators --
 
     def decide(
         self,
@@ -190,247 +244,143 @@ class Controller:
         apply: bool = False,
         force: bool = False,
         policy: str = "",
-        asked: Asked | None = None,
-        pending: str = "",
+        asked: PlacementSource | None = None,
         leave: frozenset[str] = frozenset(),
     ) -> Decision:
-        """Decide on one application, publish the decision, and with ``apply`` begin the migration.
+        """Decide on one application, publish the decision, and with ``apply`` begin its migration.
 
-        ``force`` skips the gate and the cool-down, never a hard law, a pause or a running migration. ``policy`` is
-        asked for this decision alone; else the one of the settings. ``asked`` says what is wanted instead of a policy,
-        ``pending`` which plan had waited for this, ``leave`` which nodes are to be planned as drained.
+        Parameters
+        ----------
+        force
+            Skip the gate and the rest; never a hard law, a pause or a running migration.
+        policy
+            Policy of this decision alone; "" for that of the settings.
+        asked
+            Returns the placement that takes the place of the policy's.
+        leave
+            Nodes that are planned as if they were drained.
         """
         with self._lock:
-            while (end := self.planning.end_of(application)) is not None:
-                with self._lock.released():
-                    end.wait()
-            ask = self._ask(trigger, policy, user, reason, apply=apply, force=force, pending=pending)
-            ask = dataclasses.replace(ask, leave=leave)
-            why = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
-            if not self._acts():
-                return pipeline.not_ready(ask, why)
-            decision = self._plans.prepare(ask, application, asked)
-            if not isinstance(decision, Decision):
-                make, epoch, basis = decision, self.lead.epoch, self._plans.basis(application)
-                with self.planning.of(application), self._lock.released():
-                    decision = make()
-                if not self.lead.still_holds():  # the process was held up meanwhile
-                    self._adopted = False  # the lead may be held again already, with orders of others meanwhile
-                    return pipeline.not_ready(ask, why)
-                if not self._acts() or self.lead.epoch != epoch:
-                    return pipeline.not_ready(ask, why)
-                decision = self._plans.overtaken(ask, application, basis, decision) or decision
-            self._publish(decision, application)
-            return decision
-
-    def refuse(
-        self,
-        trigger: str,
-        application: str,
-        refusal: Refusal,
-        *,
-        user: str = "",
-        reason: str = "",
-        pending: str = "",
-    ) -> Decision:
-        """Keep a decision not to act that needed no plan, and return it."""
-        with self._lock:
-            decision = pipeline.refused(self._ask(trigger, "", user, reason, pending=pending), refusal)
-            self._publish(decision, application)
-            return decision
-
-    def _ask(
-        self,
-        trigger: str,
-        policy: str,
-        user: str,
-        reason: str,
-        *,
-        apply: bool = False,
-        force: bool = False,
-        pending: str = "",
-    ) -> DecisionRequest:
-        now = self._clock()
-        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
-        policy = policy or policy_for(trigger, self.settings)
-        return DecisionRequest(name, now, trigger, policy, user, reason, apply, force, pending)
-
-    def follow(self) -> str:
-        """Renew what is wanted and not yet reached, notice what is over, and decide on what asks for it."""
-        if not self._keep_up():
-            return "not leading"
-        self._aside.run("act", self._act)
-        with self._lock:
-            running = [migration.sentence() for migration in self.migrations.running.values()]
-            return "; ".join(running) or "no migration runs"
-
-    def _keep_up(self) -> bool:
-        """Renew what is wanted, notice what is over; False where this controller may not act."""
-        with self._lock:
-            if not self._acts():
-                return False
-            if self.migrations.running or self.undoing.waiting:
-                self._collector.refresh()
-            now = self._steady()
-            # While Redis was away nobody could be heard: that silence is not the links'.
-            silence = now - self._followed_at
-            self._followed_at = now
-            if silence > 3 * self.settings.controller.observe:
-                self.migrations.excuse(silence)
-            self._each(sorted(self.migrations.running), self._follow)
-            self.occasions.expire()
-            return True
-
-    def _act(self) -> None:
-        with self._lock:
-            if not self._acts() or self.lead.paused:
-                return
-            self._each([name for name in self._collector.reports if self._aftermath.awaits(name)], self.undoing.look)
-            self._each(sorted(self.undoing.waiting), self._attempt)
-            self._each(self._collector.reports, self._act_on)
-
-    def _attempt(self, application: str) -> None:
-        if self._acts() and not self.planning.end_of(application) and application in self.undoing.waiting:
-            self.undoing.attempt(application)
-
-    def _act_on(self, application: str) -> None:
-        report = self._collector.reports.get(application)  # of this moment: plans for others may have taken minutes
-        if self._acts() and report is not None and not self.planning.end_of(application):
-            self.occasions.act(application, report)
-
-    def answer_requests(self) -> int:
-        """Answer what operators ask; returns how many requests were answered."""
-        with self._lock:
-            answered = self._desk.answer() if self._acts() else 0
-        return answered + (self._aside.run("plans", self._answer_plans) or 0)
-
-    def _answer_plans(self) -> int:
-        with self._lock:
-            return self._desk.answer_plans() if self._acts() else 0
+            app = self.application(application)
+            request = app.new_request(Trigger(trigger), reason, apply=apply)
+            request = dataclasses.replace(
+                request, user=user, force=force, policy=policy or request.policy, source=asked, leave=leave
+            )
+            return app.decide(request)
 
     def pause(self, paused: bool) -> str:
-        """Pause or resume everything; running migrations begin no further move while paused."""
+        """Pause or resume everything; a running migration begins no further move while paused."""
         with self._lock:
             self.lead.pause(paused)
-            self.orders.publish(paused, self.lead.epoch)
-            self._keep_up()
-            running = len(self.migrations.running)
+            self._cluster.orders.publish()
+            self._follow_migrations()
+            running = len(self._migrating())
             held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
-            self._last_sentence = f"{'paused' if paused else 'resumed'}{held if running else ''}"
             self._log.info("paused" if paused else "resumed", migrations=running)
-            self._publish_state()
-            return self._last_sentence
+            return self._report_order(f"{'paused' if paused else 'resumed'}{held if running else ''}")
 
     def held_on(self, nodes: Collection[str]) -> list[str]:
-        """Return the applications with state on these nodes; ValueError where they cannot be drained."""
+        """Return the applications with state on these nodes; ValueError if the nodes cannot be drained."""
         with self._lock:
-            self.orders.examine(nodes, reports := self._collector.refresh())
-            return sorted(name for name, report in reports.items() if any(left_on(report, nodes).values()))
+            reports = self._check_drain(nodes)
+            return sorted(name for name, report in reports.items() if any(partitions_on(report, nodes).values()))
 
     def drain(self, *nodes: str, user: str, reason: str, remove: bool, patience: float) -> str:
-        """Order that nodes are to hold no state; ValueError where that cannot be."""
+        """Order that nodes are to hold no state; ValueError if that is not possible."""
         with self._lock:
-            self.orders.examine(nodes, reports := self._collector.refresh())
-            before = dict(self.orders.drains)
+            reports = self._check_drain(nodes)
+            before = dict(self._cluster.orders.drains)
             for node in nodes:
-                self.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
+                self._cluster.orders.drain(node, user=user, reason=reason, remove=remove, patience=patience)
             self._publish_orders(before)
-            self.occasions.order_changed()
-            left = sum(sum(left_on(report, nodes).values()) for report in reports.values())
+            for app in self._applications.values():
+                app.retry_drain()
+            left = sum(sum(partitions_on(report, nodes).values()) for report in reports.values())
             there = sum(info.host in nodes for report in reports.values() for info in report.executors)
-            said = draining.begun(nodes, left, there, remove=remove, paused=self.lead.paused)
-            self._last_sentence = f"{said}{self.occasions.guard.warning(self._clock(), left)}"
+            sentence = draining.begun(nodes, left, there, remove=remove, paused=self.paused)
             self._log.info("drain", nodes=nodes, user=user, reason=reason, remove=remove, patience=patience)
-            self._publish_state()
-            return self._last_sentence
+            return self._report_order(f"{sentence}{self._cluster.limits.order_warning(self._clock.wall(), left)}")
 
     def undrain(self, *nodes: str, user: str, reason: str) -> str:
         """Let nodes hold state again; ValueError if one was not drained."""
         with self._lock:
-            before = dict(self.orders.drains)
+            before = dict(self._cluster.orders.drains)
             if others := [node for node in nodes or ("",) if node not in before]:
-                known = ", ".join(sorted(before)) or "none"
-                raise ValueError(f"node {', '.join(others)} is not drained; drained are {known}")
+                drained = ", ".join(sorted(before)) or "none"
+                raise ValueError(f"node {', '.join(others)} is not drained; drained are {drained}")
             for node in nodes:
-                self.orders.undrain(node)
+                self._cluster.orders.undrain(node)
             self._publish_orders(before)
-            for name, report in self._collector.refresh().items():
+            for name, report in self._cluster.collector.refresh().items():
                 if any(info.host in nodes for info in report.executors):
-                    self.occasions.undrained(name)
-            ended = draining.ended(
+                    self.application(name).reopen()
+            sentence = draining.ended(
                 nodes,
                 mode=self.settings.reschedule.mode,
-                paused=self.lead.paused,
-                running=bool(self.migrations.running),
-                wait=self.occasions.settling,
+                paused=self.paused,
+                running=bool(self._migrating()),
+                wait=settle_time(self.settings),
             )
-            self._last_sentence = f"{ended}{self.occasions.guard.warning(self._clock())}"
             self._log.info("undrain", nodes=nodes, user=user, reason=reason)
-            self._publish_state()
-            return self._last_sentence
+            return self._report_order(f"{sentence}{self._cluster.limits.order_warning(self._clock.wall())}")
 
     def stop(self, application: str, *, user: str, reason: str) -> str:
-        """End the running migration of an application, or of all (""), at the next boundary; ValueError without one."""
+        """End the running migration of an application, or of all (""), at the next batch; ValueError without one."""
         with self._lock:
-            self._keep_up()
-            running = sorted(name for name in self.migrations.running if application in ("", name))
+            self._follow_migrations()
+            running = [app for app in self._migrating() if application in ("", app.name)]
             if not running:
                 raise ValueError(f"no migration of {application or 'any application'} is running")
-            self._last_sentence = "; ".join(self.migrations.stop(name) for name in running)
-            if self.orders.nodes:
-                self._last_sentence += f"; drained still: {', '.join(sorted(self.orders.nodes))}, `undrain` ends that"
-            for name in running:
-                self.undoing.waiting.pop(name, None)
-            self._log.info("stop", applications=running, user=user, reason=reason)
-            self._publish_state()
-            return self._last_sentence
+            sentence = "; ".join(app.migrations.stop() for app in running)
+            if nodes := self._cluster.orders.nodes:
+                sentence += f"; drained still: {', '.join(sorted(nodes))}, `undrain` ends that"
+            for app in running:
+                app.rollback = None
+            self._log.info("stop", applications=[app.name for app in running], user=user, reason=reason)
+            return self._report_order(sentence)
 
     def rollback(self, application: str, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
-        """Move back what a decision moved ("": the last one that was not undone); ValueError where there is none.
+        """Move back what a decision moved ("": the last one that was not undone); ValueError if there is none.
 
-        A running migration is ended first, at the next boundary: then there is no decision to return yet.
+        A running migration is ended first; then there is no decision to return yet.
         """
         with self._lock:
-            self._keep_up()
-            said, made = self.undoing.order(application, decision, user=user, reason=reason)
-            self._last_sentence = said or self._last_sentence
-            self._publish_state()
-            return self._last_sentence, made
+            self._follow_migrations()
+            sentence, begun = self.application(application).order_rollback(decision, user=user, reason=reason)
+            return self._report_order(sentence or self._cluster.last_sentence), begun
 
     def wait(self, plan: str, *, at: str, when: str, user: str, reason: str, force: bool) -> tuple[str, PendingPlan]:
-        """Let a saved plan wait for its time; ValueError where it cannot."""
+        """Let a saved plan wait for its window; ValueError if it cannot."""
         with self._lock:
-            self._last_sentence, waiting = self.occasions.wait(
-                plan, at=at, when=when, user=user, reason=reason, force=force
-            )
-            self._publish_state()
-            return self._last_sentence, waiting
+            sentence, pending = self._cluster.plans.schedule(plan, (at, when), user=user, reason=reason, force=force)
+            period = self._cluster.limits.quiet_period(max(pending.at, pending.begin))
+            warning = f"; warning: then {period.detail}, this plan all the same" if period is not None else ""
+            return self._report_order(f"{sentence}{warning}"), pending
 
     def cancel(self, pending: str, *, user: str, reason: str) -> str:
-        """Let a saved plan wait no longer; ValueError where none of this id waits."""
+        """Let a saved plan wait no longer; ValueError if none of this id waits."""
         with self._lock:
-            self._last_sentence = self.occasions.cancel(pending, user=user, reason=reason)
-            self._publish_state()
-            return self._last_sentence
+            plan = self._cluster.plans.find(pending)
+            refusal = canceled(plan, user, reason)
+            self._close_scheduled_plan(plan, refusal, user, reason)
+            return self._report_order(refusal.detail)
 
-    def _publish_orders(self, before: dict[str, Drain]) -> None:
-        try:
-            self.orders.publish(self.lead.paused, self.lead.epoch)
-        except StoreError:
-            self.orders.drains = before  # the request is read again, and answered then
-            raise
+    # -- state --
 
     def take(self, settings: Settings) -> None:
         """Go on with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
         with self._lock:
-            self.settings = settings
-            self._collector.reload(settings)
-            for part in (self.migrations, self._aftermath, self.occasions):
-                part.take(settings)
+            self._context.settings = self._cluster.limits.settings = settings
+            self._cluster.collector.take(settings)
+
+    @property
+    def settings(self) -> Settings:
+        """Current settings."""
+        return self._context.settings
 
     @property
     def epoch(self) -> int:
-        """The epoch this controller leads in, or last knew of."""
+        """Epoch this controller leads in, or the last one it knows."""
         return self.lead.epoch
 
     @property
@@ -441,21 +391,30 @@ class Controller:
     @property
     def applications(self) -> list[str]:
         """Ids of the applications with a fresh report."""
-        return sorted(self._collector.reports)
+        return sorted(self._cluster.collector.reports)
+
+    def application(self, name: str) -> Application:
+        """Return the state of an application, new if it is not known."""
+        app = self._applications.get(name)
+        if app is None:
+            app = self._applications[name] = Application(name, self._cluster)
+        return app
 
     def snapshot(self) -> ControllerSnapshot:
         """Return a copy of what this controller knows; reads new messages and may raise StoreError."""
         with self._lock:
-            gathered = [self._collector.gather(name) for name in self._collector.refresh()]
+            collector = self._cluster.collector
+            messages = [collector.gather(name) for name in collector.refresh()]
+            running = [app.migrations.running for app in self._migrating() if app.migrations.running]
             return ControllerSnapshot(
-                applications=tuple(item for item in gathered if item is not None),
-                migrations=tuple(migration.status() for migration in self.migrations.running.values()),
+                applications=tuple(item for item in messages if item is not None),
+                migrations=tuple(migration.status() for migration in running),
                 role=self.lead.role,
                 name=self.lead.name,
                 holder=self.lead.holder,
                 epoch=self.lead.epoch,
                 paused=self.lead.paused,
-                rejected=self._store.rejected + self._collector.incomplete,
+                rejected=self._context.store.rejected + collector.incomplete,
             )
 
     def close(self) -> None:
@@ -463,49 +422,46 @@ class Controller:
         with self._lock:
             self.lead.release()
 
-    def _publish(self, decision: Decision, application: str) -> None:
-        self._last_sentence = f"{application}: {decision.sentence}"
-        self._log.info(
-            "decision",
-            application=application,
-            decision=decision.decision,
-            outcome=decision.outcome,
-            reason=decision.reason,
-            sentence=decision.sentence,
-        )
-        if self._telling.repeated(application, decision):
-            return
-        envelope = self._author.envelope(
-            decision, ttl=keys.DECISIONS.ttl, application=application, epoch=self.lead.epoch
-        )
-        self._store.append(keys.DECISIONS, "", envelope)
-        if decision.outcome == "applied":
-            self._store.append(keys.APPLIED, "", envelope)
-        self._telling.told(application, decision)  # only now: what was not kept was not told
-        self.occasions.guard.take(application, decision)
-        if decision.outcome == "applied":
-            self._readiness.again(application)
-            if not decision.rollback_of:
-                self.undoing.waiting.pop(application, None)  # what is ordered since then stands
-            self.migrations.begin(application, decision)
-            self._aftermath.begun(application, decision)
+    def _migrating(self) -> list[Application]:
+        return [app for _, app in sorted(self._applications.items()) if app.migrations.running is not None]
 
-    def _follow(self, application: str) -> None:
-        if ended := self.migrations.follow(application, self._collector.reports.get(application)):
-            self._last_sentence = ended
-            self._readiness.again(application)
+    def _mark_heard(self, names: Iterable[str]) -> None:
+        """Note which applications report, or may do so again, and forget those that were silent for long."""
+        now = self._clock.steady()
+        for name in names:
+            self.application(name).last_heard = now
+        for name in [name for name, app in self._applications.items() if now - app.last_heard >= FORGOTTEN_AFTER]:
+            del self._applications[name]
 
-    def _acts(self) -> bool:
-        return self._adopted and self.lead.holds()
+    def _check_drain(self, nodes: Collection[str]) -> dict[str, LinkReport]:
+        reports = self._cluster.collector.refresh()
+        self._cluster.orders.check_drain(nodes, reports)
+        return reports
 
-    def _forget(self) -> None:
-        self._adopted = False
-        self.undoing.waiting.clear()
-        for part in (self.migrations, self._aftermath, self._readiness, self._telling, self.occasions, self._desk):
-            part.forget()
+    def _publish_orders(self, before: dict[str, Drain]) -> None:
+        try:
+            self._cluster.orders.publish()
+        except StoreError:
+            self._cluster.orders.drains = before  # the request is read again later
+            raise
+
+    def _close_scheduled_plan(self, plan: PendingPlan, refusal: Refusal, user: str, reason: str) -> None:
+        """Publish the last word on a plan, once, and remove it: in this order, so that it leaves a trace."""
+        plans = self._cluster.plans
+        if plan.pending not in plans.settled:
+            app = self.application(plan.application)
+            request = dataclasses.replace(app.new_request(Trigger.PENDING, reason), user=user, pending=plan.pending)
+            app.refuse(request, refusal)
+            plans.settled[plan.pending] = refusal.law
+        plans.remove(plan.pending)
+
+    def _report_order(self, sentence: str) -> str:
+        self._cluster.last_sentence = sentence
+        self._publish_state()
+        return sentence
 
     def _publish_state(self) -> None:
-        words = self._readiness.words
+        sentences = {name: self.application(name).sentence for name in self._cluster.collector.reports}
         state = ControllerState(
             leader=self.lead.name,
             since=self.lead.since,
@@ -513,21 +469,23 @@ class Controller:
             paused=self.lead.paused,
             mode=self.settings.reschedule.mode,
             next_decision=self.next_decision,
-            last_sentence=self._last_sentence,
-            applications={name: words[name] for name in self._collector.reports if name in words},
+            last_sentence=self._cluster.last_sentence,
+            applications={name: sentence for name, sentence in sentences.items() if sentence},
         )
-        # It expires with the lease: a state that is still valid means that somebody leads.
+        # It expires with the lease: a valid state means that somebody leads.
         lease = self.settings.controller.lease
-        self._store.put(keys.STATE, "", self._author.envelope(state, ttl=lease, epoch=self.lead.epoch))
+        envelope = self._context.envelopes.envelope(state, ttl=lease, epoch=self.lead.epoch)
+        self._context.store.put(keys.STATE, "", envelope)
 
-    def _each(self, applications: Iterable[str], act: Callable[[str], object]) -> None:
-        """Act on every application; what fails for one is logged and never stops the others."""
-        for application in list(applications):
+    def _for_each(self, names: Iterable[str], act: Callable[[Application], object]) -> None:
+        """Act on applications; what fails for one is logged and never stops the others."""
+        for app in [self.application(name) for name in names]:
             try:
-                act(application)
+                act(app)
             except StoreError:
                 raise
             except Exception:  # noqa: BLE001 one application's odd figures must not leave the others without a leader
-                if self._steady() >= self._complained.get(application, -_COMPLAIN_EVERY) + _COMPLAIN_EVERY:
-                    self._complained[application] = self._steady()
-                    self._log.exception("application-failed", application=application)
+                now = self._clock.steady()
+                if app.last_complaint is None or now >= app.last_complaint + _COMPLAIN_EVERY:
+                    app.last_complaint = now
+                    self._log.exception("application-failed", application=app.name)

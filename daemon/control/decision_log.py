@@ -1,25 +1,87 @@
-"""The decisions that are kept in Redis: all of the last ones, and for longer those that moved something.
+"""Decision log in Redis: all of the last decisions, and for longer those that moved something.
 
-Whoever may ask for a plan fills the stream of all decisions; the budget of moves and what can be undone must not be
-pushed out with it.
+Anyone who may ask for a plan can fill the stream of all decisions. The move budget and the decisions that can be undone
+must not be pushed out with it, so applied decisions have a stream of their own.
 """
 
 from __future__ import annotations
 
+import structlog
+
+from rechannel.daemon.control.guard import BLOCKING
+from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
+from rechannel.wire.codes import Outcome, Trigger
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision
 from rechannel.wire.redis.store import Store
 
+LoggedDecision = tuple[str, Decision]  # application, decision
+_ORDERED = frozenset({Trigger.DRAIN, Trigger.ROLLBACK, Trigger.PENDING})
+_RETRIED = _ORDERED | {Trigger.CONTINUATION, Trigger.EXECUTORS, Trigger.OVERLOAD}  # tried again within seconds
 
-def kept_decisions(store: Store) -> list[tuple[str, Decision]]:
+
+def read_decision_log(store: Store) -> list[LoggedDecision]:
     """Return each decision with its application, oldest first."""
     last, applied = (_read(store, rule) for rule in (keys.DECISIONS, keys.APPLIED))
-    there = {decision.decision for _, decision in last}
-    # In the order of the streams: clocks may have been set back since.
-    return [known for known in applied if known[1].decision not in there] + last
+    recent = {decision.decision for _, decision in last}
+    # In the order of the streams: the clock may have been set back in between.
+    return [entry for entry in applied if entry[1].decision not in recent] + last
 
 
-def _read(store: Store, rule: KeyRule) -> list[tuple[str, Decision]]:
-    found = store.last(rule, "", rule.bound)
-    return [(envelope.application, envelope.body) for envelope in found if isinstance(envelope.body, Decision)]
+def applied_decisions(log: list[LoggedDecision], application: str) -> list[Decision]:
+    """Return the decisions that moved something in an application, the last one first."""
+    return [entry for name, entry in reversed(log) if name == application and entry.outcome == Outcome.APPLIED]
+
+
+def append_decision(context: LeaderContext, application: str, decision: Decision) -> None:
+    """Append a decision to the log in Redis."""
+    epoch = context.lead.epoch
+    envelope = context.envelopes.envelope(decision, ttl=keys.DECISIONS.ttl, application=application, epoch=epoch)
+    context.store.append(keys.DECISIONS, "", envelope)
+    if decision.outcome == Outcome.APPLIED:
+        context.store.append(keys.APPLIED, "", envelope)
+
+
+def log_decision(application: str, decision: Decision) -> None:
+    """Write a decision to the controller's log file, published or not."""
+    structlog.get_logger("rechannel.controller").info(
+        "decision",
+        application=application,
+        decision=decision.decision,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        sentence=decision.sentence,
+    )
+
+
+class DecisionDeduplicator:
+    """Suppress an application's repeated decisions: a retry that ends the same way is published once.
+
+    Without it one idle query fills the history within minutes.
+    """
+
+    def __init__(self) -> None:
+        self._published: dict[str, str] = {}  # trigger -> fingerprint of its last decision
+
+    def repeats(self, decision: Decision) -> bool:
+        """Return whether a decision says only what was published already; the numbers of "not ready" may differ."""
+        once = decision.trigger in _ORDERED or decision.outcome == Outcome.NOT_READY
+        if not once or decision.outcome == Outcome.APPLIED or decision.reason in BLOCKING:
+            return False
+        return self._published.get(decision.trigger) == _fingerprint(decision)
+
+    def record(self, decision: Decision) -> None:
+        """Record a published decision."""
+        if decision.trigger in _RETRIED and decision.reason not in BLOCKING:
+            self._published[decision.trigger] = _fingerprint(decision)
+
+
+def _fingerprint(decision: Decision) -> str:
+    text = decision.reason if decision.outcome == Outcome.NOT_READY else decision.sentence
+    return f"{decision.pending_plan}: {text}"  # each scheduled plan has its own last word
+
+
+def _read(store: Store, rule: KeyRule) -> list[LoggedDecision]:
+    entries = store.last(rule, "", rule.bound)
+    return [(envelope.application, envelope.body) for envelope in entries if isinstance(envelope.body, Decision)]

@@ -1,282 +1,401 @@
-"""The migrations under way, one an application: begun, said again while they run, taken over from a leader before us.
+"""Migrations: one at a time in each application, begun, renewed while it runs, and taken over from an earlier leader.
 
-A desired placement is renewed as long as one of its moves is not settled, under the same decision id; a new leader
-finds it in Redis and goes on with it under its own epoch. One that expired while nobody led is not taken up again: the
-links let such moves go, and the next decision starts afresh.
+A desired placement is renewed under the same decision id as long as one of its moves is not settled. A new leader finds
+it in Redis and continues it under its own epoch. One that expired while nobody led is not resumed: the links give such
+moves up, and the next decision starts from the present state.
 
-A migration is followed by a rest, ``gate.cooldown``. It is longer after one that the controller took back by itself.
-There is none after a drain, and none while a plan goes on that was cut to ``migration.max_moves``: as long as each part
-brought what it promised, for no more moves than there are partitions.
+A migration is followed by a rest of ``gate.cooldown``, longer after one that the controller took back unattended. There
+is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each part
+brought what was predicted, for no more moves than there are partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
-from rechannel.conf.settings import Settings
-from rechannel.daemon.control.leadership import LeaderElection
-from rechannel.daemon.control.memory import Memory
-from rechannel.daemon.control.migration_progress import RunningMigration, in_flight
-from rechannel.daemon.decide.policy_settings import DRAIN, SAVED_PLAN
+from rechannel.daemon.control.leadership import LeaderContext
+from rechannel.daemon.decide.pipeline import moves_in_flight
+from rechannel.daemon.decide.policy_settings import SAVED_PLAN
+from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
-from rechannel.wire.envelope import EnvelopeFactory, MessageError, body_of
+from rechannel.wire.codes import MoveState, Trigger
+from rechannel.wire.envelope import MessageError, body_of
 from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport
 from rechannel.wire.printable import count
 from rechannel.wire.redis.errors import StoreError
-from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import SignatureError, Signer
+from rechannel.wire.signing import SignatureError
 
-_AFTER_ROLLBACK = 4  # times the usual rest, for each in a row: the same figures would lead to the same mistake
+_STOP = "-stop"  # suffix of the decision whose migration is being ended
+_LANDED = frozenset({MoveState.DRAINED, MoveState.KILLED})
+_AFTER_ROLLBACK = 4  # factor of the rest for each rollback in a row: the same figures would lead to the same mistake
 _LONGEST_REST = 86_400.0  # seconds
+_SETTLED, _NOT_TAKEN_UP, _LOST = "settled", "not-taken-up", "lost"  # why a migration is over
+
+
+@dataclass(frozen=True)
+class MigrationStatus:
+    """Copy of a running migration for display.
+
+    ``begun``: when this controller began to follow it. ``moves``: number ordered, of which ``landed`` and ``abandoned``
+    are over.
+    """
+
+    application: str
+    decision: str
+    begun: float
+    moves: int
+    landed: int
+    abandoned: int
+    sentence: str
+
+
+@dataclass
+class RunningMigration:
+    """One desired placement of one application, as the leader follows it.
+
+    Pure: times are arguments, and the link owns the moves' states. ``patience``: seconds without a sign of the link;
+    ``epoch``: under which it was last published.
+    """
+
+    application: str
+    desired: DesiredPlacement
+    begun: float
+    patience: float
+    epoch: int = 0
+    taken_up: bool = False
+    last_sign: float = 0.0
+    states: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.last_sign = max(self.last_sign, self.begun)
+
+    def stopped(self, now: float) -> RunningMigration:
+        """Return the empty migration that replaces this one, so that no further move begins.
+
+        The link gives up the moves that Spark was not told of yet; the others land with the next batch.
+        """
+        desired = DesiredPlacement(decision=f"{self.decision}{_STOP}", runs=self.desired.runs, moves=[])
+        return RunningMigration(self.application, desired, now, self.patience)
+
+    def update(self, report: LinkReport | None, now: float) -> None:
+        """Record the moves' states in a report. A settled move stays settled, even if the link forgets it."""
+        if report is None or report.decision != self.desired.decision:
+            return
+        self.taken_up = True
+        self.last_sign = now
+        desired = {move.move for move in self.desired.moves}
+        settled = self.settled
+        for view in report.moves:
+            if view.move in desired and (view.move not in settled or view.state not in UNSETTLED):
+                self.states[view.move] = view.state
+
+    @property
+    def decision(self) -> str:
+        """Id of the decision that is carried out or being ended."""
+        return self.desired.decision.removesuffix(_STOP)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the migration is being ended."""
+        return self.desired.decision.endswith(_STOP)
+
+    @property
+    def settled(self) -> set[str]:
+        """Ids of the moves that need no further batch."""
+        return {move for move, state in self.states.items() if state not in UNSETTLED}
+
+    @property
+    def landed(self) -> int:
+        """Number of moves that are drained or killed."""
+        return sum(state in _LANDED for state in self.states.values())
+
+    @property
+    def abandoned(self) -> int:
+        """Number of moves given up."""
+        return sum(state == MoveState.ABANDONED for state in self.states.values())
+
+    def status(self) -> MigrationStatus:
+        """Return a copy for display."""
+        return MigrationStatus(
+            application=self.application,
+            decision=self.decision,
+            begun=self.begun,
+            moves=len(self.desired.moves),
+            landed=self.landed,
+            abandoned=self.abandoned,
+            sentence=self.sentence(),
+        )
+
+    def over(self, now: float) -> str:
+        """Return why the migration is over; "" while it runs.
+
+        It is over once every move is settled, or once its link never took it up, or is gone.
+        """
+        if len(self.settled) == len(self.desired.moves) and (self.taken_up or self.desired.moves):
+            return _SETTLED
+        if not self.taken_up and now - self.begun > self.patience:
+            return _NOT_TAKEN_UP  # even if Redis was away in between: its figures are outdated by now
+        return _LOST if now - self.last_sign > self.patience else ""
+
+    def sentence(self, why: str = "") -> str:
+        """Return its progress in one sentence."""
+        total = len(self.desired.moves)
+        done = f"{self.landed} of {count(total, 'move')} landed"
+        if self.abandoned:
+            done += f", {self.abandoned} abandoned"
+        name = f"migration {self.decision}"
+        if self.ending:
+            return f"{name} {'is ended' if why else 'is ending: no further move is begun, what Spark was told lands'}"
+        if why == _SETTLED:
+            return f"{name} is over: {done}"
+        if why == _NOT_TAKEN_UP:
+            return (
+                f"{name} is given up: the link of {self.application} did not take it up within {self.patience:g} s "
+                "(does it trust this controller's public key? see its rejected_messages)"
+            )
+        if why == _LOST:
+            return f"{name} is given up: no word from the link for {self.patience:g} s, {done}"
+        return f"{name} is {'on hold' if self.desired.hold else 'running'}: {done}"
+
+
+@dataclass
+class Rest:
+    """Rest of one application after its migrations. It survives the loss of the lead."""
+
+    ended: float | None = None  # time of the end of the last migration
+    drain: str = ""  # last applied decision, if it was a drain's
+    _seconds: float | None = None  # after the last migration; None: as the settings have it
+    _reason: str = ""
+    _mistakes: int = 0  # migrations in a row that had to go back
+
+    def plan(self, decision: Decision, cooldown: float) -> None:
+        """Plan the rest after the migration that a decision begins."""
+        if decision.trigger == Trigger.DRAIN:
+            return
+        self._seconds, self._reason = cooldown, ""
+        if not decision.rollback_of or decision.user:
+            return  # an operator's rollback is not about what the controller did unattended
+        self._mistakes += 1
+        rest = max(cooldown, min(_LONGEST_REST, cooldown * _AFTER_ROLLBACK**self._mistakes))
+        row = f", {self._mistakes} in a row" if self._mistakes > 1 else ""
+        self._seconds = rest
+        self._reason = f"{rest / max(cooldown, 1e-9):g} times gate.cooldown, as it went back{row}"
+
+    def use_default(self) -> None:
+        """Go back to the usual rest: an operator ended the migration and watches it."""
+        self._seconds, self._reason = None, ""
+
+    def forgive_mistakes(self) -> None:
+        """Forget earlier mistakes: a migration brought what was predicted."""
+        self._mistakes = 0
+
+    def length(self, cooldown: float) -> tuple[float, str]:
+        """Return the seconds of rest, and why they are more than usual."""
+        return (cooldown if self._seconds is None else self._seconds), self._reason
+
+    def left(self, now: float, cooldown: float) -> float:
+        """Return the seconds of rest that are left."""
+        if self.ended is None:
+            return 0.0
+        rest, _ = self.length(cooldown)
+        # Never longer than the rest itself: the clock may have been set back.
+        return min(rest, max(0.0, self.ended + rest - now))
 
 
 class MigrationTracker:
-    """What is wanted of each application's link and not yet reached. ``clock`` in seconds since the epoch."""
+    """Migrations of one application: the one that runs, and the rest and continuation after it."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        signer: Signer,
-        author: EnvelopeFactory,
-        lead: LeaderElection,
-        clock: Callable[[], float],
-        memory: Memory | None = None,
-    ) -> None:
-        memory = memory or Memory()
-        self.running: dict[str, RunningMigration] = memory.table()
-        self.ended: dict[str, float] = memory.table()  # application -> end of its last migration
-        self.rejected = 0  # desired placements found in Redis that we did not sign
-        self._settings = settings
-        self._store = store
-        self._signer = signer
-        self._author = author
-        self._lead = lead
-        self._clock = clock
-        self._rests: dict[str, tuple[float, str]] = memory.table()  # seconds of rest after its last migration, and why
-        self._drains: dict[str, str] = memory.table()  # application -> its last decision, if that was a drain's
-        self._left: dict[str, int] = memory.table()  # application -> moves that may follow on a plan that was cut
-        self._continues: dict[str, None] = memory.table()  # applications whose last part of such a plan was kept
-        self._mistakes: dict[str, int] = memory.table()  # application -> migrations in a row that had to go back
-        self._examined: dict[str, None] = memory.table()  # whose desired placement this leader has looked at
+    def __init__(self, application: str, context: LeaderContext) -> None:
+        self.running: RunningMigration | None = None
+        self.rest = Rest()
+        self.examined = False  # whether this leader has read the desired placement in Redis
+        self.rejected = 0  # desired placements in Redis without this cluster's signature
+        self._application = application
+        self._context = context
+        self._left = 0  # moves that may follow on a plan that was cut
+        self._continues = False  # whether the last part of such a plan was kept
         self._log = structlog.get_logger("rechannel.controller")
 
-    def take(self, settings: Settings) -> None:
-        """Go on with other settings."""
-        self._settings = settings
-
-    def begin(self, application: str, decision: Decision) -> None:
-        """Publish what a decision wants. When Redis is away just now, `follow` says it later."""
+    def begin(self, decision: Decision) -> None:
+        """Publish the desired placement of a decision; if Redis is away, `follow` publishes it later."""
+        settings = self._context.settings
         desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
-        patience = self._settings.controller.placement_ttl
-        self.learn(application, decision)
-        self._plan_rest(application, decision)
-        self._plan_continuation(application, decision)
-        self.running[application] = RunningMigration(application, desired, self._clock(), patience)
+        self.note_applied(decision)
+        self.rest.plan(decision, settings.gate.cooldown)
+        self._plan_continuation(decision)
+        self.running = RunningMigration(
+            self._application, desired, self._context.clock.wall(), settings.controller.placement_ttl
+        )
         try:
-            self.renew(application)
+            self._renew(self.running)
         except StoreError as error:
-            self._log.warning("desired-not-sent", application=application, sentence=str(error))
+            self._log.warning("desired-not-sent", application=self._application, sentence=str(error))
 
-    def stop(self, application: str) -> str:
-        """Begin no further move; returns how far the migration is, and that it ends."""
-        said = self.running[application].sentence()
-        self._rests.pop(application, None)  # whoever ends it looks after it: the usual rest
-        self.spoiled(application)
-        if self.running[application].ending:
-            return said
-        said += ", and ends"
-        self.running[application] = self.running[application].stopped(self._clock())
-        self.renew(application)
-        return said
+    def stop(self) -> str:
+        """End the running migration; returns its progress."""
+        migration = self._running()
+        sentence = migration.sentence()
+        self.rest.use_default()
+        self.cancel_continuation()
+        if migration.ending:
+            return sentence
+        self.running = migration.stopped(self._context.clock.wall())
+        self._renew(self.running)
+        return f"{sentence}, and ends"
 
-    def busy(self, application: str, report: LinkReport, now: float) -> str:
-        """Say what is still under way in an application, "" if nothing is."""
-        if application not in self._examined:
-            self.adopt(application, report)
-        migration = self.running.get(application)
-        if migration is not None:
-            migration.update(report, now)
-            if not migration.over(now):
-                return f"{migration.sentence()}; one at a time"
-            self._finish(application, now)
-        flying = len(in_flight(report))
-        return f"the link still works on {count(flying, 'move')} of decision {report.decision or '?'}" if flying else ""
+    def busy(self, report: LinkReport, now: float) -> str:
+        """Return what is still under way, "" for nothing."""
+        if not self.examined:
+            self.restore(report)
+        if self.running is not None:
+            self.running.update(report, now)
+            if not self.running.over(now):
+                return f"{self.running.sentence()}; one at a time"
+            self._finish(self.running, now)
+        moves = len(moves_in_flight(report))
+        return f"the link still works on {count(moves, 'move')} of decision {report.decision or '?'}" if moves else ""
 
-    def follow(self, application: str, report: LinkReport | None) -> str:
-        """Renew a migration that goes on; returns how it ended, if it did."""
-        now = self._clock()
-        self.running[application].update(report, now)
-        if self.running[application].over(now):
-            return self._finish(application, now)
-        self.renew(application)
+    def follow(self, report: LinkReport | None) -> str:
+        """Renew the running migration; returns how it ended, "" if it goes on."""
+        migration, now = self._running(), self._context.clock.wall()
+        migration.update(report, now)
+        if migration.over(now):
+            return self._finish(migration, now)
+        self._renew(migration)
         return ""
 
-    def learn(self, application: str, decision: Decision) -> None:
-        """Take in what was applied last, by this leader or the one before: after a drain there is no rest."""
-        self._drains.pop(application, None)
-        if decision.trigger == DRAIN:
-            self._drains[application] = decision.decision
+    def note_applied(self, decision: Decision) -> None:
+        """Note the last applied decision, of this leader or an earlier one: there is no rest after a drain."""
+        self.rest.drain = decision.decision if decision.trigger == Trigger.DRAIN else ""
 
-    def kept(self, application: str) -> None:
-        """A migration brought what it promised: mistakes before it are forgotten, a plan that was cut goes on."""
-        self._mistakes.pop(application, None)
-        if application in self._left:
-            self._continues[application] = None
+    def confirm(self) -> None:
+        """Note that the last migration brought what was predicted: a plan that was cut continues."""
+        self.rest.forgive_mistakes()
+        self._continues = self._left > 0
 
-    def spoiled(self, application: str) -> None:
-        """A plan that was cut does not go on."""
-        self._left.pop(application, None)
-        self._continues.pop(application, None)
+    def cancel_continuation(self) -> None:
+        """Do not continue a plan that was cut."""
+        self._left, self._continues = 0, False
 
-    def continues(self, application: str, now: float) -> int:
-        """Return how many moves may follow on a plan that was cut and went well so far; 0 where none does."""
-        here = application in self._continues and application not in self.running and self._rest_left(application, now)
-        return self._left.get(application, 0) if here else 0
+    def continuation(self, now: float) -> int:
+        """Return how many moves may follow on a plan that was cut and went well so far; 0 for none."""
+        return self._left if self._continues and self.running is None and self._rest_left(now) else 0
 
-    def _plan_rest(self, application: str, decision: Decision) -> None:
-        if decision.trigger == DRAIN:
-            return
-        cooldown = self._settings.gate.cooldown
-        self._rests[application] = cooldown, ""
-        if not decision.rollback_of or decision.user:
-            return  # an operator's rollback is no word on what the controller does by itself
-        self._mistakes[application] = self._mistakes.get(application, 0) + 1
-        factor = _AFTER_ROLLBACK ** self._mistakes[application]
-        rest = max(cooldown, min(_LONGEST_REST, cooldown * factor))
-        row = f", {self._mistakes[application]} in a row" if self._mistakes[application] > 1 else ""
-        self._rests[application] = rest, f"{rest / max(cooldown, 1e-9):g} times gate.cooldown, as it went back{row}"
+    def resting(self, now: float) -> float:
+        """Return the seconds of rest that are left; none if a plan continues."""
+        return 0.0 if self.continuation(now) else self._rest_left(now)
 
-    def _plan_continuation(self, application: str, decision: Decision) -> None:
-        most, count = self._settings.migration.max_moves, len(decision.moves)
-        total = sum(load.partitions_before for load in decision.executors)
-        left = (self._left[application] if application in self._continues else total) - count
-        self.spoiled(application)
-        by_policy = decision.trigger != DRAIN and not decision.rollback_of and decision.policy != SAVED_PLAN
-        if by_policy and count >= most and left > 0:
-            self._left[application] = left
+    def rest_length(self) -> tuple[float, str]:
+        """Return the seconds of rest after the last migration, and why they are more than usual."""
+        return self.rest.length(self._context.settings.gate.cooldown)
 
-    def excuse(self, silence: float) -> None:
-        """While Redis was away nobody could be heard: that silence is not the links'."""
-        now = self._clock()
-        for migration in self.running.values():
-            migration.last_sign = min(now, migration.last_sign + silence)
+    def extend_deadline(self, silence: float) -> None:
+        """Do not count a time in which Redis was away as silence of the link."""
+        if self.running is not None:
+            self.running.last_sign = min(self._context.clock.wall(), self.running.last_sign + silence)
 
-    def resting(self, application: str, now: float) -> float:
-        """Seconds of rest after the last migration that are left."""
-        return 0.0 if self.continues(application, now) else self._rest_left(application, now)
+    def reset(self) -> None:
+        """Drop what another leader has now."""
+        self.running, self.examined = None, False
+        self.cancel_continuation()
 
-    def rest(self, application: str) -> tuple[float, str]:
-        """Seconds of rest after the last migration, and why they are more than usual."""
-        return self._rests.get(application, (self._settings.gate.cooldown, ""))
+    def restore(self, report: LinkReport) -> None:
+        """Continue the migration of an earlier leader, or learn when its last one was.
 
-    def rested(self, application: str) -> None:
-        """End the rest: an operator changed what there is to decide on."""
-        self.ended.pop(application, None)
-
-    def _rest_left(self, application: str, now: float) -> float:
-        if application not in self.ended:
-            return 0.0
-        rest, _ = self.rest(application)
-        # Never longer than the rest itself: the clock may have been set back since.
-        return min(rest, max(0.0, self.ended[application] + rest - now))
-
-    def unexamined(self, applications: set[str], *, anew: bool) -> list[str]:
-        """Return the applications whose desired placement is still to be looked at; all of them if ``anew``."""
-        if anew:
-            self._examined.clear()
-        return sorted(applications - self._examined.keys())
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing was looked at and nothing runs: a stand-by's state."""
-        return not self._examined and not self.running
-
-    def forget(self) -> None:
-        """Another leader has them now."""
-        self.running.clear()
-        self._examined.clear()
-        self._left.clear()
-        self._continues.clear()
-
-    def renew(self, application: str) -> None:
-        """Put the desired placement where its link looks, unless what stands there still does."""
-        migration = self.running[application]
-        now, ttl = self._clock(), self._settings.controller.placement_ttl
-        migration.desired = msgspec.structs.replace(migration.desired, hold=self._lead.paused)
-        found = self._store.get(keys.DESIRED, application)
-        ours = found is not None and self._signer.is_own_signature(found)
-        if found is not None and ours and found.epoch > self._lead.epoch:
-            self._log.warning("epoch-behind", application=application, found=found.epoch)
-            self._lead.learn(found.epoch)
-            return  # another leader's, or Redis went back in time; the next renewal of the lease tells
-        if (
-            found is not None
-            and ours
-            and found.body == migration.desired
-            and found.epoch == self._lead.epoch
-            and ttl * 2 / 3 < found.expires - now <= ttl  # more: the clock was set back since
-        ):
-            return
-        if not self._lead.holds():
-            return
-        envelope = self._author.envelope(migration.desired, ttl=ttl, application=application, epoch=self._lead.epoch)
-        self._store.put(keys.DESIRED, application, self._signer.sign(envelope))
-        migration.epoch = self._lead.epoch
-
-    def adopt(self, application: str, report: LinkReport) -> None:
-        """Go on with the migration that a leader before us began, or learn when the last one was."""
-        found = self._store.get(keys.DESIRED, application)
-        self._examined[application] = None
-        if found is None:
+        Cases: nothing stands in Redis, or nothing that was signed; this leader's own migration, or an older one, is
+        kept; one that expired or is over only begins the rest; another leader's newer one is continued.
+        """
+        envelope = self._context.store.get(keys.DESIRED, self._application)
+        self.examined = True
+        if envelope is None:
             return
         try:
-            desired = body_of(found, DesiredPlacement)
-            if found.application != application or not self._signer.is_own_signature(found):
-                raise SignatureError(f"desired placement of {application} was not signed by this cluster's key")
+            desired = body_of(envelope, DesiredPlacement)
+            if envelope.application != self._application or not self._context.signer.is_own_signature(envelope):
+                raise SignatureError(f"desired placement of {self._application} was not signed by this cluster's key")
         except MessageError as error:
             self.rejected += 1
-            self._log.warning("desired-rejected", application=application, sentence=str(error))
+            self._log.warning("desired-rejected", application=self._application, sentence=str(error))
             return
-        mine = self.running.get(application)
-        if mine is not None:
-            if desired.decision == mine.desired.decision or found.epoch <= mine.epoch:
-                return
-            del self.running[application]  # somebody led while we could not, and decided anew
-        now = self._clock()
-        migration = RunningMigration(application, desired, found.time, self._settings.controller.placement_ttl)
+        own = self.running
+        if own is not None and (desired.decision == own.desired.decision or envelope.epoch <= own.epoch):
+            return
+        self.running = None  # another controller led in the meantime, and decided anew
+        now, settings = self._context.clock.wall(), self._context.settings
+        migration = RunningMigration(self._application, desired, envelope.time, settings.controller.placement_ttl)
         migration.update(report, now)
-        if found.expires <= now or migration.over(now):
-            if not self._drained(application, desired):
-                self.ended[application] = max(self.ended.get(application, 0.0), found.time)
+        if envelope.expires <= now or migration.over(now):
+            if not self._is_drain(desired):
+                self.rest.ended = max(self.rest.ended or 0.0, envelope.time)
             return
-        self.running[application] = migration
-        self._log.info("migration-adopted", application=application, decision=desired.decision, epoch=self._lead.epoch)
+        self.running = migration
+        self._log.info(
+            "migration-adopted",
+            application=self._application,
+            decision=desired.decision,
+            epoch=self._context.lead.epoch,
+        )
 
-    def _finish(self, application: str, now: float) -> str:
-        migration = self.running[application]
+    def _running(self) -> RunningMigration:
+        if self.running is None:
+            raise ValueError(f"no migration of {self._application} is running")
+        return self.running
+
+    def _rest_left(self, now: float) -> float:
+        return self.rest.left(now, self._context.settings.gate.cooldown)
+
+    def _is_drain(self, desired: DesiredPlacement) -> bool:
+        return bool(self.rest.drain) and desired.decision.startswith(self.rest.drain)  # stopped ones too
+
+    def _plan_continuation(self, decision: Decision) -> None:
+        total = sum(load.partitions_before for load in decision.executors)
+        left = (self._left if self._continues else total) - len(decision.moves)
+        self.cancel_continuation()
+        by_policy = decision.trigger != Trigger.DRAIN and not decision.rollback_of and decision.policy != SAVED_PLAN
+        if by_policy and len(decision.moves) >= self._context.settings.migration.max_moves and left > 0:
+            self._left = left
+
+    def _renew(self, migration: RunningMigration) -> None:
+        """Publish the desired placement, unless it stands in Redis and is fresh."""
+        context = self._context
+        lead, now, ttl = context.lead, context.clock.wall(), context.settings.controller.placement_ttl
+        migration.desired = msgspec.structs.replace(migration.desired, hold=lead.paused)
+        present = context.store.get(keys.DESIRED, self._application)
+        if present is not None and context.signer.is_own_signature(present):
+            if present.epoch > lead.epoch:
+                self._log.warning("epoch-behind", application=self._application, found=present.epoch)
+                lead.note_epoch(present.epoch)
+                return  # another leader's, or Redis went back in time: the next renewal of the lease shows which
+            same = present.body == migration.desired and present.epoch == lead.epoch
+            if same and ttl * 2 / 3 < present.expires - now <= ttl:  # more after the clock was set back
+                return
+        if not lead.holds():
+            return
+        envelope = context.envelopes.envelope(
+            migration.desired, ttl=ttl, application=self._application, epoch=lead.epoch
+        )
+        context.store.put(keys.DESIRED, self._application, context.signer.sign(envelope))
+        migration.epoch = lead.epoch
+
+    def _finish(self, migration: RunningMigration, now: float) -> str:
         why = migration.over(now)
         sentence = migration.sentence(why)
-        if why == "settled":
-            # Whoever reads it from now on, a link that was attached anew too, finds nothing to be done again.
-            wanted = migration.desired
-            migration.desired = msgspec.structs.replace(wanted, moves=[])
+        if why == _SETTLED:
+            # Published without moves: a link that attaches later finds nothing to repeat.
+            desired = migration.desired
+            migration.desired = msgspec.structs.replace(desired, moves=[])
             try:
-                self.renew(application)
+                self._renew(migration)
             except StoreError:
-                migration.desired = wanted  # it ends when Redis is there again
+                migration.desired = desired  # it ends when Redis is back
                 raise
-        del self.running[application]
-        self._log.info("migration-over", application=application, why=why, sentence=sentence)
-        if why != "settled":
-            self.spoiled(application)
-        if why != "not-taken-up" and not self._drained(application, migration.desired):
-            self.ended[application] = now
+        self.running = None
+        self._log.info("migration-over", application=self._application, why=why, sentence=sentence)
+        if why != _SETTLED:
+            self.cancel_continuation()
+        if why != _NOT_TAKEN_UP and not self._is_drain(migration.desired):
+            self.rest.ended = now
         return sentence
-
-    def _drained(self, application: str, desired: DesiredPlacement) -> bool:
-        drain = self._drains.get(application)
-        return drain is not None and desired.decision.startswith(drain)  # stopped ones too

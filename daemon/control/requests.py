@@ -24,12 +24,18 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.control import audit, draining, replies
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.decide import pipeline
-from rechannel.daemon.decide.policy_settings import DRAIN, unknown_policy
-from rechannel.daemon.decide.requested_placement import PlanFileError, RequestedPlacement, from_plan, read_plan
+from rechannel.daemon.decide.policy_settings import unknown_policy
+from rechannel.daemon.decide.requested_placement import (
+    PlanFileError,
+    RequestedPlacement,
+    placement_of_saved_plan,
+    read_plan,
+)
 from rechannel.daemon.model.collector import entry_number
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.registry import known_policies
 from rechannel.wire import keys
+from rechannel.wire.codes import Trigger
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import NOBODY_REPORTS, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
@@ -330,7 +336,7 @@ class RequestHandler:
         plans = []
         for application in applications:
             decision = self._leader.decide(
-                DRAIN,
+                Trigger.DRAIN,
                 application=application,
                 user=request.user,
                 reason=request.reason,
@@ -356,7 +362,7 @@ class RequestHandler:
         if request.arguments.get("at") or request.arguments.get("when"):
             found = self._application(request, plan.application)
             return found if isinstance(found, Reply) else self._wait(request)
-        asked = functools.partial(from_plan, plan)
+        asked = functools.partial(placement_of_saved_plan, plan)
         return self._decide(request, apply=True, application=plan.application, asked=asked)
 
     def _wait(self, request: Request) -> Reply:

@@ -1,43 +1,40 @@
-"""The standing orders: which nodes are drained, and whether all is paused; signed, for links to obey at any time.
+"""Standing orders: the drained nodes and the pause, signed, for links to obey at any time.
 
-They live in Redis without an end, in the leader's memory, and in every link that obeys them, which reports them with
-their signature: so a restarted controller knows them even where Redis was emptied meanwhile.
+They live without an end in Redis, in the leader's memory, and in every link that obeys them, which reports them with
+their signature: a restarted controller knows them even if Redis was emptied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import structlog
 
+from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
-from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode
+from rechannel.wire.codes import MoveState
+from rechannel.wire.envelope import Envelope, MessageError, decode
 from rechannel.wire.keys import KeyNameError
 from rechannel.wire.messages import Drain, LinkReport, StandingOrders
-from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import Signer
 
 _UNKNOWN = (
     "the standing orders in Redis are signed by a key that this controller does not trust, so nobody knows what is "
     "drained: all is paused, and they are left as they are. Name the bundle with the old key in "
     "signing.public_key_file and restart, or order what is to hold (`rechannel drain`); then `rechannel resume`"
 )
-_AGENT_HEARD = 60.0  # seconds in which an agent reports that runs
-_LIFE = 3650 * 86_400.0  # seconds; they hold until something else is said
+_AGENT_FRESH = 60.0  # seconds within which a running agent reports
+_LIFE = 3650 * 86_400.0  # seconds; they hold until they are replaced
 
 
 class StandingOrderStore:
-    """The drains of one cluster, as the leader knows them. ``clock`` in seconds since the epoch."""
+    """The drains of one cluster, as the leader knows them."""
 
-    def __init__(self, store: Store, signer: Signer, author: EnvelopeFactory, clock: Callable[[], float]) -> None:
+    def __init__(self, context: LeaderContext) -> None:
         self.drains: dict[str, Drain] = {}
-        self._store = store
-        self._signer = signer
-        self._author = author
-        self._clock = clock
-        self._known = (0, 0)  # epoch and sequence of what we know
-        self._settled = False  # whether what stands in Redis was ours, or was made so, since the start
-        self._left: Envelope | None = None  # what stands there, signed by a key that is not trusted: not replaced yet
+        self._context = context
+        self._version = (0, 0)  # epoch and sequence of the newest orders read or written
+        self._settled = False  # whether Redis has held this controller's orders since the start
+        self._untrusted: Envelope | None = None  # orders in Redis that are signed by another key, not replaced yet
         self._log = structlog.get_logger("rechannel.controller")
 
     @property
@@ -45,86 +42,87 @@ class StandingOrderStore:
         """Nodes that are to hold no state."""
         return frozenset(self.drains)
 
-    def adopt(self, reports: Mapping[str, LinkReport]) -> bool:
-        """Take over the newest orders that anybody holds: Redis, the links, or we ourselves.
+    def restore(self, reports: Mapping[str, LinkReport]) -> bool:
+        """Take over the newest orders in Redis, in the links, or in this controller.
 
-        Returns whether all is to be paused because links say so, and what Redis has is older or nothing; or because
-        what Redis has can be neither believed nor thrown away: see `_unknown`.
+        Returns whether everything is to be paused: because links say so and Redis has older orders or none, or because
+        the orders in Redis can be neither believed nor replaced (`_is_untrusted`).
         """
-        kept = self._store.get(keys.ORDERS)
+        stored = self._context.store.get(keys.ORDERS)
         paused = False
-        for envelope in self._found(kept, reports.values()):
-            said = (envelope.epoch, envelope.sequence)
-            if said > self._known and isinstance(envelope.body, StandingOrders):
-                self._known = said
+        for envelope in self._signed_orders(stored, reports.values()):
+            version = (envelope.epoch, envelope.sequence)
+            if version > self._version and isinstance(envelope.body, StandingOrders):
+                self._version = version
                 self.drains = {drain.node: drain for drain in envelope.body.drains}
-                paused = envelope.body.paused and envelope is not kept
-        if self._unknown(kept):
-            self._left = kept
+                paused = envelope.body.paused and envelope is not stored
+        if self._is_untrusted(stored):
+            self._untrusted = stored
             self._log.error("orders-unknown", sentence=_UNKNOWN)
             return True
         return paused
 
-    def _unknown(self, kept: Envelope | None) -> bool:
-        """Whether Redis has orders of an earlier leader that we cannot check, and nobody else had any to tell.
+    def _is_untrusted(self, stored: Envelope | None) -> bool:
+        """Return whether Redis has orders of an unknown key, and no link reported any.
 
-        So it is after the signing key was changed where signing.public_key_file does not hold the old one. They are
-        left to the links, which may know that key; nothing is decided without them, until an operator says what holds.
+        This happens if the signing key was changed and signing.public_key_file lacks the old one. The orders are left
+        to the links, which may know that key; nothing is decided until an operator gives an order.
         """
         return (
             not self._settled
-            and self._known == (0, 0)
-            and kept is not None
-            and bool(kept.signature)
-            and kept.body != StandingOrders()  # nothing would be lost with that
-            and not self._signer.is_own_signature(kept)
+            and self._version == (0, 0)
+            and stored is not None
+            and bool(stored.signature)
+            and stored.body != StandingOrders()  # empty orders can be replaced
+            and not self._context.signer.is_own_signature(stored)
         )
 
-    def _found(self, kept: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
-        candidates = [kept]
+    def _signed_orders(self, stored: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
+        candidates = [stored]
         for text in {report.standing_orders for report in reports if report.standing_orders}:
             try:
-                candidates.append(decode(text.encode(), cluster=self._author.cluster))
+                candidates.append(decode(text.encode(), cluster=self._context.envelopes.cluster))
             except MessageError as error:
                 self._log.warning("orders-rejected", sentence=str(error))
         for envelope in candidates:
             if envelope is None:
                 continue
-            if self._signer.is_own_signature(envelope):
+            if self._context.signer.is_own_signature(envelope):
                 yield envelope
             else:
                 self._log.warning("orders-rejected", sentence="standing orders were not signed by this cluster's key")
 
-    def publish(self, paused: bool, epoch: int) -> None:
-        """Put the orders where the links look, unless they stand there already."""
-        body = StandingOrders(paused=paused, drains=[self.drains[node] for node in sorted(self.drains)])
-        found = self._store.get(keys.ORDERS)
-        if self._left is not None and found == self._left and body == StandingOrders(paused=True):
-            return  # nobody has ordered anything yet
-        self._left, self._settled = None, True
-        ours = found is not None and self._signer.is_own_signature(found)
-        if found is not None and ours and found.body == body and found.epoch == epoch:
+    def publish(self) -> None:
+        """Publish the orders and the pause for the links, unless they stand in Redis already."""
+        lead = self._context.lead
+        body = StandingOrders(paused=lead.paused, drains=[self.drains[node] for node in sorted(self.drains)])
+        present = self._context.store.get(keys.ORDERS)
+        if self._untrusted is not None and present == self._untrusted and body == StandingOrders(paused=True):
+            return  # no order was given since
+        self._untrusted, self._settled = None, True
+        own = present is not None and self._context.signer.is_own_signature(present)
+        if present is not None and own and present.body == body and present.epoch == lead.epoch:
             return
-        if found is None and body == StandingOrders() and self._known == (0, 0):
-            return  # nothing was ever ordered
-        envelope = self._author.envelope(body, ttl=_LIFE, epoch=epoch)
-        self._known = (epoch, envelope.sequence)
-        self._store.put(keys.ORDERS, "", self._signer.sign(envelope))
+        if present is None and body == StandingOrders() and self._version == (0, 0):
+            return  # no order was ever given
+        envelope = self._context.envelopes.envelope(body, ttl=_LIFE, epoch=lead.epoch)
+        self._version = (lead.epoch, envelope.sequence)
+        self._context.store.put(keys.ORDERS, "", self._context.signer.sign(envelope))
 
-    def examine(self, nodes: Collection[str], reports: Mapping[str, LinkReport]) -> None:
-        """Raise ValueError where a node is known to nobody, or an application would have no executor left to move to.
+    def check_drain(self, nodes: Collection[str], reports: Mapping[str, LinkReport]) -> None:
+        """Raise ValueError if a node is unknown, or if an application would have no executor left to move to.
 
         A node is known by an executor, or before it has any by its agent.
         """
         hosts = {info.host for report in reports.values() for info in report.executors}
         for node in sorted(set(nodes) - hosts - self.nodes) or ([] if nodes else [""]):
             if not self._has_agent(node):
-                known = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
+                names = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
                 raise ValueError(
-                    f"unknown node {node}; known are {known}. A node without executors can be drained in advance once "
+                    f"unknown node {node}; known are {names}. A node without executors can be drained in advance once "
                     f"its agent reports: `rechannel agent --node {node or 'NAME'}` there"
                 )
-        stuck = stranded(reports, self.nodes | set(nodes))
+        stuck = apps_without_target(reports, self.nodes | set(nodes))
         if stuck:
             others = ", ".join(sorted(self.nodes - set(nodes)))
             raise ValueError(
@@ -134,18 +132,18 @@ class StandingOrderStore:
 
     def _has_agent(self, node: str) -> bool:
         try:
-            newest = self._store.last(keys.WINDOWS, node, 1)
+            newest = self._context.store.last(keys.WINDOWS, node, 1)
         except KeyNameError:
             return False  # a name that no agent can report under
-        return bool(newest) and newest[-1].time >= self._clock() - _AGENT_HEARD
+        return bool(newest) and newest[-1].time >= self._context.clock.wall() - _AGENT_FRESH
 
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> Drain:
-        """Order that a node is to hold no state; said again, it changes what is asked for. ``patience`` in seconds."""
-        now = self._clock()
-        known = self.drains.get(node)
+        """Order that a node is to hold no state, or change the order. ``patience``: seconds until its deadline."""
+        now = self._context.clock.wall()
+        before = self.drains.get(node)
         self.drains[node] = Drain(
             node=node,
-            since=known.since if known is not None and known.remove == remove else now,
+            since=before.since if before is not None and before.remove == remove else now,
             user=user,
             reason=reason,
             remove=remove,
@@ -154,20 +152,20 @@ class StandingOrderStore:
         return self.drains[node]
 
     def undrain(self, node: str) -> bool:
-        """Let a node hold state again; False if it was not drained."""
+        """Let a node hold state again; returns False if it was not drained."""
         return self.drains.pop(node, None) is not None
 
 
-def left_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
-    """Count the partitions that an application still has on each of these nodes.
+def partitions_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
+    """Count an application's partitions on each of these nodes.
 
-    One that was steered away while its query is idle does not count: its state is durable, and nothing is to come.
+    A partition that was steered away while its query is idle does not count: its state is durable.
     """
     hosts = {info.executor: info.host for info in report.executors}
     gone = {
         (view.query, view.stage, view.partition)
         for view in report.moves
-        if view.state == "released_idle" and view.target in hosts
+        if view.state == MoveState.RELEASED_IDLE and view.target in hosts
     }
     count = dict.fromkeys(nodes, 0)
     for query in report.queries:
@@ -179,10 +177,10 @@ def left_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
     return count
 
 
-def stranded(reports: Mapping[str, LinkReport], nodes: Collection[str]) -> list[str]:
-    """Return the applications that would have state and no executor to hold it, were these nodes drained."""
+def apps_without_target(reports: Mapping[str, LinkReport], nodes: Collection[str]) -> list[str]:
+    """Return the applications that would have state and no executor for it if these nodes were drained."""
     return sorted(
         name
         for name, report in reports.items()
-        if any(left_on(report, nodes).values()) and {info.host for info in report.executors} <= set(nodes)
+        if any(partitions_on(report, nodes).values()) and {info.host for info in report.executors} <= set(nodes)
     )

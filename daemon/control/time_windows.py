@@ -1,8 +1,8 @@
-"""Periods of the week, such as ``Mon-Fri 09:00-18:00``: whether one holds, until when, and when the next one begins.
+"""Time windows: weekly periods such as ``Mon-Fri 09:00-18:00``, the present window of one, and the next.
 
 Pure. A period belongs to the day on which it begins; one whose end is not later than its begin ends on the next day.
-Its times are those of the wall clock in a time zone: where that is put forward, what falls into the gap happens at its
-end; where it is put back, the hour that comes twice is in the period both times.
+Its times are local times of a zone. A time in the gap of a clock that is put forward is taken as the end of the gap; an
+hour that comes twice is in the period both times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AHEAD = 16  # days in which every period comes at least once: of two weeks one 
 
 @dataclass(frozen=True)
 class WeeklyPeriod:
-    """A period of the week. ``days``: on which it begins, 0 is Monday; ``start`` and ``end`` in minutes of the day."""
+    """Period of the week. ``days``: on which it begins, 0 is Monday; ``start`` and ``end``: minutes of the day."""
 
     text: str
     days: frozenset[int]
@@ -33,7 +33,7 @@ class WeeklyPeriod:
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """One time that a period holds: from ``begin`` to before ``end``, seconds since the epoch."""
+    """One occurrence of a period: from ``begin`` to before ``end``, seconds since the epoch."""
 
     begin: float
     end: float
@@ -41,37 +41,37 @@ class TimeWindow:
 
 
 def parse(text: str) -> WeeklyPeriod:
-    """Read a period; ValueError with the cure where it is none."""
-    found = re.fullmatch(PERIOD, text.strip())
-    if found is None:
+    """Parse a period; ValueError with the cure if it is none."""
+    match = re.fullmatch(PERIOD, text.strip())
+    if match is None:
         raise ValueError(f"{text!r} is no period; write it as in Mon-Fri 09:00-18:00, or 02:00-05:00 for every day")
     days: set[int] = set()
-    for part in (found[1] or "Mon-Sun").split(","):
+    for part in (match[1] or "Mon-Sun").split(","):
         first, _, last = part.partition("-")
         begin, end = _DAYS.index(first), _DAYS.index(last or first)
         days |= {day % 7 for day in range(begin, end + 1 if end >= begin else end + 8)}
-    return WeeklyPeriod(text.strip(), frozenset(days), _minutes(found[2]), _minutes(found[3]))
+    return WeeklyPeriod(text.strip(), frozenset(days), _minutes(match[2]), _minutes(match[3]))
 
 
 class Calendar:
-    """Some periods in one time zone, both as the settings have them; ValueError where they are not."""
+    """Periods in one time zone, both as in the settings; ValueError if one is invalid."""
 
     def __init__(self, periods: Iterable[str], zone: str) -> None:
         self._periods = tuple(parse(text) for text in periods)
         self._zone = ZoneInfo(zone)
 
     def inside(self, at: float) -> TimeWindow | None:
-        """Return the time that holds at a moment, together with what follows it without a gap; None where none does."""
-        found = self._holding(at)
-        if found is None:
+        """Return the window at a moment, with those that follow without a gap; None if there is none."""
+        present = self._holding(at)
+        if present is None:
             return None
-        begin, end, text = found.begin, found.end, found.text
+        end = present.end
         while end < at + _AHEAD * _DAY.total_seconds() and (more := self._holding(end)) is not None:
             end = more.end
-        return TimeWindow(begin, end, text)
+        return TimeWindow(present.begin, end, present.text)
 
     def coming(self, at: float) -> TimeWindow | None:
-        """Return the time that holds at a moment, or else the next one; None where there is no period."""
+        """Return the window at a moment, or else the next one; None without periods."""
         later = [span for span in self._spans(at, _AHEAD) if span.end > at]
         first = min((span.begin for span in later), default=None)
         return None if first is None else self.inside(max(at, first))
@@ -81,9 +81,9 @@ class Calendar:
         return max(spans, key=lambda span: span.end, default=None)
 
     def _spans(self, at: float, days: int) -> list[TimeWindow]:
-        """What begins from two days before a moment until ``days`` after it."""
+        """Return the windows that begin from two days before a moment until ``days`` after it."""
         today = datetime.datetime.fromtimestamp(at, self._zone).date()
-        found = []
+        windows = []
         for offset in range(-2, days + 1) if self._periods else ():
             day = today + offset * _DAY
             for period in self._periods:
@@ -91,18 +91,18 @@ class Calendar:
                     begin = _moment(day, period.start, self._zone, last=False)
                     end = _moment(day if period.end > period.start else day + _DAY, period.end, self._zone, last=True)
                     if begin < end:
-                        found.append(TimeWindow(begin, end, period.text))
-        return found
+                        windows.append(TimeWindow(begin, end, period.text))
+        return windows
 
 
 @lru_cache(maxsize=16)
 def calendar_of(periods: tuple[str, ...], zone: str) -> Calendar:
-    """Return the calendar of some settings."""
+    """Return the calendar of periods in a zone, cached."""
     return Calendar(periods, zone)
 
 
 def clock_time(at: float, zone: str) -> str:
-    """Return a moment for people to read: day and time in a time zone."""
+    """Return day and time of a moment in a time zone, for people."""
     return datetime.datetime.fromtimestamp(at, ZoneInfo(zone)).strftime("%a %H:%M %Z")
 
 
@@ -112,7 +112,7 @@ def _minutes(text: str) -> int:
 
 
 def _moment(day: datetime.date, minutes: int, zone: ZoneInfo, *, last: bool) -> float:
-    """When the wall clock shows a time; the ``last`` of two, and the end of the gap for a time that it leaves out."""
+    """Return the moment of a local time: the ``last`` of two, or the end of the gap that it falls into."""
     midnight = datetime.datetime.combine(day, datetime.time())
     wall = midnight + datetime.timedelta(minutes=minutes)
     first, second = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))

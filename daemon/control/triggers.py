@@ -1,294 +1,212 @@
-"""The occasions on which the leader decides without being asked at that moment, and what then holds it back.
+"""Automatic triggers of one application that keep state: changed executors, and overloads.
 
-They are, in this order: a drained node that holds state; a saved plan whose time has come; a plan that was cut to the
-moves of one migration, and goes on; executors that joined or left; an overload; and the timeout, which the controller
-itself counts. The first two are orders: nothing but the laws holds them back. The others are decided on by `by_itself`,
-which keeps every reason not to, once for each period.
+An overload has hysteresis. It begins after ``reschedule.overload_windows`` windows over the limit and asks for one
+decision; it has to fall below ``reschedule.overload_release`` of the limit before it can begin again.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
-from rechannel.conf.settings import Settings
-from rechannel.daemon.control import scheduled_plans
-from rechannel.daemon.control.executor_set import ExecutorSetTrigger
-from rechannel.daemon.control.guard import (
-    CONTINUATION,
-    EXECUTORS,
-    HELD_BACK,
-    OVERLOAD,
-    LoadReading,
-    OverloadDetector,
-    SelfActionGuard,
-    figures_last,
-)
-from rechannel.daemon.control.leader import Leader
-from rechannel.daemon.control.memory import Memory
-from rechannel.daemon.control.migration_progress import in_flight
-from rechannel.daemon.control.scheduled_plans import PENDING, ScheduledPlans
-from rechannel.daemon.control.standing_orders import left_on
-from rechannel.daemon.control.time_windows import clock_time
-from rechannel.daemon.decide.policy_settings import DRAIN
-from rechannel.daemon.decide.requested_placement import SavedPlan, from_plan, read_plan
+from rechannel.conf.settings import RescheduleSettings, Settings
+from rechannel.daemon.control.guard import averaging_time
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.codes import Law, Outcome
 from rechannel.wire.measurements import BatchReport
-from rechannel.wire.messages import Decision, LinkReport, PendingPlan, Refusal
-from rechannel.wire.printable import count, query_name
-from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import Signer
+from rechannel.wire.messages import Decision, LinkReport
+from rechannel.wire.printable import query_name
 
-_RETRY_EVERY = 10.0  # seconds between two decisions on the same drain
+_FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
+_RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 
 
-class TriggerEngine:
-    """When one controller decides by itself.
+class RetryTimer:
+    """Pause between two decisions by the same trigger. ``waited``: seconds of a steady clock."""
 
-    ``clock``: seconds since the epoch; ``steady``: seconds that nobody sets, for waits.
+    def __init__(self) -> None:
+        self._next_try = 0.0
+
+    def start(self, waited: float) -> bool:
+        """Return whether a decision is due, and begin the pause if it is."""
+        if waited < self._next_try:
+            return False
+        self._next_try = waited + _RETRY_EVERY
+        return True
+
+
+def settle_time(settings: Settings) -> float:
+    """Return the seconds for which an executor set has to stay the same before it is decided on."""
+    return max(settings.reschedule.settle, settings.reschedule.settle_windows * settings.agent.window)
+
+
+class ExecutorSetTrigger:
+    """Trigger of one application whose executors joined or left and then stayed the same for a while.
+
+    After a refusal it is due again at growing intervals, as long as an executor holds nothing: the first figures (of a
+    cold executor, of batches that loaded state) are not reliable. ``waited``: seconds of a steady clock.
     """
 
-    def __init__(
-        self,
-        leader: Leader,
-        store: Store,
-        signer: Signer,
-        author: EnvelopeFactory,
-        clock: Callable[[], float],
-        steady: Callable[[], float],
-        memory: Memory,
+    def __init__(self) -> None:
+        self.executors: frozenset[str] = frozenset()
+        self.since = 0.0
+        self.decided_for: frozenset[str] | None = None  # initially those of the first time it was ready
+        self._next_try = 0.0
+        self._pause = _FIRST_PAUSE
+
+    def mark_ready(self, executors: frozenset[str]) -> None:
+        """Take the executors of an application that is ready for the first time as the initial set."""
+        if self.decided_for is None:
+            self.decided_for = executors
+
+    def reopen(self) -> None:
+        """Take executors that may hold partitions again as a change, although they were there before."""
+        self.decided_for = frozenset()
+
+    def observe(self, executors: frozenset[str], waited: float) -> None:
+        """Record the executors that may hold partitions now."""
+        if self.executors != executors:
+            self.executors, self.since = executors, waited
+            self._next_try, self._pause = 0.0, _FIRST_PAUSE
+
+    def due(self, waited: float, settings: Settings) -> bool:
+        """Return whether a change has lasted long enough and was not decided on."""
+        changed = self.decided_for is not None and self.executors != self.decided_for
+        return changed and waited - self.since >= settle_time(settings) and waited >= self._next_try
+
+    def record(self, decision: Decision, report: LinkReport, waited: float, settings: Settings) -> None:
+        """Record the decision on a change."""
+        if decision.reason == Law.AGREEMENTS:
+            self._next_try = waited + averaging_time(settings)
+        elif decision.outcome == Outcome.NOT_READY:
+            self._next_try = waited + _FIRST_PAUSE
+        elif decision.outcome == Outcome.REFUSED and self.executors - executors_in_use(report):
+            self._next_try = waited + self._pause
+            self._pause = min(2 * self._pause, settings.reschedule.timeout)
+        else:
+            self.decided_for = self.executors
+
+
+def executors_in_use(report: LinkReport) -> frozenset[str]:
+    """Return the executors that hold a partition of an active query."""
+    return frozenset(
+        executor for query in report.queries if query.active for stage in query.stages for executor in stage.placement
+    )
+
+
+def usable_executors(report: LinkReport, drained: Collection[str]) -> frozenset[str]:
+    """Return the executors that may hold partitions; ``drained``: nodes that are to hold no state."""
+    usable = frozenset(info.executor for info in report.executors if info.host not in drained)
+    return usable - frozenset(report.releasing_executors)
+
+
+@dataclass(frozen=True)
+class LoadReading:
+    """One measured load of an executor or a query.
+
+    ``key`` names the executor or query, ``sentence`` has the numbers. ``fresh``: measured since the last observation.
+    """
+
+    key: str
+    value: float
+    limit: float
+    sentence: str
+    fresh: bool = True
+
+
+@dataclass
+class _Level:
+    streak: int = 0
+    over: bool = False
+    due: str = ""
+
+
+class OverloadDetector:
+    """Overloads of one application, and whether they were decided on."""
+
+    def __init__(self) -> None:
+        self._levels: dict[str, _Level] = {}
+        self._next_try = 0.0
+        self._window: float | None = None  # begin of the last window observed
+        self._batches: dict[str, int] = {}  # query -> last batch observed
+
+    def observe(self, readings: Iterable[LoadReading], rules: RescheduleSettings) -> None:
+        """Record the readings of one window; what is no longer measured is no longer overloaded."""
+        levels: dict[str, _Level] = {}
+        for reading in readings if rules.overload_windows else ():
+            level = levels[reading.key] = self._levels.get(reading.key, _Level())
+            if reading.fresh:
+                _advance(level, reading, rules)
+        self._levels = levels
+
+    def observe_window(
+        self, snapshot: Snapshot, batches: Sequence[BatchReport], window: float, rules: RescheduleSettings
     ) -> None:
-        self.guard = SelfActionGuard(leader.settings, memory)
-        self.pending = ScheduledPlans(store, signer, author, steady)
-        self._leader = leader
-        self._author = author
-        self._clock = clock
-        self._steady = steady
-        self._joining = ExecutorSetTrigger(steady, 0.0, 0.0, memory=memory)
-        self._overload = OverloadDetector(memory)
-        # application -> query -> last batch that was looked at
-        self._batches: dict[str, dict[str, int]] = memory.table()
-        self._looked: dict[str, float] = memory.table()  # application -> last window in which it was looked at
-        self._continue_at: dict[str, float] = memory.table()  # application -> when a cut plan is gone on with, at least
-        self._drain_at: dict[str, float] = memory.table()  # application -> when its drains are decided on again
-        self.take(leader.settings)
+        """Record the loads in a snapshot of measurements (not of forecasts); each ``window`` counts once."""
+        fresh, self._window = self._window != window, window
+        executors = _executor_readings(snapshot, rules.overload_utilization, fresh)
+        self.observe([*executors, *self._query_readings(snapshot, batches, rules.overload_duration)], rules)
 
-    def take(self, settings: Settings) -> None:
-        """Go on by other settings."""
-        self.guard.settings = settings
-        self._joining.take(settings)
+    def due(self, waited: float) -> str:
+        """Return the overloads to decide on, with their numbers; "" if there is none. ``waited``: steady seconds."""
+        if waited < self._next_try:
+            return ""
+        return "; ".join(level.due for level in self._levels.values() if level.due)
 
-    def adopt(self, kept: Sequence[tuple[str, Decision]]) -> None:
-        """Learn what was decided and which plans wait: a lead begins, or Redis is another one."""
-        self.guard.adopt(kept)
-        self.pending.adopt(decision for _, decision in kept)
+    def record(self, decision: Decision, waited: float, pause: float = _RETRY_EVERY) -> None:
+        """Record a decision; only one that was not ready, or has to be agreed on, is taken again.
 
-    def by_itself(self, trigger: str, application: str, reason: str = "") -> Decision | None:
-        """Decide because of a trigger, unless something holds that back: then None, or why, the first time."""
-        apply = self._leader.settings.reschedule.mode == "apply" and not self._leader.paused
-        now = self._clock()
-        held = self.guard.held(trigger, application, now) if apply else self.guard.cooling(trigger, application, now)
-        if held is None:
-            return self._leader.decide(trigger, application=application, apply=apply, reason=reason)
-        if not self.guard.tell(trigger, application, held):
-            return None
-        return self._leader.refuse(trigger, application, held, reason=reason)
-
-    def look(
-        self,
-        application: str,
-        snapshot: Snapshot,
-        batches: Sequence[BatchReport],
-        usable: frozenset[str],
-        window: float,
-    ) -> None:
-        """Take in what one window says of an application that is ready.
-
-        ``snapshot``: of what was measured, not of what is expected; ``window``: when it began, as one counts once.
+        ``pause``: seconds until there are new figures for an agreement.
         """
-        self._joining.ready(application, usable)
-        fresh = self._looked.get(application) != window
-        self._looked[application] = window
-        measures = [*self._executor_loads(snapshot, fresh), *self._batch_times(application, snapshot, batches)]
-        self._overload.see(application, measures, self._leader.settings.reschedule)
-
-    def not_ready(self, application: str) -> None:
-        """An application cannot be decided on: whether it is overloaded is not known any more."""
-        self._overload.see(application, (), self._leader.settings.reschedule)
-
-    def act(self, application: str, report: LinkReport) -> None:
-        """Decide on what asks for it now: at most one occasion at a time."""
-        now, waited = self._clock(), self._steady()
-        self._joining.see(application, self.usable(report))
-        migrations = self._leader.migrations
-        if application in migrations.running or in_flight(report):
+        agreement = decision.reason == Law.AGREEMENTS
+        if decision.outcome == Outcome.NOT_READY or agreement:
+            self._next_try = waited + (pause if agreement else _RETRY_EVERY)
             return
-        if any(left_on(report, self._leader.orders.nodes).values()) and waited >= self._drain_at.get(application, 0.0):
-            self._drain_at[application] = waited + _RETRY_EVERY
-            if self._leader.decide(DRAIN, application=application, apply=True).outcome == "applied":
-                return
-        resting = migrations.resting(application, now)
-        waiting = self.pending.due(application, now)
-        if waiting is not None and (waiting.force or not resting):
-            self._take_up(waiting)
-            return
-        if resting:
-            return
-        if left := migrations.continues(application, now):
-            self._continue(application, left, waited)
-            return
-        if self._joining.due(application):
-            decision = self.by_itself(EXECUTORS, application)
-            if decision is not None and not self._held(decision):
-                self._joining.decided(application, decision, report)
-                return
-        # What holds one trigger back, such as its cool-down, must not hold back the other.
-        if words := self._overload.due(application, waited):
-            decision = self.by_itself(OVERLOAD, application, words)
-            if decision is not None and not self._held(decision):
-                self._overload.decided(application, decision, waited, figures_last(self._leader.settings))
+        for level in self._levels.values():
+            level.due = ""
 
-    def _continue(self, application: str, left: int, waited: float) -> None:
-        if self._leader.settings.reschedule.mode != "apply" or waited < self._continue_at.get(application, 0.0):
-            return
-        self._continue_at[application] = waited + _RETRY_EVERY
-        words = f"the plan before was cut to migration.max_moves, and kept: at most {left} more moves may follow"
-        decision = self.by_itself(CONTINUATION, application, words)
-        if decision is not None and decision.outcome not in ("applied", "not-ready") and not self._held(decision):
-            self._leader.migrations.spoiled(application)  # there is no more to gain
-
-    @property
-    def settling(self) -> float:
-        """Seconds for which a set of executors has to stay as it is before it is decided on."""
-        return self._joining.settle
-
-    def usable(self, report: LinkReport) -> frozenset[str]:
-        """Return the executors that may hold partitions."""
-        usable = (info for info in report.executors if info.host not in self._leader.orders.nodes)
-        return frozenset(info.executor for info in usable) - frozenset(report.releasing_executors)
-
-    def wait(self, text: str, *, at: str, when: str, user: str, reason: str, force: bool) -> tuple[str, PendingPlan]:
-        """Let a saved plan wait for its time; ValueError where it cannot. Returns a sentence and what waits."""
-        plan = read_plan(text, self._author.cluster)
-        rules, now = self._leader.settings.reschedule, self._clock()
-        span = scheduled_plans.window(at, when, rules, now)
-        waiting = PendingPlan(
-            pending=scheduled_plans.new_id(),
-            at=now,
-            application=plan.application,
-            begin=span.begin,
-            end=span.end,
-            window=span.text,
-            plan=text,
-            moves=len(plan.moves),
-            user=user,
-            reason=reason,
-            force=force,
-        )
-        self.pending.add(waiting, self._leader.epoch)
-        since = "now" if span.begin <= now else clock_time(span.begin, rules.time_zone)
-        until = clock_time(span.end, rules.time_zone)
-        said = (
-            f"plan {plan.decision} waits as {waiting.pending}: {count(len(plan.moves), 'move')} of {plan.application}, "
-            f"to be checked anew and begun between {since} and {until}; `rechannel cancel {waiting.pending}` ends that"
-        )
-        held = self.guard.excluded(max(now, span.begin))
-        return f"{said}; warning: then {held.detail}, this plan all the same" if held is not None else said, waiting
-
-    def cancel(self, name: str, *, user: str, reason: str) -> str:
-        """Let a plan wait no longer; ValueError where there is none of this id."""
-        plan = self.pending.plan(name)
-        refusal = scheduled_plans.canceled(plan, user, reason)
-        self._settle(plan, refusal, user, reason)
-        return refusal.detail
-
-    def expire(self) -> None:
-        """Let go of the plans whose time has passed, and see to it that the others stand in Redis."""
-        for name in sorted(self.pending.settled):
-            self.pending.remove(name, self._leader.epoch)  # which failed when that was decided
-        for plan, why in self.pending.over(self._clock()):
-            self._settle(plan, scheduled_plans.passed(plan, why), plan.user, plan.reason)
-        self.pending.publish(self._leader.epoch)
-
-    def undrained(self, application: str) -> None:
-        """Decide on an application that may use a node again as soon as its executors stay the same for a while."""
-        self._leader.migrations.rested(application)
-        self._joining.undrained(application)
-
-    def order_changed(self) -> None:
-        """Decide on drains at once: another one was ordered."""
-        self._drain_at.clear()
-
-    def forget(self) -> None:
-        """Another controller leads."""
-        self._joining.forget()
-        self._overload.forget()
-        self._batches.clear()
-        self._looked.clear()
-        self._drain_at.clear()
-        self.pending.forget()
-
-    def _settle(self, plan: PendingPlan, refusal: Refusal, user: str, reason: str) -> None:
-        """Say the last word on a plan, once, and take it off the list: in this order, so that it leaves a trace."""
-        if plan.pending not in self.pending.settled:
-            self._leader.refuse(PENDING, plan.application, refusal, user=user, reason=reason, pending=plan.pending)
-            self.pending.settled[plan.pending] = refusal.law
-        self.pending.remove(plan.pending, self._leader.epoch)
-
-    def _take_up(self, waiting: PendingPlan) -> None:
-        plan: SavedPlan = read_plan(waiting.plan, self._author.cluster)
-        decision = self._leader.decide(
-            PENDING,
-            application=waiting.application,
-            user=waiting.user,
-            reason=waiting.reason or f"{waiting.pending} waited for {waiting.window}",
-            apply=True,
-            force=waiting.force,
-            asked=functools.partial(from_plan, plan),
-            pending=waiting.pending,
-        )
-        if self.pending.tried(waiting, decision):
-            self.pending.remove(waiting.pending, self._leader.epoch)
-
-    def _executor_loads(self, snapshot: Snapshot, fresh: bool) -> list[LoadReading]:
-        limit = self._leader.settings.reschedule.overload_utilization
-        cluster = snapshot.cluster
-        busy = executor_utilization(cluster, snapshot.workload, snapshot.placement).utilization
-        return [
-            LoadReading(
-                f"executor {name}",
-                float(share),
-                limit,
-                f"executor {name} is {share:.0%} busy, reschedule.overload_utilization is {limit:.0%}",
-                fresh,
-            )
-            for name, share in zip(cluster.executors, busy, strict=True)
-        ]
-
-    def _batch_times(self, application: str, snapshot: Snapshot, batches: Sequence[BatchReport]) -> list[LoadReading]:
-        times = self._leader.settings.reschedule.overload_duration
-        looked = self._batches.setdefault(application, {})
-        found = []
+    def _query_readings(self, snapshot: Snapshot, batches: Sequence[BatchReport], times: float) -> list[LoadReading]:
+        readings = []
         for name, (usual, _) in snapshot.usual.items():
             last = max((batch for batch in batches if batch.query == name), key=lambda batch: batch.batch, default=None)
             state = snapshot.queries.get(name)
             if last is None or state is None:
                 continue
-            interval = state.interval
-            limit = min(times * usual, interval) if interval else times * usual
+            limit = min(times * usual, state.interval) if state.interval else times * usual
             rule = (
-                f"its trigger's interval is {interval:g} s"
-                if limit == interval
-                else (f"usual are {usual:.2f} s, reschedule.overload_duration is {times:g} times that")
+                f"its trigger's interval is {state.interval:g} s"
+                if limit == state.interval
+                else f"usual are {usual:.2f} s, reschedule.overload_duration is {times:g} times that"
             )
-            words = f"the last batch of {query_name(name, state.name)} took {last.seconds:.2f} s, {rule}"
-            fresh = looked.get(name) != last.batch
-            looked[name] = last.batch
-            found.append(LoadReading(f"query {name}", last.seconds, limit, words, fresh))
-        return found
+            sentence = f"the last batch of {query_name(name, state.name)} took {last.seconds:.2f} s, {rule}"
+            fresh = self._batches.get(name) != last.batch
+            self._batches[name] = last.batch
+            readings.append(LoadReading(f"query {name}", last.seconds, limit, sentence, fresh))
+        return readings
 
-    @staticmethod
-    def _held(decision: Decision) -> bool:
-        return decision.reason in HELD_BACK
+
+def _executor_readings(snapshot: Snapshot, limit: float, fresh: bool) -> list[LoadReading]:
+    cluster = snapshot.cluster
+    utilization = executor_utilization(cluster, snapshot.workload, snapshot.placement).utilization
+    return [
+        LoadReading(
+            f"executor {name}",
+            float(share),
+            limit,
+            f"executor {name} is {share:.0%} busy, reschedule.overload_utilization is {limit:.0%}",
+            fresh,
+        )
+        for name, share in zip(cluster.executors, utilization, strict=True)
+    ]
+
+
+def _advance(level: _Level, reading: LoadReading, rules: RescheduleSettings) -> None:
+    if reading.value > reading.limit:
+        level.streak += 1
+        if level.streak >= rules.overload_windows and not level.over:
+            level.over, level.due = True, f"{reading.sentence}, {level.streak} windows in a row"
+        return
+    level.streak = 0
+    if reading.value < rules.overload_release * reading.limit:
+        level.over, level.due = False, ""

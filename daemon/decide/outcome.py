@@ -1,89 +1,87 @@
-"""What became of a migration: its batches before, meanwhile and once settled, beside what was predicted.
+"""Outcome of a migration: its batches before, during and after, compared with the prediction.
 
-Pure. Everything is read off the decision, the journal and the batch reports. A batch in which a partition landed is one
-of the migration; those after a query's last landing are settled, and the median of the first few of them is held
-against the batch that was predicted. Load times are those of single tasks: the first one on the target against the
-same partition's usual one there, for as many rows.
+Pure. A batch in which a partition landed belongs to the migration. Those after a query's last landing are settled; the
+median of the first few of them is compared with the predicted batch. Load times are those of single tasks: the first
+one on the target, compared with the partition's usual task there for as many rows.
 
-A migration has *regressed* when a settled batch is longer than predicted by more than ``migration.rollback_limit`` and
-longer than before by more than ``gate.min_gain`` (smaller differences are noise); what landed only in part is held
-against the batches before alone. A query is *not judged* where its load changed meanwhile, where it was started anew,
-or where too few batches came; nothing is where the executors changed or an operator stopped it.
+A migration has *regressed* if a settled batch is longer than predicted by more than ``migration.rollback_limit`` and
+longer than before by more than ``gate.min_gain`` (smaller differences are noise). One that landed only in part is
+compared with the batches before alone. A query is *not judged* if its load changed, if it was started anew, or if too
+few batches came; the whole migration is not if the executors changed or an operator stopped it.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon.model.collector import ApplicationMessages
 from rechannel.daemon.model.query_model import busy_seconds
-from rechannel.wire.codes import MoveReason, MoveState
+from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.printable import count, query_name
 
-KEPT, REGRESSED, NOT_JUDGED = "kept", "regressed", "not-judged"
+KEPT, REGRESSED, NOT_JUDGED = OutcomeVerdict.KEPT, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
 
-_PATIENCE = 600.0  # seconds after the last landing in which enough batches, and the journal's lines, have to come
-_LOAD_CHANGED = 0.2  # share by which a batch's rows may differ from those of before
+_PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
+_LOAD_CHANGED = 0.2  # share by which a batch's rows may differ from those before the migration
+
+Verdict = tuple[OutcomeVerdict, str]  # with the reason in words
 
 
-def measure(
+def measure_outcome(
     decision: Decision,
     journal: Sequence[MoveTransition],
-    batches: Sequence[BatchReport],
-    runs: Mapping[str, str],
-    executors: Collection[str],
+    messages: ApplicationMessages,
     settings: Settings,
     now: float,
 ) -> MigrationOutcome | None:
-    """Return the outcome of a migration that is over, None while its queries have not settled yet.
+    """Return the outcome of a migration that is over, or None while its queries have not settled yet.
 
-    ``journal`` may hold other decisions' lines too; ``runs`` (query -> run) and ``executors`` are those of now.
+    ``journal`` may hold lines of other decisions too; ``messages`` are those of now.
     """
+    runs = {query.query: query.run for query in messages.report.queries if query.active}
     lines = [line for line in journal if line.decision == decision.decision]
     landings = {line.move: line for line in lines if line.after == MoveState.DRAINED}
-    given_up = {line.move: line for line in lines if line.after == MoveState.ABANDONED and line.move not in landings}
+    abandoned = {line.move: line for line in lines if line.after == MoveState.ABANDONED and line.move not in landings}
     need = settings.migration.settle_batches
     names = sorted({line.query for line in landings.values()})
-    queries = [_Query(name, decision, list(landings.values()), batches, runs, need) for name in names]
+    queries = [_Query(name, decision, list(landings.values()), messages.batches, runs, need) for name in names]
     last = max((line.at for line in landings.values()), default=decision.at)
-    untold = len(landings) + len(given_up) < len(decision.moves)  # released while idle, or the line is on its way
-    if (untold or any(query.short for query in queries)) and now - last < _PATIENCE:
+    incomplete = len(landings) + len(abandoned) < len(decision.moves)  # released while idle, or lines are to come
+    if (incomplete or any(query.short for query in queries)) and now - last < _PATIENCE:
         return None
-    doubts = {query.name: doubt for query in queries if (doubt := query.doubt())}
-    judged = [query for query in queries if query.name not in doubts]
+    executors = {info.executor for info in messages.report.executors}
     if not landings:
         verdict, why = NOT_JUDGED, "no partition landed"
-    elif any(line.reason == MoveReason.SUPERSEDED for line in given_up.values()):
+    elif any(line.reason == MoveReason.SUPERSEDED for line in abandoned.values()):
         verdict, why = NOT_JUDGED, "it was ended before all had landed"
-    elif {load.executor for load in decision.executors} != set(executors):
+    elif {load.executor for load in decision.executors} != executors:
         verdict, why = NOT_JUDGED, "the executors changed meanwhile"
-    elif not judged:
-        verdict, why = NOT_JUDGED, next(iter(doubts.values()))
     else:
-        verdict, why = _judged(decision, judged, settings, whole=not given_up)
+        verdict, why = _judge(decision, queries, settings, whole=not abandoned)
     # Both by the driver's clock: the controller's may differ.
     total = last - min(line.at for line in lines) if landings else 0.0
     return MigrationOutcome(
         decision=decision.decision,
         at=now,
         landed=len(landings),
-        abandoned=len(given_up),
+        abandoned=len(abandoned),
         total=total,
         batch_before={query.name: query.usual for query in queries if query.usual > 0},
         peak={query.name: query.peak for query in queries if query.peak > 0},
         batch_after={query.name: query.after for query in queries if query.settled},
         loads=[load for query in queries for load in query.loads()],
         verdict=verdict,
-        sentence=_sentence(decision, verdict, why, len(landings), total, queries),
+        sentence=_sentence(decision, (verdict, why), len(landings), total, queries),
         predicted=decision.price,
     )
 
 
 class _Query:
-    """One query's batches, sorted out: those that partitions landed in, and the first ones after them."""
+    """One query's batches: those in which partitions landed, and the first settled ones after them."""
 
     def __init__(
         self,
@@ -110,7 +108,7 @@ class _Query:
 
     @property
     def short(self) -> bool:
-        """Whether batches are still to come that say more."""
+        """Whether more settled batches are needed."""
         return self._same_run and len(self.settled) < self._need
 
     @property
@@ -124,7 +122,7 @@ class _Query:
         return float(statistics.median(batch.seconds for batch in self.settled)) if self.settled else 0.0
 
     def doubt(self) -> str:
-        """Say why its batches cannot be compared, "" where they can."""
+        """Return why its batches cannot be compared; "" if they can."""
         if not self._same_run:
             return f"{self.shown} has ended or was started again meanwhile"
         if self.short:
@@ -137,8 +135,8 @@ class _Query:
         return ""
 
     def loads(self) -> list[tuple[float, float]]:
-        """Bytes and added seconds of each landing whose task was seen, and usual tasks on the target after it."""
-        found = []
+        """Return bytes and added seconds of each landing whose task, and later ones on the target, were seen."""
+        loads = []
         settled = [_tasks(batch) for batch in self.settled]
         moving = {batch.batch: _tasks(batch) for batch in self._moving}
         for line in self._landings:
@@ -150,8 +148,8 @@ class _Query:
             rows = statistics.median(task.rows_in for task in later)
             usual = statistics.median(busy_seconds(task) for task in later)
             more = max(1.0, first.rows_in / rows) if rows > 0 else 1.0
-            found.append((self._sizes.get(line.move, 0.0), busy_seconds(first) - usual * more))
-        return found
+            loads.append((self._sizes.get(line.move, 0.0), busy_seconds(first) - usual * more))
+        return loads
 
 
 def _tasks(batch: BatchReport) -> dict[tuple[int, int], TaskRow]:
@@ -159,28 +157,33 @@ def _tasks(batch: BatchReport) -> dict[tuple[int, int], TaskRow]:
     return {(stage, task.partition): task for stage, task in sorted(rows, key=lambda item: item[1].finish)}
 
 
-def _judged(decision: Decision, queries: Sequence[_Query], settings: Settings, *, whole: bool) -> tuple[str, str]:
+def _judge(decision: Decision, queries: Sequence[_Query], settings: Settings, *, whole: bool) -> Verdict:
+    doubts = {query.name: doubt for query in queries if (doubt := query.doubt())}
+    comparable = [query for query in queries if query.name not in doubts]
+    if not comparable:
+        return NOT_JUDGED, next(iter(doubts.values()))
     predicted = decision.price.batch_after if decision.price and whole else {}
     limit, noise = settings.migration.rollback_limit, settings.gate.min_gain
-    for query in queries:
-        wanted = predicted.get(query.name, query.usual)
-        if query.after > wanted * (1 + limit) and query.after > query.usual * (1 + noise):
-            return REGRESSED, f"batches of {query.shown} last {query.after / wanted - 1:.0%} longer than predicted"
+    for query in comparable:
+        expected = predicted.get(query.name, query.usual)
+        if query.after > expected * (1 + limit) and query.after > query.usual * (1 + noise):
+            return REGRESSED, f"batches of {query.shown} last {query.after / expected - 1:.0%} longer than predicted"
     return KEPT, ""
 
 
-def _sentence(decision: Decision, verdict: str, why: str, landed: int, total: float, queries: Sequence[_Query]) -> str:
+def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, queries: Sequence[_Query]) -> str:
     price = decision.price
-    said = f"{landed} of {count(len(decision.moves), 'move')} landed in {total:.1f} s"
-    said += f" (predicted {price.total:.1f})" if price else ""
+    text = f"{landed} of {count(len(decision.moves), 'move')} landed in {total:.1f} s"
+    text += f" (predicted {price.total:.1f})" if price else ""
     for query in queries:
         if not query.settled:
             continue
         name = query.name
-        said += f"; batch of {query.shown} {query.usual:.2f} → {query.after:.2f} s"
-        said += f" (predicted {price.batch_after[name]:.2f})" if price and name in price.batch_after else ""
+        text += f"; batch of {query.shown} {query.usual:.2f} → {query.after:.2f} s"
+        text += f" (predicted {price.batch_after[name]:.2f})" if price and name in price.batch_after else ""
         if query.peak:
-            said += f", at most {query.peak:.2f} s meanwhile"
-            said += f" (predicted {price.peak[name]:.2f})" if price and name in price.peak else ""
-    word = {KEPT: "", REGRESSED: "regressed: ", NOT_JUDGED: "not judged: "}[verdict]
-    return f"{word}{why + '; ' if why else ''}{said}"
+            text += f", at most {query.peak:.2f} s meanwhile"
+            text += f" (predicted {price.peak[name]:.2f})" if price and name in price.peak else ""
+    code, why = verdict
+    prefix = {KEPT: "", REGRESSED: "regressed: ", NOT_JUDGED: "not judged: "}[code]
+    return f"{prefix}{why + '; ' if why else ''}{text}"

@@ -1,26 +1,26 @@
-"""From a snapshot to a decision: ask the policy, let the manager dispose, and say it in one sentence with its numbers.
+"""Decision pipeline: request, snapshot, proposal, plan under the laws, guard's verdict, decision.
 
-Pure, except for policies' own defects, which become refusals. Nothing is published here.
+Pure: no clock, thread, logger or store. `draft_decision` may take minutes with tens of thousands of partitions. An end
+without a plan is raised as `Undecided` and becomes a decision in `decision_without_plan` alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.guard import BY_ITSELF, CONTINUATION, SelfActionGuard
-from rechannel.daemon.control.migration_progress import in_flight
-from rechannel.daemon.decide.policy_settings import DRAIN, ROLLBACK, SAVED_PLAN, parameters_for
+from rechannel.daemon.decide.policy_settings import SAVED_PLAN, parameters_for
 from rechannel.daemon.decide.requested_placement import RequestedPlacement
-from rechannel.daemon.model.application_messages import ApplicationMessages as Measured
-from rechannel.daemon.model.readiness import NotReady
-from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
-from rechannel.migration.plan.constraints import apply_constraints
+from rechannel.daemon.model.collector import ApplicationMessages
+from rechannel.daemon.model.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
+from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
 from rechannel.migration.plan.cost import LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
@@ -28,30 +28,61 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
+from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
-from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
+from rechannel.wire.messages import Decision, ExecutorLoad, LinkReport, MigrationPrice, Refusal
 from rechannel.wire.printable import query_name
 
-#: what is to be known of a controller that only looks on
-OBSERVES = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
-PAUSED = Refusal(law="paused", scope="plan", detail="Rechannel is paused: `rechannel resume` first")
+OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
+PAUSED = Refusal(law=Law.PAUSED, scope="plan", detail="Rechannel is paused: `rechannel resume` first")
+NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead", transient=True)
 OVERTAKEN = NotReady(
-    NotReadyReason.OVERTAKEN, "something was ordered or begun while the plan was made that it does not know of"
+    NotReadyReason.OVERTAKEN,
+    "something was ordered or begun while the plan was made that it does not know of",
+    transient=True,
 )
+OUTCOME_AWAITED = NotReady(
+    NotReadyReason.OUTCOME_AWAITED,
+    "what the last migration brought is not known yet: its queries have not settled",
+    transient=True,
+)
+_NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)", transient=True)
 _HOT_STREAMS = 10
-_EXITS = {
-    "ok": ExitCode.DONE,
-    "nothing-to-do": ExitCode.NOTHING,
-    "gate": ExitCode.NOTHING,
-    "cooldown": ExitCode.NOTHING,
+_EXITS: dict[str, ExitCode] = {
+    PlanResult.OK: ExitCode.DONE,
+    PlanResult.NOTHING_TO_DO: ExitCode.NOTHING,
+    Law.GATE: ExitCode.NOTHING,
+    Law.COOLDOWN: ExitCode.NOTHING,
 }
+
+PlacementSource = Callable[[Snapshot], RequestedPlacement | Refusal]
+MoveUnit = tuple[str, int, int]  # query, stage, partition
+
+
+class Undecided(Exception):  # noqa: N818 it is an answer, not an error
+    """End of a decision without a plan: a law that refuses, or figures that are not there."""
+
+    def __init__(self, reason: Refusal | NotReady) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
 class DecisionRequest:
     """Who wants a decision, why, by which policy, and what may be done with it.
 
-    ``pending``: the plan that waited; ``leave``: nodes that are planned as if they were drained.
+    Attributes
+    ----------
+    decision, at
+        Id of the decision, and the time it was asked for.
+    apply, force
+        Whether the moves may begin, and whether the gate and the rest are skipped.
+    pending
+        Scheduled plan that this decision is about.
+    leave
+        Nodes that are planned as if they were drained.
+    source
+        Returns the placement that takes the place of a policy's.
     """
 
     decision: str
@@ -64,193 +95,278 @@ class DecisionRequest:
     force: bool = False
     pending: str = ""
     leave: frozenset[str] = frozenset()
+    source: PlacementSource | None = None
+
+
+@dataclass(frozen=True)
+class PlanBasis:
+    """Everything a plan is made from, as it was when the plan was asked for.
+
+    Attributes
+    ----------
+    drained
+        Nodes that are to hold no state.
+    resting, rest
+        Seconds of the application's rest that are left; how many it has in all, and why more than usual.
+    rates
+        Cost of loading state.
+    moves_left
+        Moves left in the hourly budget; None where it does not apply.
+    """
+
+    messages: ApplicationMessages
+    settings: Settings
+    drained: frozenset[str] = frozenset()
+    resting: float = 0.0
+    rest: tuple[float, str] | None = None
+    rates: LoadRates | None = None
+    moves_left: int | None = None
+
+
+@dataclass(frozen=True)
+class ProposedPlacement:
+    """A placement to put under the laws: a policy's, a saved plan's, or that before a migration (``undoes``)."""
+
+    policy: str
+    placement: Placement
+    notes: tuple[str, ...] = ()
+    undoes: str = ""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A decision before the guard's verdict. ``summary``: of its moves; ``partitions``: of the application."""
+
+    decision: Decision
+    summary: str
+    partitions: int
 
 
 def exit_of(decision: Decision) -> ExitCode:
-    """Return the exit code that stands for a decision."""
-    if decision.outcome == "not-ready":
+    """Return the exit code of a decision."""
+    if decision.outcome == Outcome.NOT_READY:
         return ExitCode.NOT_READY
     return _EXITS.get(decision.reason, ExitCode.REFUSED)
 
 
-def not_ready(ask: DecisionRequest, why: NotReady) -> Decision:
-    """Return the decision not to decide."""
-    wait = f"; ready in about {why.ready_in:.0f} s" if why.ready_in is not None else ""
-    return _empty(ask, "not-ready", why.code, f"not ready: {why.sentence}{wait}")
-
-
-def refused(ask: DecisionRequest, refusal: Refusal) -> Decision:
-    """Return a refusal that needed no plan."""
-    return _empty(ask, "refused", refusal.law, refusal.detail, [refusal])
-
-
 def no_report(application: str) -> NotReady:
-    """Say that nobody reports for an application."""
-    return NotReady(NotReadyReason.NO_REPORT, f"no link reports for application {application}")
+    """Return the reason if no link reports for an application."""
+    return NotReady(NotReadyReason.NO_REPORT, f"no link reports for application {application}", transient=True)
 
 
-def plan(
-    ask: DecisionRequest,
-    measured: Measured,
-    settings: Settings,
-    drained: Collection[str],
-    *,
-    asked: Callable[[Snapshot], RequestedPlacement | Refusal] | None,
-    resting: float,
-    rest: tuple[float, str],
-    rates: LoadRates,
-    guard: SelfActionGuard,
-) -> Decision:
-    """Model what was measured of an application and decide on it; may take minutes.
+def moves_in_flight(report: LinkReport) -> frozenset[MoveUnit]:
+    """Return the unit of every move that the link has not settled."""
+    return frozenset((view.query, view.stage, view.partition) for view in report.moves if view.state in UNSETTLED)
 
-    ``asked`` says what is wanted instead of a policy; ``drained``: nodes that are to hold no state.
-    """
-    report = measured.report
-    snapshot: Snapshot | NotReady
-    if ask.trigger in (DRAIN, ROLLBACK):  # what has to leave does so measured or not
-        nothing = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
-        snapshot = build_snapshot(measured, settings, ask.at, drained, include_unmeasured=True) or nothing
+
+def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) -> Decision:
+    """Return the decision that stands for an end without a plan."""
+    if isinstance(reason, Refusal):
+        outcome, code, sentence, refusals = Outcome.REFUSED, reason.law, reason.detail, [reason]
     else:
-        snapshot = take_snapshot(measured, settings, ask.at, drained)
-    if isinstance(snapshot, NotReady):
-        return not_ready(ask, snapshot)
-    wish = asked(snapshot) if asked is not None else None
-    if isinstance(wish, Refusal):
-        return refused(ask, wish)
-    return decide(
-        ask,
-        snapshot,
-        settings,
-        in_flight=in_flight(report),
-        resting=resting,
-        rest=rest,
-        notes=[f"the link says: {problem}" for problem in report.problems],
-        rates=rates,
-        wish=wish,
-        guard=guard,
+        wait = f"; ready in about {reason.ready_in:.0f} s" if reason.ready_in is not None else ""
+        outcome, code, sentence, refusals = Outcome.NOT_READY, reason.code, f"not ready: {reason.sentence}{wait}", []
+    return Decision(
+        decision=request.decision,
+        at=request.at,
+        trigger=request.trigger,
+        user=request.user,
+        policy=request.policy,
+        outcome=outcome,
+        reason=code,
+        sentence=sentence,
+        refusals=refusals,
+        notes=_request_notes(request),
+        operator_reason=request.reason,
+        pending_plan=request.pending,
     )
 
 
-def decide(
-    ask: DecisionRequest,
-    snapshot: Snapshot,
-    settings: Settings,
-    *,
-    in_flight: frozenset[tuple[str, int, int]] = frozenset(),
-    resting: float = 0.0,
-    rest: tuple[float, str] | None = None,
-    notes: Sequence[str] = (),
-    rates: LoadRates | None = None,
-    wish: RequestedPlacement | None = None,
-    guard: SelfActionGuard | None = None,
-) -> Decision:
-    """Decide on one application.
+def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
+    """Model an application, propose a placement and put it under the laws; raises Undecided."""
+    snapshot = _snapshot(request, basis)
+    settings = _effective_settings(basis)
+    proposed = _propose(request, snapshot, settings, basis.moves_left)
+    plan = _apply_constraints(request, basis, snapshot, proposed, settings)
+    return Draft(
+        _describe(request, basis, snapshot, proposed, plan),
+        plan.sentence,
+        sum(stage.n for stage in snapshot.workload.placeable),
+    )
 
-    ``resting``: seconds of its cool-down that are left, ``rest``: how long it is in all, and why; ``rates``: what
-    loading costs, by the settings where None; ``wish``: a placement that is asked for instead of what the policy would
-    propose; ``guard``: what holds the controller back where it acts by itself, and warns of what an order goes against.
-    """
-    room = guard.room(ask.at) if guard is not None and ask.apply and ask.trigger in BY_ITSELF else None
-    if rates is not None:  # what was measured takes the place of what was set, for the policy too
-        gate = dataclasses.replace(settings.gate, move_cost=rates.overhead, load_rate=rates.load_rate)
-        settings = dataclasses.replace(settings, gate=gate)
+
+def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> Decision:
+    """Return the decision of a draft: refused by the guard's verdict, or with its warning to the operator."""
+    decision = draft.decision
+    if verdict is None:
+        return msgspec.structs.replace(decision, sentence=decision.sentence + warning)
+    return msgspec.structs.replace(
+        decision,
+        outcome=Outcome.REFUSED,
+        reason=verdict.law,
+        sentence=f"{verdict.detail}; would move {draft.summary}",
+        refusals=[*decision.refusals, verdict],
+    )
+
+
+def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
+    messages, report = basis.messages, basis.messages.report
+    arguments = (messages.application, report, messages.batches, messages.windows, basis.settings, request.at)
+    snapshot: Snapshot | NotReady
+    if request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):  # forced moves do not wait for measurements
+        snapshot = build_snapshot(*arguments, basis.drained, whole=True) or _NO_STATE
+    else:
+        snapshot = take_snapshot(*arguments, basis.drained)
+    if isinstance(snapshot, NotReady):
+        raise Undecided(snapshot)
+    return snapshot
+
+
+def _effective_settings(basis: PlanBasis) -> Settings:
+    """Return the settings with measured load rates in place of those set, for the policy too."""
+    if basis.rates is None:
+        return basis.settings
+    gate = dataclasses.replace(basis.settings.gate, move_cost=basis.rates.overhead, load_rate=basis.rates.load_rate)
+    return dataclasses.replace(basis.settings, gate=gate)
+
+
+def _propose(
+    request: DecisionRequest, snapshot: Snapshot, settings: Settings, moves_left: int | None
+) -> ProposedPlacement:
+    """Return the placement that was asked for, or else the policy's."""
+    if request.source is not None:
+        requested = request.source(snapshot)
+        if isinstance(requested, Refusal):
+            raise Undecided(requested)
+        policy = Trigger.ROLLBACK if requested.undoes else SAVED_PLAN
+        return ProposedPlacement(policy, requested.placement, requested.notes, requested.undoes)
     try:
-        policy, wanted, said = _wanted(ask, snapshot, _within(room, settings), wish)
+        return _ask_policy(request, snapshot, _cap_max_moves(settings, moves_left))
     except ScaleOutError as error:
-        return refused(ask, Refusal(law="scale-out", scope="plan", detail=str(error)))
+        raise Undecided(Refusal(law=Law.SCALE_OUT, scope="plan", detail=str(error))) from error
     except (ModelError, PolicyLawError) as error:
-        return refused(ask, Refusal(law="policy", scope="plan", detail=str(error)))
-    facts = PlanInputs(
+        raise Undecided(Refusal(law=Law.POLICY, scope="plan", detail=str(error))) from error
+
+
+def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
+    """Pass the remaining move budget to the policy, so that its plan need not be cut afterwards."""
+    if moves_left is None:
+        return settings
+    most = max(1, min(moves_left, settings.migration.max_moves))
+    return dataclasses.replace(settings, migration=dataclasses.replace(settings.migration, max_moves=most))
+
+
+def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings) -> ProposedPlacement:
+    """Return the policy's placement; a drain falls back on the usual policy if its own finds no room."""
+    drain = request.trigger == Trigger.DRAIN
+
+    def ask(policy: str) -> Proposal:
+        parameters = parameters_for(policy, settings, drain=drain)
+        return propose(policy, snapshot.cluster, snapshot.workload, snapshot.placement, parameters)
+
+    notes: tuple[str, ...] = ()
+    try:
+        proposal = ask(request.policy)
+    except ScaleOutError as error:
+        other = settings.reschedule.policy
+        if not drain or other == request.policy:
+            raise
+        proposal = ask(other)
+        notes = (f"{other} decides instead of {request.policy}, which finds no room: {error}",)
+    placement = _restrict_to_drained(snapshot, proposal.placement) if drain else proposal.placement
+    return ProposedPlacement(proposal.policy, placement, (*notes, *proposal.notes))
+
+
+def _restrict_to_drained(snapshot: Snapshot, proposed: Placement) -> Placement:
+    """Return the moves off executors that may hold nothing; a drain moves nothing else."""
+    available = snapshot.cluster.available
+    return Placement(
+        {
+            key: np.where((now == UNPLACED) | ~available[now], proposed[key], now)
+            for key, now in snapshot.placement.assignments.items()
+        }
+    )
+
+
+def _apply_constraints(
+    request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, settings: Settings
+) -> ReviewedPlan:
+    inputs = PlanInputs(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
         current=snapshot.placement,
         stages=snapshot.stages,
         queries=snapshot.queries,
-        in_flight=in_flight,
-        cooldown=Cooldown(resting, *(rest or (settings.gate.cooldown, ""))),
+        in_flight=moves_in_flight(basis.messages.report),
+        resting=basis.resting,
+        rest=basis.rest,
         loads=snapshot.loads,
         batch_seconds=snapshot.batch_seconds,
         batch_period=snapshot.batch_period,
-        rates=rates,
+        rates=basis.rates,
     )
-    undoes = wish.undoes if wish is not None else ""
-    options = PlanOptions(ask.decision, force=ask.force, rollback=bool(undoes), moves_left=room)
-    disposed = apply_constraints(wanted, facts, settings, options)
-    moving = {move.query for move in disposed.moves}
-    batches = {name: query.batch for name, query in snapshot.queries.items() if name in moving}
-    refusal = _held_back(ask, disposed, snapshot, guard, batches)
-    warning = ""
-    if guard is not None and ask.apply and disposed.moves and ask.trigger not in BY_ITSELF:
-        warning = guard.warning(ask.at, len(disposed.moves))
-    off = not ask.apply and disposed.moves and settings.reschedule.mode == "observe" and ask.trigger != DRAIN
+    return dispose(
+        proposed.placement,
+        inputs,
+        settings,
+        decision=request.decision,
+        force=request.force,
+        back=bool(proposed.undoes),
+        room=basis.moves_left,
+    )
+
+
+def _describe(
+    request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, plan: ReviewedPlan
+) -> Decision:
+    moving = {move.query for move in plan.moves}
+    observing = not request.apply and plan.moves and basis.settings.reschedule.mode == "observe"
+    notes = [*_request_notes(request), *(f"the link says: {problem}" for problem in basis.messages.report.problems)]
+    notes += [*snapshot.notes, *proposed.notes]
+    notes += [OBSERVE_NOTE] if observing and request.trigger != Trigger.DRAIN else []
     return Decision(
-        decision=ask.decision,
-        at=ask.at,
-        trigger=ask.trigger,
-        user=ask.user,
-        policy=policy,
-        outcome="refused" if refusal is not None else _outcome(ask, disposed),
-        reason=disposed.code if refusal is None else refusal.law,
-        sentence=_sentence(ask, disposed, refusal) + warning,
-        executors=_loads(snapshot, disposed),
-        moves=list(disposed.moves),
-        refusals=[*disposed.refusals, *([refusal] if refusal is not None else [])],
-        batch_time_before=disposed.batch_time_before,
-        batch_time_after=disposed.batch_time_after,
-        gain=disposed.gate.gain if disposed.gate else 0.0,
-        cost=disposed.gate.cost if disposed.gate else 0.0,
+        decision=request.decision,
+        at=request.at,
+        trigger=request.trigger,
+        user=request.user,
+        policy=proposed.policy,
+        outcome=_outcome(request, plan),
+        reason=plan.code,
+        sentence=_sentence(request, plan),
+        executors=_executor_loads(snapshot, plan),
+        moves=list(plan.moves),
+        refusals=list(plan.refusals),
+        batch_time_before=plan.batch_time_before,
+        batch_time_after=plan.batch_time_after,
+        gain=plan.verdict.gain if plan.verdict else 0.0,
+        cost=plan.verdict.cost if plan.verdict else 0.0,
         streams=stream_classes(snapshot),
-        hot_streams=_hot(snapshot),
-        notes=[*_asked(ask), *notes, *snapshot.notes, *said, *([OBSERVES] if off else [])],
+        hot_streams=_hot_streams(snapshot),
+        notes=notes,
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
-        price=_price(disposed, snapshot),
-        forced=ask.force,
-        rollback_of=undoes,
+        price=_price(plan, snapshot),
+        forced=request.force,
+        rollback_of=proposed.undoes,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
-        move_reasons=disposed.why,
-        operator_reason=ask.reason,
-        pending_plan=ask.pending,
-        last_batches=batches,
+        move_reasons=plan.why,
+        operator_reason=request.reason,
+        pending_plan=request.pending,
+        last_batches={name: query.batch for name, query in snapshot.queries.items() if name in moving},
     )
 
 
-def _within(room: int | None, settings: Settings) -> Settings:
-    """The policy is to plan with as many moves as there are, rather than to lose some of its plan."""
-    if room is None:
-        return settings
-    fewer = dataclasses.replace(settings.migration, max_moves=max(1, min(room, settings.migration.max_moves)))
-    return dataclasses.replace(settings, migration=fewer)
-
-
-def _held_back(
-    ask: DecisionRequest,
-    disposed: ReviewedPlan,
-    snapshot: Snapshot,
-    guard: SelfActionGuard | None,
-    batches: Mapping[str, int],
-) -> Refusal | None:
-    """What a costly plan of nobody's still waits for."""
-    if guard is None or not ask.apply or ask.trigger not in BY_ITSELF or not disposed.moves:
-        return None
-    if ask.trigger == CONTINUATION:  # the first part of it was agreed on
-        return None
-    total = sum(stage.n for stage in snapshot.workload.placeable)
-    cost = disposed.gate.cost if disposed.gate else 0.0
-    return guard.agreement(snapshot.application, disposed.moves, cost, total, ask.at, batches)
-
-
-def _asked(ask: DecisionRequest) -> list[str]:
-    if not ask.reason:
+def _request_notes(request: DecisionRequest) -> list[str]:
+    if not request.reason:
         return []
-    return [f"asked by {ask.user}: {ask.reason}" if ask.user else f"because {ask.reason}"]
+    return [f"asked by {request.user}: {request.reason}" if request.user else f"because {request.reason}"]
 
 
-def _price(disposed: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
-    price, rates = disposed.cost, disposed.rates
+def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
+    price, rates = plan.price, plan.rates
     if price is None:
         return None
     before = {query: snapshot.batch_seconds.get(query, 0.0) for query in price.peak}
-    saved = {query: disposed.batch_time_before[query] - disposed.batch_time_after[query] for query in before}
+    saved = {query: plan.batch_time_before[query] - plan.batch_time_after[query] for query in before}
     return MigrationPrice(
         steps=len(price.added),
         bytes=price.bytes,
@@ -259,7 +375,7 @@ def _price(disposed: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
         total=price.total,
         batch_before=before,
         peak=price.peak,
-        # A path that shrinks by more than a batch lasts is no prediction of it.
+        # A critical path that shrinks by more than a batch lasts predicts no batch.
         batch_after={query: seconds - saved[query] for query, seconds in before.items() if seconds > saved[query]},
         overhead=rates.overhead,
         load_rate=rates.load_rate,
@@ -268,81 +384,21 @@ def _price(disposed: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
     )
 
 
-def _wanted(
-    ask: DecisionRequest, snapshot: Snapshot, settings: Settings, wish: RequestedPlacement | None
-) -> tuple[str, Placement, tuple[str, ...]]:
-    """Whose placement is wanted, which one, and what is to be said about it.
-
-    A drain's policy may find no room where another one does: what has to leave is not left for that.
-    """
-    if wish is not None:
-        return "rollback" if wish.undoes else SAVED_PLAN, wish.placement, wish.notes
-    drain = ask.trigger == DRAIN
-    said: list[str] = []
-
-    def proposed(policy: str) -> Proposal:
-        parameters = parameters_for(policy, settings, drain=drain)
-        return propose(policy, snapshot.cluster, snapshot.workload, snapshot.placement, parameters)
-
-    try:
-        proposal = proposed(ask.policy)
-    except ScaleOutError as error:
-        other = settings.reschedule.policy
-        if not drain or other == ask.policy:
-            raise
-        proposal = proposed(other)
-        said.append(f"{other} decides instead of {ask.policy}, which finds no room: {error}")
-    wanted = _only_leaving(snapshot, proposal.placement) if drain else proposal.placement
-    return proposal.policy, wanted, (*said, *proposal.notes)
+def _outcome(request: DecisionRequest, plan: ReviewedPlan) -> Outcome:
+    if plan.code == PlanResult.OK:
+        return Outcome.APPLIED if request.apply else Outcome.PLANNED
+    return Outcome.PLANNED if plan.code == PlanResult.NOTHING_TO_DO else Outcome.REFUSED
 
 
-def _only_leaving(snapshot: Snapshot, wanted: Placement) -> Placement:
-    """A drain moves what has to leave and nothing else: the rest has its own time and its gate."""
-    available = snapshot.cluster.available
-    return Placement(
-        {
-            key: np.where((now == UNPLACED) | ~available[now], wanted[key], now)
-            for key, now in snapshot.placement.assignments.items()
-        }
-    )
+def _sentence(request: DecisionRequest, plan: ReviewedPlan) -> str:
+    if plan.code == PlanResult.OK:
+        return f"{'moving' if request.apply else 'would move'} {plan.sentence}"
+    return plan.sentence
 
 
-def _empty(
-    ask: DecisionRequest, outcome: str, code: str, sentence: str, refusals: list[Refusal] | None = None
-) -> Decision:
-    return Decision(
-        decision=ask.decision,
-        at=ask.at,
-        trigger=ask.trigger,
-        user=ask.user,
-        policy=ask.policy,
-        outcome=outcome,
-        reason=code,
-        sentence=sentence,
-        refusals=refusals or [],
-        notes=_asked(ask),
-        operator_reason=ask.reason,
-        pending_plan=ask.pending,
-    )
-
-
-def _outcome(ask: DecisionRequest, disposed: ReviewedPlan) -> str:
-    if disposed.code == PlanResult.OK:
-        return "applied" if ask.apply else "planned"
-    return "planned" if disposed.code == PlanResult.NOTHING_TO_DO else "refused"
-
-
-def _sentence(ask: DecisionRequest, disposed: ReviewedPlan, refusal: Refusal | None) -> str:
-    if refusal is not None:
-        return f"{refusal.detail}; would move {disposed.sentence}"
-    if disposed.code == PlanResult.OK:
-        return f"{'moving' if ask.apply else 'would move'} {disposed.sentence}"
-    return disposed.sentence
-
-
-def _loads(snapshot: Snapshot, disposed: ReviewedPlan) -> list[ExecutorLoad]:
-    cluster, before, after = snapshot.cluster, disposed.queue_before, disposed.queue_after
-    counts = [partitions(placement, cluster.size) for placement in (snapshot.placement, disposed.placement)]
+def _executor_loads(snapshot: Snapshot, plan: ReviewedPlan) -> list[ExecutorLoad]:
+    cluster, before, after = snapshot.cluster, plan.queue_before, plan.queue_after
+    counts = [partitions(placement, cluster.size) for placement in (snapshot.placement, plan.placement)]
     return [
         ExecutorLoad(
             executor=cluster.executors[index],
@@ -369,12 +425,12 @@ def partitions(placement: Placement, executors: int) -> np.ndarray[tuple[int], n
 
 
 def finite(value: float) -> float:
-    """Return a number JSON can carry; 0 stands for unknown or unbounded."""
+    """Return a number that JSON can carry; 0 stands for unknown or unbounded."""
     return float(value) if math.isfinite(value) else 0.0
 
 
 def stream_classes(snapshot: Snapshot) -> dict[str, int]:
-    """Count the streams of each class, the largest class first; nothing where no stream is known."""
+    """Count the streams of each class, the largest class first; empty if no stream is known."""
     volumes = [stream.volumes() for stream in snapshot.workload.streams]
     if not volumes:
         return {}
@@ -382,7 +438,7 @@ def stream_classes(snapshot: Snapshot) -> dict[str, int]:
     return {kind.name.lower(): int((classes == kind).sum()) for kind in sorted(StreamClass, reverse=True)}
 
 
-def _hot(snapshot: Snapshot) -> list[str]:
+def _hot_streams(snapshot: Snapshot) -> list[str]:
     return [
         f"{end_name(snapshot, stream.upstream, stream.upstream_index)} → "
         f"{end_name(snapshot, stream.downstream, stream.downstream_partition)}: "
@@ -392,9 +448,9 @@ def _hot(snapshot: Snapshot) -> list[str]:
 
 
 def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
-    """Name one end of a stream: a stage with its partition, or with the executor where it has none that are placed."""
+    """Return the name of one end of a stream: a stage with its partition, or its executor if none is placed."""
     query, _, position = stage.rpartition("/")
-    known = snapshot.queries.get(query)
-    name = f"{query_name(query, known.name if known else '')}/{position}"
+    state = snapshot.queries.get(query)
+    name = f"{query_name(query, state.name if state else '')}/{position}"
     where = f"partition {entry}" if stage in snapshot.stages else f"on executor {snapshot.cluster.executors[entry]}"
     return f"{name} {where}"

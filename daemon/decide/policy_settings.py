@@ -1,8 +1,7 @@
-"""Which policy decides, with which parameters, and what is wrong with what the configuration says of policies.
+"""Policy of a decision and its parameters, and the check of the configuration's policy sections.
 
-A parameter is, later wins: the policy's own default; what follows from the gate and the migration settings, where the
-policy has a parameter of that name; what stands under ``[policies.NAME]``; and for a drain, that nothing moves which
-does not have to leave.
+A parameter has, the later wins: the policy's default; a value derived from the gate and migration settings, if the
+policy has a parameter of that name; the value under ``[policies.NAME]``; and for a drain, no moves but the forced ones.
 """
 
 from __future__ import annotations
@@ -13,21 +12,20 @@ from typing import Any, get_args
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.policies.model.arrays import ModelError
-from rechannel.policies.registry import known_policies, make_parameters, parameter_types
+from rechannel.policies.registry import POLICIES
+from rechannel.wire.codes import Trigger
 
-DRAIN = "drain"  # the trigger of decisions that empty drained nodes
-ROLLBACK = "rollback"  # the trigger of decisions to move back
-SAVED_PLAN = "saved plan"  # stands where the policy does, of a decision that none made
-_NONE = "none"  # TOML has no word for no value
+SAVED_PLAN = "saved plan"  # in place of the policy's name, in decisions on saved plans
+_NONE = "none"  # TOML has no null
 
 
 def policy_for(trigger: str, settings: Settings) -> str:
-    """Return the name of the policy that decides where nobody asks for another one."""
-    return settings.reschedule.drain_policy if trigger == DRAIN else settings.reschedule.policy
+    """Return the name of the policy that the settings have for a trigger."""
+    return settings.reschedule.drain_policy if trigger == Trigger.DRAIN else settings.reschedule.policy
 
 
 def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> dict[str, object]:
-    """Return what a policy is to be asked with."""
+    """Return the parameters of a policy."""
     hints, gate = _hints(policy), settings.gate
     derived: dict[str, object] = {
         "max_moves": settings.migration.max_moves,
@@ -43,49 +41,52 @@ def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> d
 
 
 def unknown_policy(name: str) -> str:
-    """Say that no policy has that name, and which there are."""
+    """Return the sentence on an unknown policy, with the names there are."""
     return f"no policy is called {name!r}; {suggest_names(name, sorted(POLICIES))}"
 
 
-def mistakes(settings: Settings) -> list[str]:
-    """Return what is wrong with the policies' names and parameters: each with its field and the cure."""
-    found = [
+def policy_errors(settings: Settings) -> list[str]:
+    """Return the errors in the policies' names and parameters, each with its field and the cure."""
+    errors = [
         f"reschedule.{field}: {unknown_policy(name)}"
         for field in ("policy", "drain_policy")
         if (name := getattr(settings.reschedule, field)) not in known_policies()
     ]
-    for policy, given in settings.policies.items():
-        if policy in known_policies():
-            found += _wrong(policy, given, settings)
+    for policy, parameters in settings.policies.items():
+        if policy in POLICIES:
+            errors += _parameter_errors(policy, parameters, settings)
         else:
-            found.append(f"[policies.{policy}]: {unknown_policy(policy)}")
-    return found
+            errors.append(f"[policies.{policy}]: {unknown_policy(policy)}")
+    return errors
 
 
-def _wrong(policy: str, given: Any, settings: Settings) -> list[str]:
-    chosen, hints = known_policies()[policy], _hints(policy)
-    found = []
-    for name, value in given.items():
-        where = f"policies.{policy}.{name}"
+def _parameter_errors(policy: str, parameters: Any, settings: Settings) -> list[str]:
+    factory, hints = POLICIES[policy].parameters, _hints(policy)
+    errors = []
+    for name, value in parameters.items():
+        field = f"policies.{policy}.{name}"
         if name not in hints:
-            found.append(f"{where}: no such parameter; {suggest_names(name, hints)}")
+            errors.append(f"{field}: no such parameter; {suggest_names(name, hints)}")
             continue
         try:
-            make_parameters(chosen, {name: _read(hints[name], value)})
+            factory(**{name: _read(hints[name], value)})
         except ModelError as error:
-            found.append(f"{where}: {str(error).removeprefix(f'{name}: ')}")
-    if not found:
+            errors.append(f"{field}: {str(error).removeprefix(f'{name}: ')}")
+    if not errors:
         try:
-            make_parameters(chosen, parameters_for(policy, settings))
-        except ModelError as error:  # each is well, but not all together
-            found.append(f"[policies.{policy}]: {error}")
-    return found
+            factory(**parameters_for(policy, settings))
+        except ModelError as error:  # each value is valid, but not their combination
+            errors.append(f"[policies.{policy}]: {error}")
+    return errors
 
 
 def _hints(policy: str) -> dict[str, Any]:
-    """Parameter -> its type; nothing where no policy has that name."""
-    chosen = known_policies().get(policy)
-    return parameter_types(chosen) if chosen else {}
+    """Return the type of each parameter; empty if no policy has that name."""
+    if policy not in POLICIES:
+        return {}
+    factory = POLICIES[policy].parameters
+    hints = get_type_hints(factory)
+    return {field.name: hints[field.name] for field in dataclasses.fields(factory)}
 
 
 def _read(hint: Any, value: object) -> object:

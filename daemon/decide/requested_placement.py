@@ -1,7 +1,7 @@
-"""Placements that no policy proposes: that of a saved plan, and back to where the partitions were.
+"""Placements requested by an operator or a rollback: that of a saved plan, and that before a migration.
 
-Pure. Both are checked against what is so now: a plan is good for the executors and the runs it was made for and no
-others, and a partition that is elsewhere by now stays there.
+Pure. Both are checked against the present: a saved plan holds for the executors and runs it was made for and no others,
+and a partition that was moved elsewhere since stays there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
+from rechannel.wire.codes import Law
 from rechannel.wire.messages import Decision, DesiredMove, MigrationPrice, Refusal
 from rechannel.wire.printable import query_name
 
@@ -25,7 +26,7 @@ class PlanFileError(ValueError):
 
 
 class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition to bring from ``source`` to ``target``, executor ids both."""
+    """One partition to move from ``source`` to ``target``, both executor ids."""
 
     query: str
     stage: int
@@ -51,15 +52,15 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True)
 class RequestedPlacement:
-    """A placement that is asked for. ``undoes``: the decision whose partitions go back where they were, if any."""
+    """A placement in place of a policy's. ``undoes``: the decision whose partitions go back, if any."""
 
     placement: Placement
     notes: tuple[str, ...] = ()
     undoes: str = ""
 
 
-def to_save(decision: Decision, cluster: str, application: str) -> SavedPlan:
-    """Return what `from_plan` needs to make a decision true later."""
+def saved_plan_of(decision: Decision, cluster: str, application: str) -> SavedPlan:
+    """Return a decision as a plan that `placement_of_saved_plan` can carry out later."""
     return SavedPlan(
         format=FORMAT,
         cluster=cluster,
@@ -78,7 +79,7 @@ def to_save(decision: Decision, cluster: str, application: str) -> SavedPlan:
 
 
 def read_plan(text: str | bytes, cluster: str) -> SavedPlan:
-    """Read a saved plan; PlanFileError where it is none, or another cluster's."""
+    """Read a saved plan; PlanFileError if it is none, or another cluster's."""
     try:
         plan = msgspec.json.decode(text, type=SavedPlan)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -92,12 +93,12 @@ def read_plan(text: str | bytes, cluster: str) -> SavedPlan:
     return plan
 
 
-def from_plan(plan: SavedPlan, snapshot: Snapshot) -> RequestedPlacement | Refusal:
-    """What a saved plan asks for now, or why it is expired."""
+def placement_of_saved_plan(plan: SavedPlan, snapshot: Snapshot) -> RequestedPlacement | Refusal:
+    """Return the placement of a saved plan, or why the plan is expired."""
     here = dict(zip(snapshot.cluster.executors, snapshot.cluster.nodes, strict=True))
     changed = [
-        *(f"{_named(executor, plan.executors)} left" for executor in sorted(plan.executors.keys() - here.keys())),
-        *(f"{_named(executor, here)} joined" for executor in sorted(here.keys() - plan.executors.keys())),
+        *(f"{_with_host(executor, plan.executors)} left" for executor in sorted(plan.executors.keys() - here.keys())),
+        *(f"{_with_host(executor, here)} joined" for executor in sorted(here.keys() - plan.executors.keys())),
     ]
     if changed:
         return _expired(plan, f"executor {', '.join(changed)} since")
@@ -107,11 +108,11 @@ def from_plan(plan: SavedPlan, snapshot: Snapshot) -> RequestedPlacement | Refus
             return _expired(plan, f"query {query_name(query)} does not run any more")
         if state.run != plan.runs.get(query):
             return _expired(plan, f"query {query_name(query, state.name)} was started again since")
-    return _asked(plan.moves, snapshot, (), f"saved plan {plan.decision}")
+    return _with_moves(plan.moves, snapshot, (), f"saved plan {plan.decision}")
 
 
-def back(decision: Decision, snapshot: Snapshot) -> RequestedPlacement | Refusal:
-    """The partitions that a decision moved, back on the executors they were on; those that can be."""
+def rollback_placement(decision: Decision, snapshot: Snapshot) -> RequestedPlacement | Refusal:
+    """Return the placement that moves a decision's partitions back, those that can go."""
     moves = [
         PlannedMove(
             query=move.query, stage=move.stage, partition=move.partition, source=move.target, target=move.source
@@ -126,16 +127,17 @@ def back(decision: Decision, snapshot: Snapshot) -> RequestedPlacement | Refusal
     gone = sorted({move.target for move in moves if move.target not in usable})
     left = [move for move in moves if move.target in usable]
     notes = [f"{len(moves) - len(left)} of {len(moves)} stay: executor {', '.join(gone) or '?'} may hold nothing"]
-    found = _asked(left, snapshot, notes if gone else (), f"rollback of {decision.decision}", decision.decision)
-    if isinstance(found, RequestedPlacement) and found.placement == snapshot.placement:
-        why = (
-            f"none of the {len(moves)} partitions that {decision.decision} moved can go back: {'; '.join(found.notes)}"
-        )
-        return Refusal(law="rollback", scope="plan", detail=why)
-    return found
+    requested = _with_moves(
+        left, snapshot, notes if gone else (), f"rollback of {decision.decision}", decision.decision
+    )
+    if isinstance(requested, RequestedPlacement) and requested.placement == snapshot.placement:
+        reasons = "; ".join(requested.notes)
+        detail = f"none of the {len(moves)} partitions that {decision.decision} moved can go back: {reasons}"
+        return Refusal(law=Law.ROLLBACK, scope="plan", detail=detail)
+    return requested
 
 
-def _asked(
+def _with_moves(
     moves: Iterable[PlannedMove | DesiredMove], snapshot: Snapshot, notes: Sequence[str], what: str, undoes: str = ""
 ) -> RequestedPlacement | Refusal:
     keys = {unit: key for key, unit in snapshot.stages.items()}
@@ -149,7 +151,7 @@ def _asked(
             continue
         if key is None or not 0 <= move.partition < len(placement[key]):
             unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
-            return Refusal(law="stores-unknown", scope="plan", detail=f"{what}: {unit} is not known now")
+            return Refusal(law=Law.STORES_UNKNOWN, scope="plan", detail=f"{what}: {unit} is not known now")
         index = int(placement[key][move.partition])
         now = names[index] if index != UNPLACED else ""
         if now == move.target:
@@ -158,20 +160,20 @@ def _asked(
             elsewhere += 1
         elif (target := snapshot.cluster.index_of(move.target)) == UNPLACED:
             detail = f"{what}: its target executor {move.target} is not known"
-            return Refusal(law="target", scope="plan", detail=detail)
+            return Refusal(law=Law.TARGET, scope="plan", detail=detail)
         else:
             placement[key][move.partition] = target
-    said = [*([what] if not undoes else []), *notes]
-    said += [f"{there} are there already"] if there else []
-    said += [f"{gone} are of queries that cannot be moved now"] if gone else []
-    said += [f"{elsewhere} are elsewhere by now and stay"] if elsewhere else []
-    return RequestedPlacement(Placement(placement), tuple(said), undoes)
+    remarks = [*([what] if not undoes else []), *notes]
+    remarks += [f"{there} are there already"] if there else []
+    remarks += [f"{gone} are of queries that cannot be moved now"] if gone else []
+    remarks += [f"{elsewhere} are elsewhere by now and stay"] if elsewhere else []
+    return RequestedPlacement(Placement(placement), tuple(remarks), undoes)
 
 
-def _named(executor: str, hosts: dict[str, str]) -> str:
+def _with_host(executor: str, hosts: dict[str, str]) -> str:
     return f"{executor} ({hosts[executor]})"
 
 
 def _expired(plan: SavedPlan, why: str) -> Refusal:
     detail = f"saved plan {plan.decision} is expired: {why}; make a new one with `rechannel plan --save`"
-    return Refusal(law="plan-expired", scope="plan", detail=detail)
+    return Refusal(law=Law.PLAN_EXPIRED, scope="plan", detail=detail)

@@ -1,8 +1,8 @@
-"""What keeps a controller at work while a policy plans, which may take minutes with tens of thousands of tasks.
+"""Concurrency of planning: a policy may plan for minutes while the controller's other work goes on.
 
-Three parts. A `Mutex` is let go of while a plan or a model is made, so that the lease is renewed, requests are answered
-and other applications' migrations go on. `Aside` gives work that may make plans a thread of its own, so that the job
-that began it comes back. `PlanningClock` knows the plans under way: one at a time for each application.
+`Mutex` is released while a plan or a model is made, so that the lease is renewed, requests are answered and other
+applications' migrations go on. `Aside` runs work that may plan in a thread of its own, so that its job returns.
+`PlanningClock` has the plans under way, for the detection of hangs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 LONGEST = 600.0  # seconds; a plan that takes longer counts as a hang
@@ -20,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class Mutex:
-    """A reentrant lock that its holder can let go of for a while, however often it holds it."""
+    """Reentrant lock that its holder can release for a while, however often it holds it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,49 +30,50 @@ class Mutex:
 
     def __enter__(self) -> None:
         if self._owner != threading.get_ident():
-            self._take()
+            self._acquire()
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
-            self._give()
+            self._release()
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Let others have the lock meanwhile. What it guards may be another afterwards."""
+        """Release the lock for a while; what it guards may have changed afterwards."""
         depth, self._depth = self._depth, 0
-        self._give()
+        self._release()
         try:
             yield
         finally:
-            self._take()
+            self._acquire()
             self._depth = depth
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         self._lock.acquire()
         self._owner = threading.get_ident()
 
-    def _give(self) -> None:
+    def _release(self) -> None:
         self._owner = 0
         self._lock.release()
 
 
 class Aside:
-    """Work that may take minutes, each kind once at a time.
+    """Runner of work that may take minutes, each kind once at a time.
 
-    ``patience``: seconds for which `run` waits for the end; then the work goes on in its own thread. None: there are no
-    threads, and `run` waits however long it takes.
+    ``patience``: seconds that `run` waits; then the work goes on in its own thread. None: `run` waits for the end, and
+    there are no threads. ``planning``: records the plans that the work makes.
     """
 
-    def __init__(self, patience: float | None = None) -> None:
+    def __init__(self, patience: float | None = None, planning: PlanningClock | None = None) -> None:
+        self.planning = planning or PlanningClock()
         self._patience = patience
         self._under_way: dict[str, Future[Any]] = {}
 
     def run(self, kind: str, work: Callable[[], Result]) -> Result | None:
-        """Begin the work and return its result, None while it, or the one before, goes on.
+        """Begin the work and return its result; None while it, or the one before, goes on.
 
-        Raises what the work raises: where that took longer, at the next run.
+        Raises what the work raises; if that took longer than the patience, at the next run.
         """
         before = self._under_way.get(kind)
         if before is not None:
@@ -95,37 +97,42 @@ class Aside:
 def _carry_out(work: Callable[[], Result], future: Future[Result]) -> None:
     try:
         future.set_result(work())
-    except BaseException as error:  # noqa: BLE001 raised where the result is asked for
+    except BaseException as error:  # noqa: BLE001 raised by `run`
         future.set_exception(error)
 
 
-class PlanningClock:
-    """The plans under way, by application; to be read from any thread. ``steady``: seconds that nobody sets."""
+@dataclass(frozen=True, eq=False)
+class RunningPlan:
+    """A plan under way. ``ended`` is set when it is made."""
 
-    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
-        self._steady = steady
-        self._plans: dict[str, tuple[float, threading.Event]] = {}  # since when, and what is set at the end
+    application: str
+    since: float
+    ended: threading.Event
+
+
+class PlanningClock:
+    """The plans under way; may be read from any thread. ``monotonic``: seconds."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._plans: set[RunningPlan] = set()
 
     @contextmanager
-    def of(self, application: str) -> Iterator[None]:
-        """Make a plan for an application that has none under way."""
-        ended = threading.Event()
-        self._plans[application] = self._steady(), ended
+    def plan(self, application: str) -> Iterator[RunningPlan]:
+        """Record a plan while it is made."""
+        plan = RunningPlan(application, self._monotonic(), threading.Event())
+        self._plans.add(plan)
         try:
-            yield
+            yield plan
         finally:
-            del self._plans[application]
-            ended.set()
-
-    def end_of(self, application: str) -> threading.Event | None:
-        """Return what is set when the plan for an application is made; None without one."""
-        plan = self._plans.get(application)
-        return plan[1] if plan is not None else None
+            self._plans.remove(plan)
+            plan.ended.set()
 
     def overdue(self) -> str:
-        """Say which plan takes longer than any may, "" if none does: a policy that never ends is a hang."""
-        now = self._steady()
-        for application, (since, _) in list(self._plans.items()):
-            if now - since > LONGEST:
-                return f"the plan for {application} has not ended for {now - since:.0f} s; {LONGEST:.0f} s are allowed"
+        """Return which plan takes longer than any may, "" for none: a policy that never ends is a hang."""
+        now = self._monotonic()
+        for plan in list(self._plans):
+            age = now - plan.since
+            if age > LONGEST:
+                return f"the plan for {plan.application} has not ended for {age:.0f} s; {LONGEST:.0f} s are allowed"
         return ""

@@ -1,92 +1,60 @@
-"""How the controller's jobs show the service manager that they get on.
+"""Watchdog: reports to the service manager that the controller's jobs make progress.
 
-A heartbeat is sent once `observe`, `requests` and `follow` have all come back since the last one. A job that fails
-comes back too: Redis being away, a refusal or a defect is waited out by the job's `RetryBackoff`, and is no reason to
-restart.
-A job that does not come back (a lock that is never let go, a scheduler that died) is one, whatever the other jobs do;
-so is a plan that never ends. A plan that takes minutes keeps no job from coming back
-(`rechannel.daemon.jobs.planning`).
+A heartbeat is sent once ``observe``, ``requests`` and ``follow`` have all returned since the last one. A job that fails
+returns too: an absent Redis, a refusal or a defect is waited out by the job's back-off, and is no reason to restart. A
+job that does not return (a lock that is never released, a scheduler that died) is one, whatever the other jobs do; so
+is a plan that never ends. A plan of some minutes keeps no job from returning (`rechannel.daemon.jobs.planning`).
 """
 
 from __future__ import annotations
-
-import threading
-import time
-from collections.abc import Callable, Sequence
 
 import structlog
 
 from rechannel.conf import lease_timing
 from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import Settings
-from rechannel.daemon.jobs.backoff import RetryBackoff
-from rechannel.daemon.jobs.planning import PlanningClock
-from rechannel.wire.messages import Decision
-from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
+from rechannel.daemon.jobs.clock import Clock
+from rechannel.daemon.jobs.health import JobMonitor
+from rechannel.daemon.jobs.job import Job
 from rechannel.wire.systemd import Notifier
 
-_STARTS = 90.0  # seconds; as long as a service manager gives any service
-_TURNS = 4  # jobs that wait for Redis in turn, at one lock: the three below and the decision; `view` is a fifth
-_STOOD = 10.0  # seconds between two calls of `beat`, which come every five at least
-_JOBS = ("observe", "requests", "follow")
+_STARTS = 90.0  # seconds; the start time that a service manager gives to any service
+_TURNS = 4  # jobs that wait for Redis in turn, at one lock: the three below and ``decide``; ``view`` is a fifth
+_SUSPENDED = 10.0  # seconds between two calls of `send_heartbeat`, which come at least every five
+_SUPERVISED = ("observe", "requests", "follow")
+_SHOWN = ("observe", "follow", "decide")
 
 
 def patience(settings: Settings) -> float:
-    """Return the seconds in which the jobs come back though Redis is away, and twice that."""
+    """Return the seconds in which all jobs return although Redis is away, and as many again."""
     call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
     turns = _TURNS + 1 if settings.controller.listen else _TURNS
     return 2 * turns * call + 3 * settings.controller.observe
 
 
 class Watchdog:
-    """The controller's word to the service manager: `watched` wraps its jobs, `beat` is called every little while."""
+    """Reports of a controller to the service manager."""
 
-    def __init__(
-        self,
-        notifier: Notifier,
-        settings: Settings,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        planning: PlanningClock | None = None,
-    ) -> None:
+    def __init__(self, notifier: Notifier, settings: Settings, monitor: JobMonitor, clock: Clock) -> None:
         self.patience = patience(settings)
         self.notifier = notifier
-        self._monotonic = monotonic
-        self._planning = planning or PlanningClock(monotonic)
-        self._lock = threading.Lock()
-        self._back = dict.fromkeys(_JOBS, self._monotonic())  # job -> when it came back last
-        self._missing = set(_JOBS)  # since the last heartbeat
-        self._trouble: dict[str, str] = {}  # job -> why it failed when it ran last
-        self._said: dict[str, str] = {}
+        self._monitor = monitor
+        self._monotonic = clock.monotonic
+        self._returns: dict[str, int] = {}  # job -> its returns at the last heartbeat
         self._hung = False
-        self._asked = self._monotonic()  # when `beat` was called last
+        self._called_at = self._monotonic()
         self._log = structlog.get_logger("rechannel.controller")
 
     def begin(self) -> None:
-        """Tell the service manager what patience this controller needs."""
+        """Tell the service manager which intervals this controller needs."""
         self.notifier.extend_timeout(max(_STARTS, self.patience))
         self.notifier.request_watchdog(self.patience)
         self.notifier.status("asks Redis")
 
-    def watched(self, title: str, job: Callable[[], object]) -> Callable[[], None]:
-        """Wrap one job, in its `RetryBackoff`; what it returns or raises becomes the status."""
-        brake = RetryBackoff(title, lambda: self._heard(title, job), self._monotonic)
-
-        def run() -> None:
-            brake()
-            with self._lock:
-                self._missing.discard(title)
-                if title in self._back:
-                    self._back[title] = self._monotonic()
-
-        return run
-
-    def beat(self) -> None:
-        """Send what is due: that the controller works, its status, a heartbeat if all jobs came back."""
-        with self._lock:
-            self._excuse()
-            status, hung = self._sentence(), self._overdue()
-            complete = not self._missing and not hung
+    def send_heartbeat(self) -> None:
+        """Send what is due: readiness, status, and a heartbeat if all supervised jobs returned."""
+        self._forgive_suspend()
+        status, hung = self._status(), self._hung_jobs()
         if status and not hung:
             self.notifier.ready(status)
         if hung:
@@ -97,58 +65,41 @@ class Watchdog:
                 self._log.error("jobs-hang", sentence=hung, restart_after=self.notifier.watchdog or None)
             else:
                 self._log.info("jobs-go-on")
-        if complete and self.notifier.beat():
-            with self._lock:
-                self._missing = set(_JOBS)
+        returns = {job.name: job.returns for job in self._supervised()}
+        pending = [name for name, number in returns.items() if number == self._returns.get(name, 0)]
+        if not pending and not hung and self.notifier.beat():
+            self._returns = returns
 
     def end(self) -> None:
-        """Say that the controller ends; a standing Redis may make that take a while."""
+        """Report that the controller ends, which an absent Redis may delay."""
         self.notifier.stopping("ends and gives the lead up")
         self.notifier.extend_timeout(max(_STARTS, self.patience))
 
-    def _heard(self, title: str, job: Callable[[], object]) -> None:
-        try:
-            found = job()
-        except StoreUnavailableError as error:
-            self._say(title, trouble=f"waits for Redis: {error}")
-            raise
-        except StoreError as error:
-            self._say(title, trouble=f"Redis refuses: {error}")
-            raise
-        except Exception as error:
-            self._say(title, trouble=f"{title} failed ({type(error).__name__}), see the log; it is tried again")
-            raise
-        sentence = found if isinstance(found, str) else ""
-        if isinstance(found, Sequence) and found and isinstance(found[-1], Decision):
-            sentence = f"last decision: {found[-1].sentence}"
-        self._say(title, sentence)
+    def _supervised(self) -> list[Job]:
+        return [self._monitor.jobs[name] for name in _SUPERVISED if name in self._monitor.jobs]
 
-    def _say(self, title: str, sentence: str = "", *, trouble: str = "") -> None:
-        with self._lock:
-            self._trouble.pop(title, None)
-            if trouble and title in _JOBS:  # the decision comes too seldom for its trouble to be news
-                self._trouble[title] = trouble
-            if sentence:
-                self._said[title] = sentence
-
-    def _sentence(self) -> str:
-        """Return what the controller is doing; empty until it has spoken with Redis, or waits for it."""
-        if self._trouble:
-            return next(iter(self._trouble.values()))
-        observed = self._said.get("observe", "")
+    def _status(self) -> str:
+        """Return what the controller is doing; "" until it has spoken with Redis, or waits for it."""
+        for job in self._supervised():
+            if job.trouble:
+                return job.trouble
+        sentences = {name: job.sentence for name, job in self._monitor.jobs.items() if job.sentence}
+        observed = sentences.get("observe", "")
         if not observed.startswith("leading"):
             return observed
-        return "; ".join(self._said[title] for title in ("observe", "follow", "decide") if title in self._said)
+        return "; ".join(sentences[name] for name in _SHOWN if name in sentences)
 
-    def _excuse(self) -> None:
-        """Hold nothing against the jobs for a time in which the whole process stood still."""
+    def _forgive_suspend(self) -> None:
+        """Do not count a time in which the whole process stood still as a hang of its jobs."""
         now = self._monotonic()
-        if (stood := now - self._asked) > _STOOD:
-            self._back = {title: back + stood for title, back in self._back.items()}
-        self._asked = now
+        if (stood := now - self._called_at) > _SUSPENDED:
+            for job in self._supervised():
+                job.returned_at += stood
+        self._called_at = now
 
-    def _overdue(self) -> str:
-        """Return which jobs have not come back for so long that they hang, or which plan; empty if none."""
+    def _hung_jobs(self) -> str:
+        """Return which jobs have not returned for so long that they hang, or which plan; "" for none."""
         now, limit = self._monotonic(), max(self.notifier.watchdog / 2, self.patience * 3 / 4)
-        late = [f"{title} for {now - back:.0f} s" for title, back in self._back.items() if now - back > limit]
-        return f"not back: {', '.join(late)}" if late else self._planning.overdue()
+        late = [(job.name, now - job.returned_at) for job in self._supervised()]
+        hung = [f"{name} for {age:.0f} s" for name, age in late if age > limit]
+        return f"not back: {', '.join(hung)}" if hung else self._monitor.planning.overdue()

@@ -33,7 +33,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.leadership import Role
-from rechannel.daemon.jobs import watchdog
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view.metrics import ControllerMetrics, Counters
@@ -67,10 +66,10 @@ class HttpFrontend:
     """
 
     def __init__(
-        self, controller: Controller, store: Store, settings: Settings, counters: Counters, clock: Clock
+        self, controller: Controller, store: Store, monitor: JobMonitor, counters: Counters, clock: Clock
     ) -> None:
-        patience = watchdog.patience(settings)
-        self._monitor = JobMonitor(clock.wall, clock.monotonic, patience=patience, planning=controller.planning)
+        settings = controller.settings
+        self._monitor = monitor
         self._publisher = Publisher(controller.snapshot, store, settings, self._monitor, counters, clock)
         latest = CurrentView(self._publisher.latest, controller.lead).get
         metrics = MetricsCache(ControllerMetrics(latest, self._monitor, counters), clock.monotonic)
@@ -92,10 +91,6 @@ class HttpFrontend:
         """The address of the server."""
         return self._server.address
 
-    def watch(self, job: str, every: float, run: Callable[[], object]) -> Callable[[], object]:
-        """Return a job that records its runs; ``every``: seconds from start to start."""
-        return self._monitor.watch(job, every, run)
-
     def publish(self) -> str:
         """Make a new view: the job ``view``."""
         return self._publisher.publish()
@@ -103,7 +98,6 @@ class HttpFrontend:
     def reload(self, settings: Settings) -> None:
         """Apply other settings; the address stays as it is."""
         self._publisher.settings = settings
-        self._monitor.expect("decide", settings.reschedule.timeout)
 
     def start(self) -> None:
         """Start to answer."""
@@ -172,7 +166,7 @@ def build_app(
 
     def readyz(request: Request) -> Response:  # noqa: ARG001 a parameter of every endpoint
         view = latest()
-        reason = monitor.stuck() or monitor.heard("observe", silence)
+        reason = monitor.stuck() or monitor.staleness("observe", silence)
         if not reason and not view.redis_up:
             reason = view.redis_problem or "nothing was read from Redis yet"
         if not reason and view.role is Role.STARTING:

@@ -17,7 +17,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from rechannel.daemon.control.leadership import Role
-from rechannel.daemon.jobs.health import JobMonitor, JobStatus
+from rechannel.daemon.jobs.health import JobMonitor
+from rechannel.daemon.jobs.job import JobStatus
 from rechannel.daemon.view.status import ApplicationStatus, ControllerView, DrainState
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rechannel.daemon.control.leadership import Role
-from rechannel.daemon.control.migration_progress import MigrationStatus
-from rechannel.daemon.jobs.health import JobStatus
+from rechannel.daemon.control.migrations import MigrationStatus
+from rechannel.daemon.jobs.job import JobStatus
 from rechannel.wire.messages import Decision, Drain, MigrationOutcome, MoveView
 
 

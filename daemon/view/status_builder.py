@@ -14,7 +14,7 @@ import msgspec
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control import scheduled_plans
-from rechannel.daemon.control.standing_orders import left_on
+from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.daemon.decide.pipeline import stream_classes
 from rechannel.daemon.model.application_messages import ApplicationMessages, fresh_usage
 from rechannel.daemon.model.collector import Collector
@@ -166,7 +166,7 @@ def application_status(
 
 def drain_status(drain: Drain, reports: Sequence[LinkReport], now: float) -> DrainStatus:
     """Build the status of a node drain."""
-    left = sum(left_on(report, [drain.node])[drain.node] for report in reports)
+    left = sum(partitions_on(report, [drain.node])[drain.node] for report in reports)
     executors = tuple(info.executor for report in reports for info in report.executors if info.host == drain.node)
     overdue = 0 < drain.deadline <= now
     running = count(len(executors), "executor")

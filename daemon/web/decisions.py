@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rechannel.daemon.control.migration_progress import MigrationStatus
+from rechannel.daemon.control.migrations import MigrationStatus
 from rechannel.daemon.view.status import ApplicationStatus, ControllerView, DecisionView, DrainStatus
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut

@@ -44,11 +44,12 @@ def _words(path: Path, node: ast.expr) -> set[str]:
         return {node.value}
     if isinstance(node, ast.IfExp):
         return _words(path, node.body) | _words(path, node.orelse)
-    if isinstance(node, ast.Name):
-        module = importlib.import_module("rechannel." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
-        value = getattr(module, node.id)
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        value: object = importlib.import_module("rechannel." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for name in ast.unparse(node).split("."):  # a constant of the module, or a member of an enum
+            value = getattr(value, name)
         assert isinstance(value, str)
-        return {value}
+        return {str(value)}
     raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)} cannot be read without running it")
 
 

@@ -26,6 +26,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
+from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
+from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.service import signer_of
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
@@ -33,7 +35,7 @@ from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, dec
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.measurements import AgentWindow
-from rechannel.wire.messages import ControllerState, Decision, Request
+from rechannel.wire.messages import ControllerState, Request
 from rechannel.wire.redis.errors import StoreDeposedError, StoreError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 from rechannel.wire.redis.store import Store
@@ -194,7 +196,7 @@ def test_a_leader_that_is_paused_in_a_migration_writes_nothing_more_when_it_goes
 def test_what_a_deposed_leader_still_does_changes_nothing(
     settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late, leads = (Controller(settings, store, signer_of(settings), name=name) for name in ("late", "leads"))
+    late, leads = (Controller(settings, store, signer_of(settings), Clock(), name=name) for name in ("late", "leads"))
     late.observe()
     made = late.decide("operator", application=APP, apply=True)
     assert made.outcome == "applied", made.sentence
@@ -216,8 +218,8 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
         late._publish_state,
         lambda: late.pause(True),
         lambda: late.drain(NODE, user="u", reason="r", remove=False, patience=0),
-        lambda: late.migrations.stop(APP),
-        lambda: late._desk.answer(),
+        lambda: late.application(APP).migrations.stop(),
+        lambda: late._requests.answer(),
         late.close,
     ):
         try:
@@ -233,7 +235,8 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
 def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answers(
     settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (Controller(settings, store, signer_of(settings), name=name) for name in ("first", "second"))
+    signer = signer_of(settings)
+    first, second = (Controller(settings, store, signer, Clock(), name=name) for name in ("first", "second"))
     first.observe()
     real = first.lead.store.put
 
@@ -355,15 +358,15 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
     lease = lease_timing.least_lease(0.1, lease_timing.longest_call(settings.redis.timeout, sentinels=False)) + 1.0
     settings = dataclasses.replace(settings, controller=dataclasses.replace(settings.controller, lease=lease))
     begun, go_on = threading.Event(), threading.Event()
-    real = pipeline.decide
+    real = pipeline.draft_decision
 
-    def slow(*arguments: Any, **more: Any) -> Decision:
-        made = real(*arguments, **more)
+    def slow(request: DecisionRequest, basis: PlanBasis) -> Draft:
+        draft = real(request, basis)
         begun.set()
         assert go_on.wait(PATIENCE)
-        return made
+        return draft
 
-    monkeypatch.setattr(pipeline, "decide", slow)
+    monkeypatch.setattr(pipeline, "draft_decision", slow)
     author = EnvelopeFactory("default", "cli")
 
     def order(name: str, verb: str) -> None:
@@ -371,7 +374,7 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
         store.append(keys.REQUESTS, "", author.envelope(asked, ttl=PATIENCE))
 
     with leading(settings, lambda: state(store)):
-        other = Controller(settings, store, signer_of(settings), name="other")
+        other = Controller(settings, store, signer_of(settings), Clock(), name="other")
         world.ready()
         order("slow", "rebalance")
         assert begun.wait(PATIENCE)

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
 from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule, Keys
@@ -475,6 +476,11 @@ VERIFIER = Verifier(KEY.public_key())
 CONFIG = dataclasses.replace(settings("apply"), gate=GateSettings(move_cost=0.01))
 
 
+def clocks(clock: FakeClock, cpu: Callable[[], float] = lambda: 0.0) -> Clock:
+    """Clocks that all show the same time."""
+    return Clock(wall=clock, steady=clock, monotonic=clock, cpu=cpu)
+
+
 def controller(
     store: FakeStore,
     clock: FakeClock,
@@ -483,16 +489,7 @@ def controller(
     busy: Callable[[], float] = lambda: 0.0,
     count_answer: Callable[[str, int], None] | None = None,
 ) -> Controller:
-    return Controller(
-        config,
-        store,  # type: ignore[arg-type]
-        SIGNER,
-        clock,
-        name=name,
-        steady=clock,
-        busy=busy,
-        count_answer=count_answer,
-    )
+    return Controller(config, store, SIGNER, clocks(clock, busy), name=name, count_answer=count_answer)  # type: ignore[arg-type]
 
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.doctor.security import key_notes, listen_notes
-from rechannel.daemon.service import signer_of, told_when_standing_by
+from rechannel.daemon.service import log_standing_by, signer_of
 from rechannel.wire.signing import make_keys
 from unit.daemon.fakes import FakeClock, FakeStore, controller
 
@@ -65,7 +65,7 @@ def test_what_others_can_reach_is_told_with_its_field(listen: str) -> None:
 
 def test_a_stand_by_says_once_for_whom(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
     other = controller(store, clock, name="b")
-    observe = told_when_standing_by(other, structlog.get_logger("test"))
+    observe = log_standing_by(other, structlog.get_logger("test"))
     with capture_logs() as said:
         for _ in range(3):
             observe()

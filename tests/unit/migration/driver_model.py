@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from rechannel.daemon.control.migration_progress import RunningMigration
+from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import Move

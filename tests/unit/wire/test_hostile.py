@@ -25,9 +25,9 @@ from rich.console import Console
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.daemon.cli import history, tables, top
-from rechannel.daemon.control.decision_log import kept_decisions
-from rechannel.daemon.control.memory import Memory
-from rechannel.daemon.control.outcomes import OutcomeTracker
+from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
+from rechannel.daemon.control.leadership import LeaderContext, LeaderElection
+from rechannel.daemon.control.outcomes import LoadRateEstimator, OutcomeTracker
 from rechannel.daemon.model import collector as collect
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector, implausibility
@@ -62,7 +62,7 @@ from rechannel.wire.messages import (
 )
 from rechannel.wire.signing import Signer
 from unit.daemon import fakes
-from unit.daemon.fakes import APP, CONFIG, NOW, QUERY, SIGNER, VERIFIER, FakeClock, FakeStore, World, controller
+from unit.daemon.fakes import APP, CONFIG, NOW, QUERY, SIGNER, VERIFIER, FakeClock, FakeStore, World, clocks, controller
 
 FUZZ = settings(
     max_examples=int(os.environ.get("RECHANNEL_FUZZ", "25")),
@@ -374,7 +374,7 @@ def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
         if isinstance(envelope.body, DesiredPlacement | StandingOrders):
             VERIFIER.check(envelope)
             decode(encode(envelope))  # its links can read it
-    report = leader._collector.reports.get(APP)
+    report = leader._cluster.collector.reports.get(APP)
     executors = {info.executor for info in report.executors} if report is not None else set()
     for envelope in signed:
         if isinstance(envelope.body, DesiredPlacement):
@@ -429,16 +429,21 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
         name, body = bodies[rule]
         put(store, rule, name, spoiled(seal(rule, body), spoils))
     facts = _facts(store)
-    aftermath = OutcomeTracker(CONFIG, store, EnvelopeFactory("default", "c", clock), clock, clock, Memory())  # type: ignore[arg-type]
-    rates = aftermath.rates()
+    lead = LeaderElection(CONFIG, store, clocks(clock), "c")  # type: ignore[arg-type]
+    lead.renew(0)
+    context = LeaderContext(CONFIG, lead, SIGNER, EnvelopeFactory("default", "c", clock), clocks(clock))
+    estimator = LoadRateEstimator(context)
+    rates = estimator.rates()
     assert rates.overhead >= 0 and rates.load_rate > 0
-    aftermath.adopt(APP, kept_decisions(store))  # type: ignore[arg-type]
-    assume(facts is not None and aftermath.awaits(APP))
+    outcome = OutcomeTracker(APP, context, estimator)
+    outcome.restore(applied_decisions(read_decision_log(store), APP))  # type: ignore[arg-type]
+    assume(facts is not None and outcome.is_awaiting)
     assert facts is not None
-    aftermath.look(APP, facts, 1)
+    outcome.measure_outcome(facts)
     clock.sleep(1000)
-    if aftermath.awaits(APP):
-        aftermath.look(APP, facts, 1)
+    lead.renew(0)
+    if outcome.is_awaiting:
+        outcome.measure_outcome(facts)
     for envelope in store.last(keys.OUTCOMES, "", 10):
         assert isinstance(envelope.body, MigrationOutcome)
 

@@ -107,7 +107,7 @@ def test_an_order_among_the_questions_is_refused_counted_and_told(
         assert (line["event"], line["verb"], line["user"], line["sender"]) == ("refused", verb, "eve", "eve@host")
         assert "hunter2" not in path.read_text()
         assert len(json.dumps(line)) < 4000
-    assert audited._desk.refused == 8
+    assert audited._requests.refused == 8
     assert desired(store) is None
     assert not audited.lead.paused
 

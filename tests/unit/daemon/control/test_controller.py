@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import msgspec
 import pytest
@@ -11,9 +10,10 @@ from structlog.testing import capture_logs
 from rechannel.conf.settings import GateSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
+from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory, MessageError
-from rechannel.wire.messages import Decision, DesiredPlacement, MoveView
+from rechannel.wire.messages import DesiredPlacement, MoveView
 from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import SignatureError, Signer
 from unit.daemon.fakes import (
@@ -141,14 +141,7 @@ def test_one_failing_application_does_not_stop_the_others(
     leader: Controller, store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     World(store, clock, "app-0").ready()
-    real = leader.decide
-
-    def broken(trigger: str, *, application: str, **rest: Any) -> Decision:
-        if application == "app-0":
-            raise ZeroDivisionError
-        return real(trigger, application=application, **rest)
-
-    monkeypatch.setattr(leader, "decide", broken)
+    monkeypatch.setattr(leader.application("app-0"), "decide", lambda _: 1 / 0)
     with capture_logs() as logs:
         assert [decision.outcome for decision in leader.decide_all()] == ["applied"]
         leader.decide_all()
@@ -228,8 +221,8 @@ def test_a_link_that_never_takes_it_up_is_given_up_on(leader: Controller, store:
         leader.observe()
         leader.follow()
     assert "did not take it up within 120 s" in state_sentence(leader, store)
-    assert leader.migrations.running == {}
-    assert leader.migrations.ended == {}, "nothing moved, so nothing has to rest"
+    assert leader.application(APP).migrations.running is None
+    assert leader.application(APP).migrations.rest.ended is None, "nothing moved, so nothing has to rest"
 
 
 def state_sentence(leader: Controller, store: FakeStore) -> str:
@@ -245,7 +238,7 @@ def test_a_link_that_vanishes_is_given_up_on(leader: Controller, store: FakeStor
         world.clock.sleep(2)
         leader.observe()
         leader.follow()
-    assert leader.migrations.running == {}
+    assert leader.application(APP).migrations.running is None
     assert "no word from the link for 120 s" in state(store).last_sentence
 
 
@@ -324,7 +317,7 @@ def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
     assert leader.follow() == "not leading"
     assert leader.observe().startswith("standing by")
     assert store.writes == []
-    assert leader.migrations.running == {}
+    assert leader.application(APP).migrations.running is None
     world.obey("drained")
     other.follow()
     go_on(world, 10)
@@ -357,8 +350,8 @@ def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
     world.ready()
     made = controller(store, world.clock)
     made.observe()
-    assert made.migrations.rejected == 1
-    assert made.migrations.running == {}
+    assert made.application(APP).migrations.rejected == 1
+    assert made.application(APP).migrations.running is None
     assert made.decide_all()[0].outcome == "applied"
     assert wanted(store).decision != "evil"
 
@@ -386,7 +379,7 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
     other = controller(store, world.clock, name="b")
     world.ready()
     other.observe()
-    other.migrations.running.clear()
+    other.application(APP).migrations.running = None
     newer = other.decide("operator", application=APP, apply=True, force=True)
     assert newer.outcome == "applied"
     other.close()
@@ -399,14 +392,14 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
 def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_others_are_known(
     leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = pipeline.plan
+    real = pipeline.draft_decision
 
-    def slow(*arguments: Any, **more: Any) -> Decision:
-        decision = real(*arguments, **more)
+    def slow(request: DecisionRequest, basis: PlanBasis) -> Draft:
+        draft = real(request, basis)
         world.clock.sleep(2 * leader.settings.controller.lease)
-        return decision
+        return draft
 
-    monkeypatch.setattr(pipeline, "plan", slow)
+    monkeypatch.setattr(pipeline, "draft_decision", slow)
     assert [decision.outcome for decision in leader.decide_all()] == ["not-ready"]
     assert leader.lead.holds(), "nobody else was there: the lead is held again, in a higher epoch"
     monkeypatch.undo()
@@ -471,14 +464,14 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
     assert leader.follow() == (
         f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
     )
-    assert APP in leader.migrations.running, "the link has not said yet that it knows"
+    assert leader.application(APP).migrations.running is not None, "the link has not said yet that it knows"
     again = leader.stop("", user="ann", reason="nervous")
     assert again == f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
     assert wanted(store).decision == f"{decision.decision}-stop"
     assert leader.snapshot().migrations[0].decision == decision.decision
     world.obey()
     leader.follow()
-    assert APP not in leader.migrations.running
+    assert leader.application(APP).migrations.running is None
     with pytest.raises(ValueError, match="no migration"):
         leader.stop("", user="ann", reason="again")
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.standing_orders import left_on
+from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.exit_codes import ExitCode
@@ -81,7 +81,7 @@ def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, 
     drain(leader)
     leader.follow()
     world.obey("released_idle")
-    assert left_on(leader._collector.refresh()[APP], [NODE]) == {NODE: 0}
+    assert partitions_on(leader._cluster.collector.refresh()[APP], [NODE]) == {NODE: 0}
     assert leader.follow() == "no migration runs"
     made = len(decisions(store))
     for _ in range(5):
@@ -150,7 +150,7 @@ def test_forged_orders_are_not_adopted(store, clock, world):
     world.ready()
     leader = controller(store, clock)
     leader.observe()
-    assert leader.orders.drains == {}
+    assert leader._cluster.orders.drains == {}
     assert orders(store).drains == [], "they are replaced"
 
 
@@ -237,7 +237,7 @@ def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader, store, world
 def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
     with pytest.raises(ValueError, match="unknown node"):
         leader.drain(NODE, "10.0.0.1", user="op", reason="", remove=False, patience=0.0)
-    assert leader.orders.drains == {}
+    assert leader._cluster.orders.drains == {}
     said = leader.drain(NODE, "127.0.0.4", user="op", reason="", remove=True, patience=0.0)
     assert said == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
     assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]
@@ -273,7 +273,7 @@ def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store
     assert plan["decision"]["sentence"].startswith("would move 4 partitions in ")
     assert {move["source"] for move in plan["decision"]["moves"]} == {"2", "3"}
     assert {move["target"] for move in plan["decision"]["moves"]} <= {"0", "1"}
-    assert leader.orders.drains == {}
+    assert leader._cluster.orders.drains == {}
     assert desired(store) is None
     assert not any("bserve" in note for note in plan["decision"]["notes"]), "a drain is carried out in both modes"
 
@@ -315,11 +315,11 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     land(world)
     leader.observe()
     leader.follow()
-    assert leader.migrations.resting(APP, clock()) > 0
+    assert leader.application(APP).migrations.resting(clock()) > 0
     drain(leader)
     leader.follow()
     assert decisions(store)[-1].trigger == "drain"
-    before = leader.migrations.ended[APP]
+    before = leader.application(APP).migrations.rest.ended
     land(world, number=40)
     if stand_by:
         leader.close()
@@ -327,10 +327,10 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     leader.observe()
     leader.follow()
     if not stand_by:
-        assert leader.migrations.ended == {APP: before}, "the drain is followed by no rest of its own"
-    assert left_on(leader._collector.reports[APP], [NODE]) == {NODE: 0}
+        assert leader.application(APP).migrations.rest.ended == before, "the drain is followed by no rest of its own"
+    assert partitions_on(leader._cluster.collector.reports[APP], [NODE]) == {NODE: 0}
     leader.undrain(NODE, user="op", reason="")
-    assert leader.migrations.resting(APP, clock()) == 0
+    assert leader.application(APP).migrations.resting(clock()) == 0
     for _ in range(6):
         go_on(world, 3)
         leader.observe()
@@ -407,9 +407,13 @@ def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock,
 
 def test_partitions_are_counted_on_nodes():
     body = report([query("0011"), query("3300", "q2", active=False)])
-    assert left_on(body, ["127.0.0.2", "127.0.0.3", "elsewhere"]) == {"127.0.0.2": 2, "127.0.0.3": 2, "elsewhere": 0}
+    assert partitions_on(body, ["127.0.0.2", "127.0.0.3", "elsewhere"]) == {
+        "127.0.0.2": 2,
+        "127.0.0.3": 2,
+        "elsewhere": 0,
+    }
     gone = MoveView(move="m", query="q1", stage=0, partition=0, source="0", target="2", step=0, state="released_idle")
-    assert left_on(report([query("0011")], moves=[gone]), ["127.0.0.2"]) == {"127.0.0.2": 1}
+    assert partitions_on(report([query("0011")], moves=[gone]), ["127.0.0.2"]) == {"127.0.0.2": 1}
     assert len(executors()) == 4
 
 

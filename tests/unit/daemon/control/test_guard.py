@@ -1,4 +1,4 @@
-"""What makes the controller decide by itself, and what holds it back."""
+"""Guards of unattended decisions, and overload detection."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from hypothesis import strategies as st
 
 from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.guard import (
-    AGREEMENTS,
-    BUDGET,
-    COOLING,
-    EXCLUDED,
     HOUR,
-    LoadReading,
-    OverloadDetector,
+    ClusterLimits,
     SelfActionGuard,
+    move_keys,
+    moves_within_hour,
+    next_room,
     overlap,
-    room_from,
-    units_of,
-    within_hour,
 )
-from rechannel.daemon.control.memory import FORGOTTEN_AFTER, Memory
+from rechannel.daemon.control.triggers import LoadReading, OverloadDetector
+from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
-from unit.daemon.fakes import FakeClock
 
-APP = "app-1"
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
 RULES = RescheduleSettings(overload_windows=3, overload_release=0.8)
 
 
 def rules(**changes: object) -> Settings:
     return Settings(reschedule=RescheduleSettings(**changes))  # type: ignore[arg-type]
+
+
+def guarded(**changes: object) -> tuple[SelfActionGuard, ClusterLimits]:
+    """An application's guard under these rules, and the limits of its cluster."""
+    limits = ClusterLimits(rules(**changes))
+    return SelfActionGuard(limits), limits
 
 
 def moves(*partitions: int, target: str = "1", decision: str = "d") -> list[DesiredMove]:
@@ -66,11 +66,11 @@ def asked(values: list[float], settings: RescheduleSettings = RULES, fresh: bool
     """Whether a decision is asked for after each window, each one being taken at once."""
     overload, found = OverloadDetector(), []
     for number, value in enumerate(values):
-        overload.see(APP, [LoadReading("executor 1", value, 1.0, "busy", fresh)], settings)
-        words = overload.due(APP, float(number))
+        overload.observe([LoadReading("executor 1", value, 1.0, "busy", fresh)], settings)
+        words = overload.due(float(number))
         found.append(bool(words))
         if words:
-            overload.decided(APP, decision(float(number)), float(number))
+            overload.record(decision(float(number)), float(number))
     return found
 
 
@@ -106,14 +106,14 @@ def test_what_was_not_measured_anew_says_nothing_and_zero_turns_it_off() -> None
 def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
     overload = OverloadDetector()
     for _ in range(3):
-        overload.see(APP, [LoadReading("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
-    assert overload.due(APP, 0.0) == "executor 1 is 200% busy, 3 windows in a row"
-    overload.decided(APP, decision(NOON, "not-ready", "too-few-batches"), 0.0)
-    assert (overload.due(APP, 9.0), bool(overload.due(APP, 10.0))) == ("", True)
-    overload.decided(APP, decision(NOON, "refused", AGREEMENTS), 10.0, 15.0)
-    assert (overload.due(APP, 24.0), bool(overload.due(APP, 25.0))) == ("", True), "other figures are to agree"
-    overload.see(APP, [], RULES)
-    assert overload.due(APP, 25.0) == "", "the executor is gone"
+        overload.observe([LoadReading("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
+    assert overload.due(0.0) == "executor 1 is 200% busy, 3 windows in a row"
+    overload.record(decision(NOON, "not-ready", "too-few-batches"), 0.0)
+    assert (overload.due(9.0), bool(overload.due(10.0))) == ("", True)
+    overload.record(decision(NOON, "refused", Law.AGREEMENTS), 10.0, 15.0)
+    assert (overload.due(24.0), bool(overload.due(25.0))) == ("", True), "other figures are to agree"
+    overload.observe([], RULES)
+    assert overload.due(25.0) == "", "the executor is gone"
 
 
 # -- budget --
@@ -126,100 +126,83 @@ MOVED = st.dictionaries(
 
 @given(moved=MOVED, now=st.floats(0, 12_000), limit=st.integers(1, 100))
 def test_there_is_room_again_just_when_it_is_said(moved: dict[str, tuple[float, int]], now: float, limit: int) -> None:
-    free = room_from(moved, now, limit)
+    free = next_room(moved, now, limit)
     assert free >= now
-    if within_hour(moved, now) < limit:
+    if moves_within_hour(moved, now) < limit:
         assert free == now
     else:
         later = {name: it for name, it in moved.items() if it[0] <= now}
-        assert within_hour(later, max(free, now) + 1e-3) < limit or len(later) < len(moved)
+        assert moves_within_hour(later, max(free, now) + 1e-3) < limit or len(later) < len(moved)
 
 
 def test_the_budget_rolls_to_its_very_edge() -> None:
-    guard = SelfActionGuard(rules(moves_per_hour=10))
-    guard.take(APP, decision(NOON, "applied", moves=moves(*range(6))))
-    guard.take("app-2", decision(NOON + 600, "applied", moves=moves(*range(3))))
-    assert (guard.room(NOON + 601), guard.held("timeout", APP, NOON + 601)) == (1, None)
-    guard.take(APP, decision(NOON + 700, "applied", moves=moves(9)))
-    held = guard.held("timeout", APP, NOON + 800)
+    guard, limits = guarded(moves_per_hour=10)
+    guard.record(decision(NOON, "applied", moves=moves(*range(6))))
+    SelfActionGuard(limits).record(decision(NOON + 600, "applied", moves=moves(*range(3))))
+    assert (limits.moves_left(NOON + 601), guard.blocked_by(Trigger.TIMEOUT, NOON + 601)) == (1, None)
+    guard.record(decision(NOON + 700, "applied", moves=moves(9)))
+    held = guard.blocked_by(Trigger.TIMEOUT, NOON + 800)
     assert held is not None
-    assert (held.law, held.measured, held.limit, held.until) == (BUDGET, 10, 10, NOON + HOUR)
-    assert guard.held("timeout", APP, NOON + HOUR - 0.01) is not None
-    assert guard.room(NOON + HOUR) == 6
-    assert guard.warning(NOON + 800, 4).endswith("14 moves within an hour, reschedule.moves_per_hour is 10")
-    assert guard.warning(NOON + HOUR, 4) == ""
+    assert (held.law, held.measured, held.limit, held.until) == (Law.BUDGET, 10, 10, NOON + HOUR)
+    assert guard.blocked_by(Trigger.TIMEOUT, NOON + HOUR - 0.01) is not None
+    assert limits.moves_left(NOON + HOUR) == 6
+    assert limits.order_warning(NOON + 800, 4).endswith("14 moves within an hour, reschedule.moves_per_hour is 10")
+    assert limits.order_warning(NOON + HOUR, 4) == ""
 
 
 def test_what_was_moved_is_known_to_the_next_controller() -> None:
-    kept = [(APP, decision(NOON, "applied", moves=moves(1, 2, 3)))]
-    guard = SelfActionGuard(rules(moves_per_hour=3))
-    guard.adopt(kept)
-    assert guard.room(NOON + 1) == 0
-    guard.adopt(kept)
-    assert guard.room(NOON + HOUR) == 3, "and is not counted twice"
+    kept = decision(NOON, "applied", moves=moves(1, 2, 3))
+    guard, limits = guarded(moves_per_hour=3)
+    guard.record(kept)
+    assert limits.moves_left(NOON + 1) == 0
+    guard.record(kept)
+    assert limits.moves_left(NOON + HOUR) == 3, "and is not counted twice"
 
 
 def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None:
-    kept = [(APP, decision(NOON, "applied", moves=moves(1, 2, 3)))]
-    guard = SelfActionGuard(rules(moves_per_hour=3))
-    guard.adopt(kept)
+    kept = decision(NOON, "applied", moves=moves(1, 2, 3))
+    guard = guarded(moves_per_hour=3)[0]
+    guard.record(kept)
     before = NOON - 86_400
-    held = guard.held("timeout", APP, before)
+    held = guard.blocked_by(Trigger.TIMEOUT, before)
     assert held is not None
     assert held.until == before + HOUR
-    guard.adopt(kept)
-    assert guard.held("timeout", APP, before + HOUR) is None
-
-
-def test_who_is_silent_for_long_is_forgotten_but_for_the_budget() -> None:
-    clock = FakeClock(0.0)
-    memory = Memory(clock)
-    guard, overload = SelfActionGuard(rules(moves_per_hour=3), memory), OverloadDetector(memory)
-    memory.hear([APP, "app-2"])
-    guard.take("app-2", decision(NOON, "refused", "gate", trigger="overload"))
-    guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
-    guard.take("app-2", decision(NOON, "applied", moves=moves(1, 2, 3)))
-    overload.see("app-2", [LoadReading("executor 1", 2.0, 1.0, "busy")], dataclasses.replace(RULES, overload_windows=1))
-    clock.sleep(FORGOTTEN_AFTER)
-    memory.hear([APP])
-    assert guard.cooling("overload", APP, NOON + 1) is not None
-    assert guard.cooling("overload", "app-2", NOON + 1) is None
-    assert guard.room(NOON + 1) == 0
-    assert overload.due("app-2", NOON) == ""
+    guard.record(kept)
+    assert guard.blocked_by(Trigger.TIMEOUT, before + HOUR) is None
 
 
 # -- excluded periods and cool-downs --
 
 
 def test_nothing_begins_in_an_excluded_period_and_that_is_told_once() -> None:
-    guard = SelfActionGuard(rules(excluded=("Mon-Fri 09:00-18:00",), time_zone="Europe/Berlin"))
-    held = guard.held("timeout", APP, NOON)
+    guard, limits = guarded(excluded=("Mon-Fri 09:00-18:00",), time_zone="Europe/Berlin")
+    held = guard.blocked_by(Trigger.TIMEOUT, NOON)
     assert held is not None
-    assert (held.law, held.until - NOON) == (EXCLUDED, 4 * HOUR)
+    assert (held.law, held.until - NOON) == (Law.EXCLUDED, 4 * HOUR)
     assert "until Mon 18:00 CEST" in held.detail
-    assert guard.tell("timeout", APP, held)
-    guard.take(APP, decision(NOON, "refused", EXCLUDED, refusals=[held]))
-    again = guard.held("timeout", APP, NOON + 300)
+    assert guard.should_log(Trigger.TIMEOUT, held)
+    guard.record(decision(NOON, "refused", Law.EXCLUDED, refusals=[held]))
+    again = guard.blocked_by(Trigger.TIMEOUT, NOON + 300)
     assert again is not None
-    assert not guard.tell("timeout", APP, again)
-    assert guard.held("timeout", APP, NOON + 4 * HOUR) is None
-    tomorrow = guard.held("timeout", APP, NOON + 24 * HOUR)
+    assert not guard.should_log(Trigger.TIMEOUT, again)
+    assert guard.blocked_by(Trigger.TIMEOUT, NOON + 4 * HOUR) is None
+    tomorrow = guard.blocked_by(Trigger.TIMEOUT, NOON + 24 * HOUR)
     assert tomorrow is not None
-    assert guard.tell("timeout", APP, tomorrow)
-    assert "warning: this is in the excluded period Mon-Fri 09:00-18:00" in guard.warning(NOON)
+    assert guard.should_log(Trigger.TIMEOUT, tomorrow)
+    assert "warning: this is in the excluded period Mon-Fri 09:00-18:00" in limits.order_warning(NOON)
 
 
 def test_each_trigger_has_its_own_cool_down() -> None:
-    guard = SelfActionGuard(rules(overload_cooldown=300.0, executors_cooldown=60.0))
-    guard.take(APP, decision(NOON, "refused", "gate", trigger="overload"))
-    held = guard.held("overload", APP, NOON + 100)
+    guard, limits = guarded(overload_cooldown=300.0, executors_cooldown=60.0)
+    guard.record(decision(NOON, "refused", "gate", trigger="overload"))
+    held = guard.blocked_by(Trigger.OVERLOAD, NOON + 100)
     assert held is not None
-    assert (held.law, held.measured, held.limit, held.until) == (COOLING, 100, 300, NOON + 300)
-    assert guard.held("overload", APP, NOON + 300) is None
-    assert guard.held("executors", APP, NOON + 1) is None
-    assert guard.held("overload", "app-2", NOON + 1) is None
-    guard.take(APP, decision(NOON, "not-ready", "too-few-batches", trigger="executors"))
-    assert guard.held("executors", APP, NOON + 1) is None, "what was not ready was no decision"
+    assert (held.law, held.measured, held.limit, held.until) == (Law.TRIGGER_COOLDOWN, 100, 300, NOON + 300)
+    assert guard.blocked_by(Trigger.OVERLOAD, NOON + 300) is None
+    assert guard.blocked_by(Trigger.EXECUTORS, NOON + 1) is None
+    assert SelfActionGuard(limits).blocked_by(Trigger.OVERLOAD, NOON + 1) is None
+    guard.record(decision(NOON, "not-ready", "too-few-batches", trigger="executors"))
+    assert guard.blocked_by(Trigger.EXECUTORS, NOON + 1) is None, "what was not ready was no decision"
 
 
 # -- agreement --
@@ -230,21 +213,22 @@ def agree(
 ) -> Refusal | None:
     """One decision by timeout that recommends these moves, after so many batches where that is told."""
     batches = {} if batch is None else {"q": batch}
-    found = guard.agreement(APP, moves(*partitions), cost, total, at, batches)
+    draft = decision(at, moves=moves(*partitions), cost=cost, last_batches=batches)
+    found = guard.agreement(draft, total)
     outcome = "applied" if found is None else "refused"
-    reason = "ok" if found is None else AGREEMENTS
-    guard.take(APP, decision(at, outcome, reason, moves=moves(*partitions), last_batches=batches))
+    reason = "ok" if found is None else Law.AGREEMENTS
+    guard.record(decision(at, outcome, reason, moves=moves(*partitions), last_batches=batches))
     return found
 
 
 def test_a_costly_plan_has_to_be_recommended_several_times() -> None:
-    guard = SelfActionGuard(rules(agreements=3))
+    guard = guarded(agreements=3)[0]
     first = agree(guard, NOON, 1, 2, 3)
     assert first is not None
-    assert (first.law, first.measured, first.limit) == (AGREEMENTS, 1, 3)
+    assert (first.law, first.measured, first.limit) == (Law.AGREEMENTS, 1, 3)
     assert "recommended 1 of 3 times in a row" in first.detail
     assert agree(guard, NOON + 300, 1, 2, 4) is not None
-    assert "recommended 2 of 3 times" in guard.words(APP, NOON + 301)
+    assert "recommended 2 of 3 times" in guard.describe(NOON + 301)
     assert agree(guard, NOON + 600, 1, 2, 4) is None
     assert agree(guard, NOON + 900, 1, 2, 4) is not None, "the next one begins anew"
 
@@ -255,49 +239,49 @@ def test_a_costly_plan_has_to_be_recommended_several_times() -> None:
     ids=["not dear", "dear", "not many", "many"],
 )
 def test_what_is_costly(cost: float, partitions: int, held: bool) -> None:
-    assert (agree(SelfActionGuard(rules()), NOON, *range(partitions), cost=cost) is not None) is held
+    assert (agree(guarded()[0], NOON, *range(partitions), cost=cost) is not None) is held
 
 
 @pytest.mark.parametrize("between", ["another plan", "the gate", "nothing to do", "too long", "the same figures"])
 def test_what_breaks_the_row(between: str) -> None:
-    guard = SelfActionGuard(rules(agreements=2))
+    guard = guarded(agreements=2)[0]
     agree(guard, NOON, 1, 2, 3)
     at = NOON + 300
     if between == "another plan":
         agree(guard, at, 7, 8, 9)
     elif between == "the gate":
-        guard.take(APP, decision(at, "refused", "gate"))
+        guard.record(decision(at, "refused", "gate"))
     elif between == "nothing to do":
-        guard.take(APP, decision(at, "planned", "nothing-to-do"))
+        guard.record(decision(at, "planned", "nothing-to-do"))
     at = NOON + {"too long": 901.0, "the same figures": 14.0}.get(between, 600.0)
     assert agree(guard, at, 1, 2, 3) is not None
 
 
 def test_what_does_not_break_the_row() -> None:
-    guard = SelfActionGuard(rules(agreements=2))
+    guard = guarded(agreements=2)[0]
     agree(guard, NOON, 1, 2, 3)
-    guard.take(APP, decision(NOON + 100, "not-ready", "too-few-batches"))
-    guard.take(APP, decision(NOON + 200, "refused", "cooldown"))
+    guard.record(decision(NOON + 100, "not-ready", "too-few-batches"))
+    guard.record(decision(NOON + 200, "refused", "cooldown"))
     assert agree(guard, NOON + 300, 1, 2, 3) is None
 
 
 def test_agreement_is_remembered_by_the_next_controller() -> None:
-    held = agree(SelfActionGuard(rules()), NOON, 1, 2)
+    held = agree(guarded()[0], NOON, 1, 2)
     assert held is not None
-    other = SelfActionGuard(rules())
-    other.adopt([(APP, decision(NOON, "refused", AGREEMENTS, moves=moves(1, 2), refusals=[held]))])
-    assert other.agreement(APP, moves(1, 2), 99.0, 100, NOON + 300, {}) is None
+    other = guarded()[0]
+    other.record(decision(NOON, "refused", Law.AGREEMENTS, moves=moves(1, 2), refusals=[held]))
+    assert other.agreement(decision(NOON + 300, moves=moves(1, 2), cost=99.0), 100) is None
 
 
 def test_a_row_that_went_stale_can_be_completed_again() -> None:
-    guard = SelfActionGuard(rules(agreements=2))
+    guard = guarded(agreements=2)[0]
     agree(guard, NOON, 1, 2, 3)
     assert agree(guard, NOON + 1200, 1, 2, 3) is not None, "too long ago"
     assert agree(guard, NOON + 1500, 1, 2, 3) is None
 
 
 def test_another_plan_is_as_young_as_it_is() -> None:
-    guard = SelfActionGuard(rules(agreements=2))
+    guard = guarded(agreements=2)[0]
     agree(guard, NOON, 1, 2, 3)
     agree(guard, NOON + 300, 7, 8, 9)
     assert agree(guard, NOON + 302, 7, 8, 9) is not None, "the same figures twice"
@@ -305,7 +289,7 @@ def test_another_plan_is_as_young_as_it_is() -> None:
 
 
 def test_without_a_new_batch_the_figures_are_the_same() -> None:
-    guard = SelfActionGuard(rules(agreements=2))
+    guard = guarded(agreements=2)[0]
     agree(guard, NOON, 1, 2, 3, batch=7)
     assert agree(guard, NOON + 300, 1, 2, 3, batch=7) is not None
     assert agree(guard, NOON + 600, 1, 2, 3, batch=8) is None
@@ -313,7 +297,7 @@ def test_without_a_new_batch_the_figures_are_the_same() -> None:
 
 @given(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)))
 def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[int]) -> None:
-    left, right = units_of(moves(*one)), units_of(moves(*other))
+    left, right = move_keys(moves(*one)), move_keys(moves(*other))
     assert 0 <= overlap(left, right) == overlap(right, left) <= 1
     assert (overlap(left, right) == 1) is (one == other)
-    assert overlap(left, units_of(moves(*one, target="2"))) == (1.0 if not one else 0.0)
+    assert overlap(left, move_keys(moves(*one, target="2"))) == (1.0 if not one else 0.0)

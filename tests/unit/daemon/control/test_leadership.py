@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rechannel.conf import lease_timing
 from rechannel.conf.settings import ControllerSettings, RedisSettings, Settings
 from rechannel.daemon.control.leadership import LeaderElection, LeaseResult
+from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState
@@ -92,9 +93,11 @@ class Trial:
         lead = LeaderElection(
             self.config,
             self.store,  # type: ignore[arg-type]
-            lambda: self.chance.uniform(-1e9, 1e9),  # the machine's time is set all the time
+            Clock(
+                wall=lambda: self.chance.uniform(-1e9, 1e9),  # the machine's time is set all the time
+                steady=lambda: start + self.time.now * rate,
+            ),
             name,
-            steady=lambda: start + self.time.now * rate,
         )
         if not self.reserve:
             lead._acting = self.lease
@@ -190,7 +193,7 @@ def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -
     call = lease_timing.longest_call(made.redis.timeout, sentinels=False)
     clock = FakeClock()
     store = FakeStore(clock)
-    lead = LeaderElection(made, store, clock, "a", steady=clock)  # type: ignore[arg-type]
+    lead = LeaderElection(made, store, Clock(wall=clock, steady=clock), "a")  # type: ignore[arg-type]
     lead.renew(0)
     real = store.acquire_lease
 
@@ -207,7 +210,7 @@ def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -
 
 
 def lead_of(store: FakeStore, clock: FakeClock, name: str) -> LeaderElection:
-    return LeaderElection(Settings(), store, clock, name, steady=clock)  # type: ignore[arg-type]
+    return LeaderElection(Settings(), store, Clock(wall=clock, steady=clock), name)  # type: ignore[arg-type]
 
 
 def test_a_lease_counts_from_before_it_was_asked_for_and_ends_early(clock: FakeClock, store: FakeStore) -> None:
@@ -228,25 +231,25 @@ def test_a_lease_counts_from_before_it_was_asked_for_and_ends_early(clock: FakeC
 
 def test_after_long_work_the_lease_is_renewed_before_anything_is_done(store: FakeStore, clock: FakeClock) -> None:
     lead = lead_of(store, clock, "a")
-    assert not lead.still_holds()
+    assert not lead.revalidate()
     lead.renew(0)
     clock.sleep(14)
     assert not lead.holds()
-    assert lead.still_holds(), "the lease had not ended: nobody led meanwhile"
+    assert lead.revalidate(), "the lease had not ended: nobody led meanwhile"
     clock.sleep(16)
-    assert not lead.still_holds(), "somebody may have"
+    assert not lead.revalidate(), "somebody may have"
     assert lead.holds()
     assert lead.renew(0) is LeaseResult.RAISED, "and whoever renews is told"
     assert lead.renew(0) is LeaseResult.KEPT
     clock.sleep(16)
     lead_of(store, clock, "b").renew(0)
-    assert not lead.still_holds()
+    assert not lead.revalidate()
     assert lead.renew(0) is LeaseResult.WAITING
 
 
 def test_the_machines_time_may_be_set(store: FakeStore, clock: FakeClock) -> None:
     steady = FakeClock(5.0)
-    lead = LeaderElection(Settings(), store, clock, "a", steady=steady)  # type: ignore[arg-type]
+    lead = LeaderElection(Settings(), store, Clock(wall=clock, steady=steady), "a")  # type: ignore[arg-type]
     lead.renew(0)
     clock.now -= 86_400
     steady.sleep(12)

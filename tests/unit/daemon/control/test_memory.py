@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from rechannel.daemon.control.application import FORGOTTEN_AFTER
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.memory import FORGOTTEN_AFTER, Memory
 from unit.daemon.control.test_outcomes import land, outcomes
 from unit.daemon.fakes import FakeClock, FakeStore, World, controller, decisions, request
 
@@ -60,7 +60,7 @@ def live(leader: Controller, store: FakeStore, clock: FakeClock, worlds: list[Wo
     leader.drain("127.0.0.2", user="u", reason="", remove=False, patience=0)
     leader.follow()
     leader.undrain("127.0.0.2", user="u", reason="")
-    leader._complained[worlds[0].application] = clock()
+    leader.application(worlds[0].application).last_complaint = clock()
     clock.sleep(120)
     leader.observe()
     leader.follow()
@@ -86,24 +86,9 @@ def test_nothing_is_left_of_applications_that_ended(store: FakeStore, clock: Fak
                 leader.observe()
             leader.follow()
             leader.answer_requests()
-            leader._collector._drop_unused_nodes()  # as with the next application that is looked at
+            leader._cluster.collector._forget_nodes()  # as with the next application that is looked at
             leader.pause(False)  # whose sentence names no application
             assert mentions(leader, "ended-") == []
-            leader._aftermath._loads = None  # loads of a day, without a name
+            leader._cluster.estimator.reset()  # loads of a day, without a name
             sizes.append(sum(1 for _ in reachable(leader)))
     assert abs(sizes[1] - sizes[0]) < 50, sizes
-
-
-def test_tables_forget_together() -> None:
-    clock = FakeClock(0.0)
-    memory = Memory(clock)
-    plain, pairs = memory.table(), memory.table()
-    memory.hear(["a", "b"])
-    plain |= {"a": 1, "b": 2, "nobody": 3}
-    pairs |= {("a", "timeout"): 1, ("b", "timeout", "x"): 2}
-    clock.sleep(FORGOTTEN_AFTER - 1)
-    memory.hear(["b"])
-    assert (set(plain), set(pairs)) == ({"a", "b"}, {("a", "timeout"), ("b", "timeout", "x")})
-    clock.sleep(1)
-    memory.hear([])
-    assert (set(plain), set(pairs)) == ({"b"}, {("b", "timeout", "x")})

@@ -10,8 +10,9 @@ import pytest
 
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.decide.outcome import measure
+from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.daemon.decide.requested_placement import RequestedPlacement
+from rechannel.daemon.model.collector import ApplicationMessages
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
 from rechannel.wire import keys
@@ -28,7 +29,9 @@ from unit.daemon.fakes import (
     controller,
     decisions,
     go_on,
+    query,
     reply,
+    report,
     request,
     settings,
     wanted,
@@ -125,13 +128,13 @@ def test_the_next_price_has_learned(leader: Controller, store: FakeStore, world:
     decision = moved(leader, world)
     learned = leader.decide("operator", application=APP, force=True)
     assert learned.price is None or learned.price.moves == len(decision.moves)
-    rates = leader._aftermath.rates()
+    rates = leader._cluster.estimator.rates()
     assert rates.moves == len(decision.moves)
     assert rates.overhead == pytest.approx(LOAD, abs=0.3)
     other = controller(store, clock, name="b")
     leader.close()
     other.observe()
-    assert other._aftermath.rates() == rates, "a new leader reads it in Redis"
+    assert other._cluster.estimator.rates() == rates, "a new leader reads it in Redis"
 
 
 def test_an_outcome_waits_until_the_batches_have_settled(leader: Controller, store: FakeStore, world: World) -> None:
@@ -171,7 +174,7 @@ def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore
     leader.observe()
     leader.follow()
     assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
-    rest = leader.migrations.resting(APP, world.clock())
+    rest = leader.application(APP).migrations.resting(world.clock())
     assert rest > 300 - 1, "ended 900 s ago at most, and it rests four times as long: 1,200 s"
 
 
@@ -238,10 +241,10 @@ def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeSt
     land(world, 9.0)
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
     batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
-    executors = {load.executor for load in decision.executors}
 
     def judged(made: Decision = decision, kept: object = batches, run: str = "run-1") -> tuple[str, str]:
-        found = measure(made, journal, kept, {"q1": run}, executors, CONFIG, world.clock())  # type: ignore[arg-type]
+        messages = ApplicationMessages(APP, report([query(world.placement, run=run)]), 0.0, kept, {})  # type: ignore[arg-type]
+        found = measure_outcome(made, journal, messages, CONFIG, world.clock())  # type: ignore[arg-type]
         assert found is not None
         return found.verdict, found.sentence
 
@@ -265,8 +268,8 @@ def test_what_is_longer_than_predicted_is_a_mistake_only_if_it_is_longer_than_be
     land(world, settled)
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
     batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
-    executors = {load.executor for load in decision.executors}
-    found = measure(bold, journal, batches, {"q1": "run-1"}, executors, CONFIG, world.clock())  # type: ignore[arg-type]
+    messages = ApplicationMessages(APP, report([query(world.placement)]), 0.0, batches, {})  # type: ignore[arg-type]
+    found = measure_outcome(bold, journal, messages, CONFIG, world.clock())  # type: ignore[arg-type]
     assert found is not None
     assert found.verdict == verdict
 
@@ -318,7 +321,7 @@ def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore,
     decision = moved(leader, world)
     leader.pause(True)
     leader.rollback(APP, "", user="ann", reason="")
-    assert leader.undoing.waiting[APP].decision == decision
+    assert leader.application(APP).rollback.decision == decision
     leader.lead.pause(False)
     go_on(world, 1)
     leader.observe()
@@ -327,7 +330,7 @@ def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore,
         "operator", application=APP, apply=True, force=True, asked=lambda _: RequestedPlacement(Placement(turned))
     )
     assert made.outcome == "applied"
-    assert not leader.undoing.waiting
+    assert leader.application(APP).rollback is None
 
 
 def test_in_observe_mode_a_mistake_is_told_and_not_undone(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -368,7 +371,7 @@ def test_an_operators_rollback_does_not_make_the_rest_longer(leader: Controller,
     leader.follow()
     go_on(world, 10)
     leader.observe()
-    assert leader.migrations.resting(APP, world.clock()) == 290
+    assert leader.application(APP).migrations.resting(world.clock()) == 290
     refused = leader.decide("operator", application=APP, apply=True)
     assert refused.sentence.startswith("the last migration ended 10 s ago, gate.cooldown is 300 s: 290 s to go")
 
@@ -396,7 +399,7 @@ def test_whoever_stops_a_rollback_has_the_usual_rest(leader: Controller, world: 
     leader.stop(APP, user="ann", reason="")
     world.obey()
     leader.follow()
-    assert 0 < leader.migrations.resting(APP, world.clock()) <= 300
+    assert 0 < leader.application(APP).migrations.resting(world.clock()) <= 300
 
 
 def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
@@ -420,9 +423,9 @@ def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
         with pytest.raises(ValueError, match=again):
             leader.rollback(APP, "", user="ann", reason="")
     assert decisions(store)[-1] == back
-    assert leader.migrations.running[APP].desired.decision == back.decision, "and it is not stopped either"
+    assert leader.application(APP).migrations.running.desired.decision == back.decision, "and it is not stopped either"
     leader.rollback(APP, first.decision, user="ann", reason="")
-    assert leader.undoing.waiting[APP].decision.decision == first.decision
+    assert leader.application(APP).rollback.decision.decision == first.decision
 
 
 def swapped(snapshot: Snapshot) -> RequestedPlacement:
@@ -464,7 +467,7 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store: FakeStore, clock
     leader = cut(store, clock, world)
     leader.decide_all()
     number = 10
-    while APP in leader.migrations.running and number < 400:
+    while leader.application(APP).migrations.running is not None and number < 400:
         turn(leader, world, number)
         number += 20
     made = [decision for decision in decisions(store) if decision.outcome == "applied"]
@@ -472,10 +475,12 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store: FakeStore, clock
     assert [decision.trigger for decision in made] == ["timeout"] + ["continuation"] * (len(made) - 1)
     assert all(len(decision.moves) == 1 for decision in made)
     assert made[-1].at - made[0].at < 300, "within less than one cool-down"
-    reason = "the plan before was cut to migration.max_moves, and kept: at most 11 more moves may follow"
-    assert made[1].operator_reason == reason
-    assert leader.migrations.continues(APP, clock()) == 0
-    assert leader.migrations.resting(APP, clock()) > 0, "and then it rests as ever"
+    assert (
+        made[1].operator_reason
+        == "the plan before was cut to migration.max_moves, and kept: at most 11 more moves may follow"
+    )
+    assert leader.application(APP).migrations.continuation(clock()) == 0
+    assert leader.application(APP).migrations.resting(clock()) > 0, "and then it rests as ever"
 
 
 @pytest.mark.parametrize("why", ["regressed", "stopped", "observe", "excluded"])
@@ -503,16 +508,15 @@ def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions
     store: FakeStore, clock: FakeClock, world: World
 ) -> None:
     leader = cut(store, clock, world)
-    migrations, begun = leader.migrations, 0
+    migrations, begun = leader.application(APP).migrations, 0
     (decision,) = leader.decide_all()
-    migrations.kept(APP)
+    migrations.confirm()
     for _ in range(50):
-        migrations.begin(APP, msgspec.structs.replace(decision, trigger="continuation"))
+        migrations.begin(msgspec.structs.replace(decision, trigger="continuation"))
         begun += 1
-        migrations.running.clear()
-        migrations.ended[APP] = clock()
-        migrations.kept(APP)
-        if not migrations.continues(APP, clock()):
+        migrations.running, migrations.rest.ended = None, clock()
+        migrations.confirm()
+        if not migrations.continuation(clock()):
             break
     assert begun == 11, "the first one, and these, are as many as there are partitions"
 

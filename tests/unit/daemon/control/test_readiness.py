@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rechannel.daemon.control import readiness
+from rechannel.daemon.control import application
 from rechannel.daemon.model.snapshot import take_snapshot
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, state
 
@@ -26,7 +26,7 @@ class Laborious:
             busy.sleep(worked)
             return take_snapshot(*arguments)
 
-        patch.setattr(readiness, "take_snapshot", slow)
+        patch.setattr(application, "take_snapshot", slow)
 
 
 @pytest.mark.parametrize(("worked", "rest"), [(0.5, 5.0), (2.0, 10.0), (2.1, 15.0), (60.0, 30.0)])
@@ -100,11 +100,11 @@ def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
     assert state(store).applications[APP].startswith("ready: ")
     looks: list[str] = []
 
-    def odd(messages: Any, *_: Any) -> None:
-        looks.append(messages.application)
+    def odd(name: str, *_: Any) -> None:
+        looks.append(name)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(readiness, "take_snapshot", odd)
+    monkeypatch.setattr(application, "take_snapshot", odd)
     for _ in range(8):
         clock.sleep(1)
         world.ready()

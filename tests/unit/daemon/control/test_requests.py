@@ -24,6 +24,7 @@ from unit.daemon.fakes import (
     FakeClock,
     FakeStore,
     World,
+    clocks,
     controller,
     decisions,
     desired,
@@ -247,7 +248,7 @@ def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(
     leader.close()
     clock.sleep(700)  # the reply is gone, the request stands in its stream
     behind = FakeClock(clock.now - 700)
-    other = Controller(CONFIG, store, SIGNER, behind, name="b", steady=behind)  # type: ignore[arg-type]
+    other = Controller(CONFIG, store, SIGNER, clocks(behind), name="b")  # type: ignore[arg-type]
     other.observe()
     assert other.answer_requests() == 0
     assert not store.is_paused()
@@ -317,7 +318,7 @@ def test_nothing_is_answered_before_it_is_known_what_was_ordered(
     assert other.decide_all() == []
     other.observe()
     assert other.answer_requests() == 1
-    assert set(other.orders.drains) == {"127.0.0.4", "127.0.0.5"}
+    assert set(other._cluster.orders.drains) == {"127.0.0.4", "127.0.0.5"}
 
 
 def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, store: FakeStore) -> None:

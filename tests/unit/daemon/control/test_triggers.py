@@ -9,8 +9,10 @@ import pytest
 
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.decide.requested_placement import to_save
-from rechannel.daemon.model import snapshot
+from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
+from rechannel.daemon.control.rollback import find_undoable
+from rechannel.daemon.decide.requested_placement import saved_plan_of
+from rechannel.daemon.model import forecast
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
@@ -56,7 +58,7 @@ def leading(store: FakeStore, clock: FakeClock, world: World, made: Settings, na
 def saved(leader: Controller) -> str:
     decision = leader.decide("operator", application=APP, user="ann")
     assert decision.moves
-    return msgspec.json.encode(to_save(decision, "default", APP)).decode()
+    return msgspec.json.encode(saved_plan_of(decision, "default", APP)).decode()
 
 
 def cycle(leader: Controller, world: World, seconds: float) -> None:
@@ -140,8 +142,8 @@ def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(
     first.close()
     other = leading(store, clock, world, config(moves_per_hour=2), "b")
     assert made not in decisions(store)
-    assert other.occasions.guard.room(clock()) == 0
-    assert other._aftermath.undoable(APP) == made
+    assert other._cluster.limits.moves_left(clock()) == 0
+    assert find_undoable(applied_decisions(read_decision_log(other._context.store), APP)) == made
 
 
 def test_a_costly_plan_waits_for_agreement(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -209,7 +211,7 @@ def test_what_is_not_ready_for_long_is_told_once_for_each_reason(
     store: FakeStore, clock: FakeClock, world: World
 ) -> None:
     leader = leading(store, clock, world, config(overload_windows=0))
-    leader.occasions._joining._watched[APP].decided_for = frozenset({"0"})
+    leader.application(APP).executors.decided_for = frozenset({"0"})
     clock.sleep(60)
     world.queries = []
     for _ in range(30):
@@ -222,7 +224,7 @@ def test_what_is_not_ready_for_long_is_told_once_for_each_reason(
 
 def test_a_window_counts_once(store: FakeStore, clock: FakeClock, world: World) -> None:
     leader = overloaded(store, clock, world)
-    leader._readiness.again(APP)
+    leader.application(APP).describe_anew()
     leader.observe()
     leader.follow()
     assert decisions(store) == []
@@ -235,7 +237,7 @@ def test_the_cool_down_of_another_trigger_does_not_hold_an_overload_back(
 ) -> None:
     leader = overloaded(store, clock, world, executors_cooldown=3600.0)
     leader.decide("executors", application=APP)
-    watched = leader.occasions._joining._watched[APP]
+    watched = leader.application(APP).executors
     watched.decided_for, watched.since = frozenset({"0"}), 0.0
     cycle(leader, world, 5)
     assert [made.trigger for made in decisions(store)] == ["executors", "executors", "overload"]
@@ -273,18 +275,18 @@ def test_who_is_silent_for_an_hour_is_forgotten(store: FakeStore, clock: FakeClo
     leader = overloaded(store, clock, world)
     clock.sleep(3599)
     leader.observe()
-    assert APP in leader.occasions._joining._watched
+    known = leader.application(APP)
     clock.sleep(1)
     leader.observe()
-    assert APP not in leader.occasions._joining._watched
-    assert leader.occasions._looked == {}
+    assert leader.application(APP) is not known
 
 
 def test_why_each_partition_goes_is_kept(store: FakeStore, clock: FakeClock, world: World) -> None:
     (made,) = leading(store, clock, world, config()).decide_all()
     assert set(made.move_reasons) == {move.move for move in made.moves}
-    reasons = made.move_reasons.values()
-    assert all(text.startswith("frees executor 0, the critical one of name-of-q1: ") for text in reasons)
+    assert all(
+        text.startswith("frees executor 0, the critical one of name-of-q1: ") for text in made.move_reasons.values()
+    )
 
 
 def test_a_law_of_numbers_says_how_far_it_was(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -333,7 +335,7 @@ def test_a_plan_that_fits_no_more_ends_with_its_reason(store: FakeStore, clock: 
     leader.wait(msgspec.json.encode(plan).decode(), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
     cycle(leader, world, 1)
     assert (last(store).trigger, last(store).reason) == ("pending", "plan-expired")
-    assert leader.occasions.pending.plans == {}
+    assert leader._cluster.plans.plans == {}
 
 
 def test_what_is_not_ready_is_tried_until_the_window_is_over(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -343,7 +345,7 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(store: FakeStore, c
     clock.sleep(60)
     world.queries = [query(world.placement, active=False)]
     world.report()
-    while leader.occasions.pending.plans:
+    while leader._cluster.plans.plans:
         clock.sleep(30)
         world.report()
         leader.observe()
@@ -359,7 +361,7 @@ def test_a_plan_outlives_its_controller_and_can_be_canceled(store: FakeStore, cl
     _, waiting = first.wait(saved(first), at=LATER, when="", user="ann", reason="", force=False)
     first.close()
     other = leading(store, clock, world, config("observe"), "b")
-    assert list(other.occasions.pending.plans) == [waiting.pending]
+    assert list(other._cluster.plans.plans) == [waiting.pending]
     with pytest.raises(ValueError, match=f"no plan x waits; waiting are {waiting.pending}"):
         other.cancel("x", user="bob", reason="")
     assert "is canceled by bob: no need" in other.cancel(waiting.pending, user="bob", reason="no need")
@@ -367,7 +369,7 @@ def test_a_plan_outlives_its_controller_and_can_be_canceled(store: FakeStore, cl
     first.observe()
     other.close()
     first.observe()
-    assert first.occasions.pending.plans == {}, "what the other leader took away does not come back"
+    assert first._cluster.plans.plans == {}, "what the other leader took away does not come back"
 
 
 def test_what_was_taken_away_does_not_come_back_with_an_emptied_redis(
@@ -382,7 +384,7 @@ def test_what_was_taken_away_does_not_come_back_with_an_emptied_redis(
     store.empty()
     cycle(first, world, 1)
     cycle(first, world, 1)
-    assert first.occasions.pending.plans == {}
+    assert first._cluster.plans.plans == {}
     assert desired(store) is None
 
 
@@ -394,7 +396,7 @@ def test_a_lead_that_is_lost_and_won_again_finds_the_plans(store: FakeStore, clo
     first.observe()
     other.close()
     first.observe()
-    assert list(first.occasions.pending.plans) == [waiting.pending]
+    assert list(first._cluster.plans.plans) == [waiting.pending]
 
 
 @pytest.mark.parametrize("next_leader", [False, True])
@@ -417,7 +419,7 @@ def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(
         leader.close()
         leader = leading(store, clock, world, config("observe"), "b")
     start = list(world.placement)
-    for move in leader.migrations.running[APP].desired.moves:
+    for move in leader.application(APP).migrations.running.desired.moves:
         world.placement[move.partition] = move.target
     world.obey()
     cycle(leader, world, 5)
@@ -425,7 +427,7 @@ def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(
     while clock() < waiting.end:
         cycle(leader, world, 400)
     assert [made.outcome for made in decisions(store)[before:] if made.trigger == "pending"] == ["applied"]
-    assert leader.occasions.pending.plans == {}
+    assert leader._cluster.plans.plans == {}
 
 
 @pytest.mark.parametrize("rule", [keys.DECISIONS, keys.PENDING])
@@ -445,7 +447,7 @@ def test_a_plan_expires_with_a_trace_though_redis_went_away_meanwhile(
     store.unsendable = None
     leader.follow()
     assert [made.reason for made in decisions(store)[before:]] == ["window-passed"]
-    assert leader.occasions.pending.plans == {}
+    assert leader._cluster.plans.plans == {}
 
 
 @pytest.mark.parametrize("rule", [keys.DECISIONS, keys.PENDING])
@@ -465,7 +467,7 @@ def test_a_plan_is_canceled_once_and_with_a_trace_though_redis_went_away_meanwhi
     assert found is not None
     assert found.code == ExitCode.DONE
     assert [(made.reason, made.pending_plan) for made in decisions(store)[before:]] == [("canceled", waiting.pending)]
-    assert leader.occasions.pending.plans == {}
+    assert leader._cluster.plans.plans == {}
 
 
 def test_an_emptied_redis_gets_the_plans_back(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -480,11 +482,11 @@ def test_pending_plans_that_nobody_signed_are_passed_over(store: FakeStore, cloc
     leader = leading(store, clock, world, config("observe"))
     leader.wait(saved(leader), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
     leader.close()
-    plans = PendingPlans(plans=list(leader.occasions.pending.plans.values()))
+    plans = PendingPlans(plans=list(leader._cluster.plans.plans.values()))
     store.put(keys.PENDING, "", EnvelopeFactory("default", "evil", clock).envelope(plans, ttl=1000, epoch=10**6))
     other = leading(store, clock, world, config("observe"), "b")
     cycle(other, world, 1)
-    assert other.occasions.pending.plans == {}
+    assert other._cluster.plans.plans == {}
     assert desired(store) is None
 
 
@@ -494,7 +496,7 @@ def test_an_order_to_wait_that_redis_did_not_take_is_no_order(store: FakeStore, 
     store.unsendable = keys.PENDING
     with pytest.raises(StoreUnavailableError):
         leader.wait(text, at=LATER, when="", user="ann", reason="", force=False)
-    assert leader.occasions.pending.plans == {}
+    assert leader._cluster.plans.plans == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rechannel.conf.loader import LoadResult
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings, SettingsError
 from rechannel.daemon.cli import config as cli_config
 from rechannel.daemon.decide import pipeline
-from rechannel.daemon.decide.policy_settings import mistakes, parameters_for, policy_for
+from rechannel.daemon.decide.policy_settings import parameters_for, policy_errors, policy_for
 from rechannel.daemon.service import signer_of
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.registry import POLICIES
@@ -78,14 +78,14 @@ def test_the_default_settings_suit_every_policy(policy: str):
 
 
 def test_the_defaults_are_no_mistake():
-    assert mistakes(Settings()) == []
+    assert policy_errors(Settings()) == []
     fine = configured(
         adaptive={"mode": "light"},
         fair_redistribution={"weight": "inverse-distance", "max_moves": "none"},
         data_locality={"data_nodes": ["a", "b"]},
         first_fit={},
     )
-    assert mistakes(fine) == []
+    assert policy_errors(fine) == []
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_defaults_are_no_mistake():
     ],
 )
 def test_mistakes_have_their_field_and_the_cure(given, said):
-    (found,) = mistakes(dataclasses.replace(Settings(), policies=given))
+    (found,) = policy_errors(dataclasses.replace(Settings(), policies=given))
     assert found.startswith(said)
 
 
@@ -113,7 +113,7 @@ def test_every_mistake_is_found_at_once():
     )
     fields = ["reschedule.policy", "reschedule.drain_policy", "policies.adaptive.mode", "policies.adaptive.size"]
     fields += ["policies.even.slots", "[policies.balance]"]
-    assert [found.partition(": ")[0] for found in mistakes(config)] == fields
+    assert [found.partition(": ")[0] for found in policy_errors(config)] == fields
     with pytest.raises(SettingsError) as caught:
         signer_of(config)
     assert all(field in str(caught.value) for field in fields)
@@ -126,7 +126,7 @@ def test_odd_values_are_mistakes_and_nothing_worse(policy: str):
     odd = (-1, 0, 1.5, 2**62, True, "", "none", "x", [], ["x"], [1], [True, "x"])
     for field in dataclasses.fields(POLICIES[policy].parameters):
         for value in odd:
-            found = mistakes(dataclasses.replace(Settings(), policies={policy: {field.name: value}}))
+            found = policy_errors(dataclasses.replace(Settings(), policies={policy: {field.name: value}}))
             assert all(words.startswith(f"policies.{policy}.{field.name}: ") for words in found)
 
 

@@ -8,14 +8,14 @@ from rechannel.conf.settings import RedisSettings, Settings
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import LONGEST, PlanningClock
 from rechannel.daemon.jobs.watchdog import patience
-from unit.daemon.fakes import APP, FakeClock
+from unit.daemon.fakes import APP, FakeClock, clocks
 
 
 def test_a_job_is_not_stuck_as_long_as_redis_may_keep_it() -> None:
     clock = FakeClock()
     allowed = patience(dataclasses.replace(Settings(), redis=RedisSettings(timeout=10.0)))
-    loops = JobMonitor(clock, clock, patience=allowed)
-    loops.watch("observe", 1.0, lambda: None)
+    loops = JobMonitor(clocks(clock), patience=allowed)
+    loops.add("observe", 1.0, lambda: None)
     clock.sleep(allowed)
     assert loops.stuck() == ""
     clock.sleep(4)
@@ -25,11 +25,11 @@ def test_a_job_is_not_stuck_as_long_as_redis_may_keep_it() -> None:
 def test_a_plan_that_never_ends_is_a_hang() -> None:
     clock = FakeClock()
     planning = PlanningClock(clock)
-    loops = JobMonitor(clock, clock, planning=planning)
-    observe = loops.watch("observe", 1.0, lambda: None)
-    with planning.of(APP):
+    loops = JobMonitor(clocks(clock), planning=planning)
+    observe = loops.add("observe", 1.0, lambda: None)
+    with planning.plan(APP):
         clock.sleep(LONGEST)
-        observe()
+        observe.run()
         assert loops.stuck() == ""
         clock.sleep(1)
         assert loops.stuck() == f"the plan for {APP} has not ended for 601 s; 600 s are allowed"

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
+from rechannel.daemon.control.rollback import PendingRollback, find_undoable
 from rechannel.daemon.decide import pipeline
+from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import Decision, Request
+from rechannel.wire.messages import Request
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -36,19 +38,19 @@ class Slow:
 
     def __init__(self, patch: pytest.MonkeyPatch, clock: FakeClock, seconds: float, meanwhile: Callable[[], object]):
         self.plans = 0
-        real = pipeline.decide
+        real = pipeline.draft_decision
 
-        def slow(ask: Any, snapshot: Any, *arguments: Any, **more: Any) -> Decision:
-            made = real(ask, snapshot, *arguments, **more)
-            if snapshot.application == APP:
+        def slow(request: DecisionRequest, basis: PlanBasis) -> Draft:
+            draft = real(request, basis)
+            if basis.messages.application == APP:
                 self.plans += 1
                 until = clock() + seconds
                 while clock() < until:
                     clock.sleep(1)
                     meanwhile()
-            return made
+            return draft
 
-        patch.setattr(pipeline, "decide", slow)
+        patch.setattr(pipeline, "draft_decision", slow)
 
 
 def jobs(made: Controller) -> None:
@@ -120,7 +122,8 @@ def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
     assert len(asked) == 130
     second.obey("drained")
     leader.follow()
-    assert set(leader.migrations.running) == {APP}
+    assert leader.application(APP).migrations.running is not None
+    assert leader.application(OTHER).migrations.running is None
 
 
 def test_a_leader_that_was_stopped_while_it_planned_throws_its_plan_away(
@@ -193,7 +196,7 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
         if what == "pause":
             return leader.pause(True)
         if what == "rollback":
-            leader.undoing.waiting[APP] = _undo(leader)
+            leader.application(APP).rollback = _undo(leader)
         if what == "budget":
             second.ready()
             leader.observe()
@@ -212,12 +215,10 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
     assert desired(store) == before
 
 
-def _undo(leader: Controller) -> Any:
-    from rechannel.daemon.control.outcomes import PendingRollback
-
-    found = leader._aftermath.undoable(APP)
+def _undo(leader: Controller) -> PendingRollback:
+    found = find_undoable(applied_decisions(read_decision_log(leader._context.store), APP))
     assert found is not None
-    return PendingRollback(found, "u", "", leader._clock() + 600)
+    return PendingRollback(found, "u", "", leader._clock.steady() + 600)
 
 
 def test_an_application_is_planned_for_once_at_a_time(
@@ -240,9 +241,9 @@ def test_a_canceled_plan_is_not_begun_though_it_was_being_checked(
 ) -> None:
     import msgspec
 
-    from rechannel.daemon.decide.requested_placement import to_save
+    from rechannel.daemon.decide.requested_placement import saved_plan_of
 
-    text = msgspec.json.encode(to_save(leader.decide("operator", application=APP), "default", APP)).decode()
+    text = msgspec.json.encode(saved_plan_of(leader.decide("operator", application=APP), "default", APP)).decode()
     _, waiting = leader.wait(text, at="00:00-23:59", when="", user="u", reason="", force=True)
     canceled: list[str] = []
 
@@ -256,7 +257,7 @@ def test_a_canceled_plan_is_not_begun_though_it_was_being_checked(
     leader.follow()
     assert canceled
     assert desired(store) is None
-    assert leader.occasions.pending.plans == {}
+    assert leader._cluster.plans.plans == {}
 
 
 # -- the parts --
@@ -339,13 +340,9 @@ def test_what_failed_aside_is_told_at_the_next_run() -> None:
     assert aside.run("act", lambda: "again") == "again" or aside.run("act", lambda: "again") == "again"
 
 
-def test_an_operator_waits_for_the_plan_that_is_made_for_the_same_application() -> None:
+def test_a_running_plan_can_be_waited_for() -> None:
     planning = PlanningClock()
-    with planning.of(APP):
-        end = planning.end_of(APP)
-        assert end is not None
-        assert not end.is_set()
-        assert planning.end_of(OTHER) is None
-    assert end.is_set()
-    assert planning.end_of(APP) is None
+    with planning.plan(APP) as plan:
+        assert not plan.ended.is_set()
+    assert plan.ended.is_set()
     assert planning.overdue() == ""

@@ -13,7 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
-from rechannel.daemon.jobs.planning import LONGEST, PlanningClock
+from rechannel.daemon.jobs.clock import Clock as Clocks
+from rechannel.daemon.jobs.health import JobMonitor
+from rechannel.daemon.jobs.planning import LONGEST
 from rechannel.daemon.jobs.watchdog import Watchdog, patience
 from rechannel.monitors.node.agent import run_agent
 from rechannel.wire.envelope import Envelope
@@ -204,7 +206,7 @@ class Jobs:
 
     def __init__(self, heart: Watchdog) -> None:
         self.answer: dict[str, object] = {"observe": "leading in epoch 3", "requests": 0, "follow": "no migration runs"}
-        self._run = {title: heart.watched(title, self._job(title)) for title in self.answer}
+        self._run = {title: heart._monitor.add(title, 1.0, self._job(title)).run for title in self.answer}
 
     def _job(self, title: str) -> Callable[[], object]:
         def job() -> object:
@@ -220,19 +222,24 @@ class Jobs:
             self._run[title]()
 
 
+def watchdog(notifier: Notifier, clock: Clock, settings: Settings | None = None) -> Watchdog:
+    clocks = Clocks(wall=clock, monotonic=clock)
+    return Watchdog(notifier, settings or Settings(), JobMonitor(clocks), clocks)
+
+
 @pytest.fixture
 def heart(notifier: Notifier, clock: Clock) -> Watchdog:
-    return Watchdog(notifier, Settings(), monotonic=clock)
+    return watchdog(notifier, clock)
 
 
 def test_a_controller_is_ready_once_it_leads(manager: Manager, heart: Watchdog) -> None:
     jobs = Jobs(heart)
     heart.begin()
     assert manager.names() == ["EXTEND_TIMEOUT_USEC", "STATUS"]
-    heart.beat()
+    heart.send_heartbeat()
     assert manager.heard() == []
     jobs.run()
-    heart.beat()
+    heart.send_heartbeat()
     assert manager.heard() == [
         {"READY": "1", "STATUS": "leading in epoch 3; no migration runs"},
         {"WATCHDOG": "1"},
@@ -243,7 +250,7 @@ def test_a_controller_that_stands_by_is_ready_too(manager: Manager, heart: Watch
     jobs = Jobs(heart)
     jobs.answer |= {"observe": "standing by: other leads in epoch 3", "follow": "not leading"}
     jobs.run()
-    heart.beat()
+    heart.send_heartbeat()
     assert manager.heard()[0] == {"READY": "1", "STATUS": "standing by: other leads in epoch 3"}
 
 
@@ -255,7 +262,7 @@ def test_a_controller_that_waits_for_redis_is_ready_and_goes_on_beating(
     with capture_logs():
         for _ in range(200):
             jobs.run()
-            heart.beat()
+            heart.send_heartbeat()
             manager.listen()
             clock.now += 1
     messages = manager.heard()
@@ -275,14 +282,14 @@ def test_a_job_that_fails_is_no_hang_and_stands_in_the_status(
 ) -> None:
     jobs = Jobs(heart)
     jobs.run()
-    heart.beat()
+    heart.send_heartbeat()
     jobs.answer["follow"] = trouble
     manager.heard()
     with capture_logs():
         for _ in range(200):  # most of the time its brake lets it rest
             clock.now += 1
             jobs.run()
-            heart.beat()
+            heart.send_heartbeat()
             manager.listen()
     messages = manager.heard()
     assert {"STATUS": said} in messages
@@ -295,21 +302,21 @@ def test_a_job_that_does_not_come_back_ends_the_heartbeats(
 ) -> None:
     jobs = Jobs(heart)
     jobs.run()
-    heart.beat()
+    heart.send_heartbeat()
     manager.heard()
     others = [title for title in jobs.answer if title != hung]
     with capture_logs() as lines:
         for _ in range(100):
             clock.now += 1
             jobs.run(*others)
-            heart.beat()
+            heart.send_heartbeat()
     assert "WATCHDOG" not in manager.names()
     (line,) = [line for line in lines if line["event"] == "jobs-hang"]
     assert hung in line["sentence"]
     assert line["restart_after"] == 40.0
     with capture_logs() as lines:
         jobs.run()
-        heart.beat()
+        heart.send_heartbeat()
     assert [line["event"] for line in lines] == ["jobs-go-on"]
     assert manager.names() == ["STATUS", "WATCHDOG"]
 
@@ -317,18 +324,18 @@ def test_a_job_that_does_not_come_back_ends_the_heartbeats(
 def test_a_process_that_stood_still_holds_it_against_no_job(heart: Watchdog, clock: Clock) -> None:
     jobs = Jobs(heart)
     jobs.run()
-    heart.beat()
+    heart.send_heartbeat()
     clock.now += 3600
     with capture_logs() as lines:
-        heart.beat()
+        heart.send_heartbeat()
     assert lines == []
 
 
 def test_a_plan_of_minutes_ends_no_heartbeat_and_one_that_never_ends_does(
     manager: Manager, notifier: Notifier, clock: Clock
 ) -> None:
-    planning = PlanningClock(clock)
-    heart = Watchdog(notifier, Settings(), monotonic=clock, planning=planning)
+    heart = watchdog(notifier, clock)
+    planning = heart._monitor.planning
     jobs = Jobs(heart)
 
     def turns(seconds: int) -> tuple[int, list[str]]:
@@ -336,11 +343,11 @@ def test_a_plan_of_minutes_ends_no_heartbeat_and_one_that_never_ends_does(
             for _ in range(seconds):
                 clock.now += 1
                 jobs.run()
-                heart.beat()
+                heart.send_heartbeat()
                 manager.listen()
         return manager.heard().count({"WATCHDOG": "1"}), [line["event"] for line in lines]
 
-    with planning.of("app"):
+    with planning.plan("app"):
         assert turns(int(LONGEST)) == (60, [])
         assert turns(60) == (0, ["jobs-hang"])
     assert turns(20) == (2, ["jobs-go-on"])
@@ -354,7 +361,7 @@ def test_a_controller_that_shows_itself_has_one_job_more_that_waits_for_redis() 
 
 def test_a_slow_redis_is_given_the_time_it_may_take(manager: Manager, notifier: Notifier) -> None:
     slow = dataclasses.replace(Settings(), redis=RedisSettings(timeout=30.0))
-    Watchdog(notifier, slow).begin()
+    watchdog(notifier, Clock(), slow).begin()
     longest = 4 * 2 * 30.0  # four jobs in turn, each with one call that is given up
     messages = manager.heard()
     assert int(messages[0]["EXTEND_TIMEOUT_USEC"]) > longest * 1e6

@@ -26,7 +26,7 @@ from rechannel.migration.moves import UNSETTLED
 from rechannel.monitors.node.metrics import TABLE as AGENT_TABLE
 from rechannel.wire import metric_table
 from rechannel.wire.codes import MoveReason, MoveState
-from unit.daemon.fakes import FakeClock
+from unit.daemon.fakes import FakeClock, clocks
 
 ROOT = Path(__file__).parents[4]
 QUERY = QueryStatus("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
@@ -57,7 +57,7 @@ def scraped(
     view: ControllerView, counters: Counters | None = None, monitor: JobMonitor | None = None
 ) -> dict[tuple[str, ...], float]:
     clock, registry = FakeClock(), CollectorRegistry()
-    monitor = monitor or JobMonitor(clock, clock)
+    monitor = monitor or JobMonitor(clocks(clock))
     registry.register(metrics.ControllerMetrics(lambda: view, monitor, counters or Counters()))
     return {
         (sample.name, *(value for label, value in sample.labels.items() if label != "cluster")): sample.value
@@ -90,14 +90,14 @@ def test_names_are_given_once() -> None:
 
 
 def test_what_is_known_is_told_and_nothing_else() -> None:
-    samples = scraped(VIEW)
-    assert samples["rechannel_controller_leads",] == 1
-    assert samples["rechannel_executor_utilization_ratio", "app", "1", "n1"] == 0.5
-    assert ("rechannel_executor_utilization_ratio", "app", "2", "n2") not in samples
-    assert samples["rechannel_executor_partitions", "app", "2", "n2"] == 3
-    assert samples["rechannel_query_snapshot_lag_batches", "app", "named", "q"] == 7
-    assert samples["rechannel_link_landed_moves_total", "app"] == 4
-    assert samples["rechannel_moves_in_flight", "planned"] == 0
+    found = scraped(VIEW)
+    assert found["rechannel_controller_leads",] == 1
+    assert found["rechannel_executor_utilization_ratio", "app", "1", "n1"] == 0.5
+    assert ("rechannel_executor_utilization_ratio", "app", "2", "n2") not in found
+    assert found["rechannel_executor_partitions", "app", "2", "n2"] == 3
+    assert found["rechannel_query_snapshot_lag_batches", "app", "named", "q"] == 7
+    assert found["rechannel_link_landed_moves_total", "app"] == 4
+    assert found["rechannel_moves_in_flight", "planned"] == 0
 
 
 def test_a_query_that_is_told_twice_is_one_series() -> None:
@@ -126,10 +126,10 @@ def test_labels_of_counters_are_bounded() -> None:
 def test_what_alerts_count_is_0_before_the_first() -> None:
     counters = Counters()
     counters.add(CounterKind.MOVES, "abandoned", "deadline")
-    samples = scraped(VIEW, counters)
-    assert samples["rechannel_moves_total", "deadline", "abandoned"] == 1
-    assert samples["rechannel_moves_total", "landed", "drained"] == 0
-    assert samples["rechannel_migrations_total", "regressed"] == 0
+    found = scraped(VIEW, counters)
+    assert found["rechannel_moves_total", "deadline", "abandoned"] == 1
+    assert found["rechannel_moves_total", "landed", "drained"] == 0
+    assert found["rechannel_migrations_total", "regressed"] == 0
 
 
 def test_every_way_a_move_settles_is_told_from_the_start() -> None:
@@ -146,25 +146,24 @@ def test_every_way_a_move_settles_is_told_from_the_start() -> None:
 
 def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> None:
     clock = FakeClock()
-    monitor = JobMonitor(clock, clock)
+    monitor = JobMonitor(clocks(clock))
     began = clock()
 
     def hangs() -> None:
         clock.sleep(9)
         assert scraped(VIEW, monitor=monitor)["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began
 
-    run = monitor.watch("follow", 1.0, hangs)
-    run()
-    samples = scraped(VIEW, monitor=monitor)
-    assert samples["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
+    monitor.add("follow", 1.0, hangs).run()
+    found = scraped(VIEW, monitor=monitor)
+    assert found["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
 
 
 def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_table, "MOST_SERIES", 3)
     odd = tuple(ExecutorStatus(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
-    samples = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
-    assert len([key for key in samples if key[0] == "rechannel_executor_partitions"]) == 3
-    assert samples["rechannel_controller_series_left_out",] > 0
+    found = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
+    assert len([key for key in found if key[0] == "rechannel_executor_partitions"]) == 3
+    assert found["rechannel_controller_series_left_out",] > 0
 
 
 def test_a_metric_takes_the_labels_it_has() -> None:

@@ -21,7 +21,7 @@ from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
 from rechannel.wire.redis.errors import StoreUnavailableError
-from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, go_on, query, reply, request
+from unit.daemon.fakes import APP, FakeClock, FakeStore, World, clocks, controller, go_on, query, reply, request
 
 
 class Shown:
@@ -37,8 +37,8 @@ class Shown:
         self.controller = controller
         self.counters = Counters()
         self.cpu = FakeClock()
-        monitor = JobMonitor(clock, clock)
-        monitor.watch("view", VIEW_EVERY, lambda: None)
+        monitor = JobMonitor(clocks(clock))
+        monitor.add("view", VIEW_EVERY, lambda: None)
         self.publisher = Publisher(
             snapshot or controller.snapshot,
             store,  # type: ignore[arg-type]
@@ -115,16 +115,16 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     assert view.last_decision("other") is None
     assert shown.counters.read(CounterKind.DECISIONS) == {("applied", decision.reason, "operator"): 1}
 
-    move = decision.moves[0]
+    wanted = decision.moves[0]
     for after, reason in (("steered", "said"), ("drained", "landed"), ("killed", "closed")):
         line = MoveTransition(
-            move=move.move,
+            move=wanted.move,
             decision=decision.decision,
-            query=move.query,
+            query=wanted.query,
             stage=0,
-            partition=move.partition,
-            source=move.source,
-            target=move.target,
+            partition=wanted.partition,
+            source=wanted.source,
+            target=wanted.target,
             step=0,
             before="",
             after=after,
@@ -206,12 +206,12 @@ def test_one_odd_application_hides_no_other(
         return real(item, model, starts)  # type: ignore[arg-type]
 
     monkeypatch.setattr(status_builder, "_query", odd)
-    logged: list[str] = []
-    log = SimpleNamespace(exception=lambda event, application: logged.append(application))
+    said: list[str] = []
+    log = SimpleNamespace(exception=lambda event, **words: said.append(words["application"]))
     monkeypatch.setattr(shown.publisher, "_log", log)
     assert [row.application for row in shown.view().applications] == [APP]
     shown.view()
-    assert logged == ["app-2"]
+    assert said == ["app-2"]
 
 
 @pytest.mark.parametrize(("worked", "rest"), [(1.0, 10.0), (60.0, 20.0)])

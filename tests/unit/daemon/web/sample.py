@@ -8,7 +8,7 @@ import math
 import time
 
 from rechannel.daemon.control.leadership import Role
-from rechannel.daemon.control.migration_progress import MigrationStatus
+from rechannel.daemon.control.migrations import MigrationStatus
 from rechannel.daemon.view.status import (
     ApplicationStatus,
     ControllerView,
@@ -25,14 +25,7 @@ from rechannel.daemon.view.status import (
     ReadinessStatus,
     StageStatus,
 )
-from rechannel.wire.messages import (
-    Decision,
-    DesiredMove,
-    ExecutorLoad,
-    MigrationOutcome,
-    MigrationPrice,
-    Refusal,
-)
+from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, MigrationOutcome, MigrationPrice, Refusal
 
 _APPLICATION = "app-20260301090000-0007"
 _QUERIES = {

@@ -14,7 +14,7 @@ import pytest
 from starlette.applications import Starlette
 
 from rechannel.daemon.control.leadership import Role
-from rechannel.daemon.jobs.health import JobStatus
+from rechannel.daemon.jobs.job import JobStatus
 from rechannel.daemon.view.status import (
     ControllerView,
     DecisionView,

@@ -1,0 +1,498 @@
+"""One application as its leader knows it: all of its state, and what is done for it in each cycle."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from rechannel.daemon.control.decision_log import (
+    DecisionDeduplicator,
+    LoggedDecision,
+    append_decision,
+    applied_decisions,
+    log_decision,
+    read_decision_log,
+)
+from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard, averaging_time
+from rechannel.daemon.control.leadership import LeaderContext
+from rechannel.daemon.control.migrations import MigrationTracker
+from rechannel.daemon.control.outcomes import LoadRateEstimator, OutcomeTracker
+from rechannel.daemon.control.rollback import REGRESSED_REASON, PendingRollback, choose_undoable
+from rechannel.daemon.control.scheduled_plans import ScheduledPlans
+from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
+from rechannel.daemon.control.triggers import ExecutorSetTrigger, OverloadDetector, RetryTimer, usable_executors
+from rechannel.daemon.decide import pipeline
+from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, moves_in_flight
+from rechannel.daemon.decide.policy_settings import policy_for
+from rechannel.daemon.decide.requested_placement import rollback_placement
+from rechannel.daemon.jobs.clock import DutyCycle
+from rechannel.daemon.jobs.planning import Mutex, PlanningClock, RunningPlan
+from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.silence import silence
+from rechannel.daemon.model.snapshot import NotReady, Snapshot, measured_only, missing_agents, take_snapshot, unready
+from rechannel.wire.codes import NotReadyReason, Outcome, OutcomeVerdict, Trigger
+from rechannel.wire.messages import Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.printable import count
+
+FORGOTTEN_AFTER = 3600.0  # seconds without a report: a driver or Redis that is back sooner finds its state
+_MODEL_SHARE = 0.2  # of a core, for the models of one application
+_LONGEST_REST = 30.0  # seconds between two models: an overload has to be seen several times in a row
+
+
+@dataclass
+class Cluster:
+    """What the applications of one controller share. ``last_sentence``: the last event, for the status."""
+
+    context: LeaderContext
+    collector: Collector
+    orders: StandingOrderStore
+    plans: ScheduledPlans
+    limits: ClusterLimits
+    estimator: LoadRateEstimator
+    planning: PlanningClock
+    lock: Mutex
+    last_sentence: str = ""
+
+
+class Application:
+    """All state of one application, and the steps of its leader. The controller's lock has to be held.
+
+    A plan or a model is made without the lock: the lease is renewed, requests are answered and other applications'
+    migrations go on. A plan counts only if the lead was never lost, and if nothing was ordered that it does not know.
+    """
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name = name
+        self.last_heard = cluster.context.clock.steady()
+        self.last_complaint: float | None = None  # time of the last traceback about this application
+        self.guard = SelfActionGuard(cluster.limits)
+        self.migrations = MigrationTracker(name, cluster.context)
+        self._cluster = cluster
+        self._context = cluster.context
+        self._clock = cluster.context.clock
+        self._running_plan: RunningPlan | None = None
+        self._continuation_timer = RetryTimer()
+        self._log = structlog.get_logger("rechannel.controller")
+        self.reset()
+
+    def reset(self) -> None:
+        """Drop what only a leader may rely on; the guard's memory and the rest after migrations stay."""
+        self.executors = ExecutorSetTrigger()
+        self.overload = OverloadDetector()
+        self.outcome = OutcomeTracker(self.name, self._context, self._cluster.estimator)
+        self.rollback: PendingRollback | None = None
+        self._published = DecisionDeduplicator()
+        self.migrations.reset()
+        self.retry_drain()
+        self.describe_anew()
+
+    # -- taking over from an earlier leader --
+
+    def restore_rollback(self, log: list[LoggedDecision]) -> None:
+        """Await the outcome of an earlier leader's migration, or continue its rollback."""
+        self._await_rollback(self.outcome.restore(applied_decisions(log, self.name)))
+
+    # -- one cycle --
+
+    def follow(self) -> None:
+        """Renew the running migration, and note how it ended."""
+        if ended := self.migrations.follow(self._report):
+            self._cluster.last_sentence = ended
+            self.describe_anew()
+
+    def step(self) -> str:
+        """Do what is due, in order of priority; returns what is done or waited for."""
+        if self._context.lead.paused:
+            return "paused"
+        self._measure_outcome()
+        if self._running_plan is not None:
+            return "a plan is being made"
+        self._try_rollback()
+        report = self._report
+        if report is None or not self._context.can_act:  # a rollback's plan may have taken minutes
+            return "no report"
+        self.executors.observe(usable_executors(report, self._cluster.orders.nodes), self._clock.steady())
+        if self.migrations.running is not None or moves_in_flight(report):
+            return "a migration is running"
+        return self._run_due_triggers(report)
+
+    def _run_due_triggers(self, report: LinkReport) -> str:
+        """Decide on the first trigger that is due: orders before the rest, unattended triggers after it."""
+        now, waited = self._clock.wall(), self._clock.steady()
+        if self._leave_drained_nodes(report, waited):
+            return "drained nodes"
+        resting = self.migrations.resting(now)
+        plan = self._cluster.plans.due(self.name, now)
+        if plan is not None and (plan.force or not resting):
+            self._run_scheduled_plan(plan)
+            return "a scheduled plan"
+        if resting:
+            return "resting"
+        if left := self.migrations.continuation(now):
+            self._continue_plan(left, waited)
+            return "the continuation of a plan"
+        if self._decide_on_executors(report, waited):
+            return "changed executors"
+        return "an overload" if self._decide_on_overload(waited) else "nothing is due"
+
+    def _leave_drained_nodes(self, report: LinkReport, waited: float) -> bool:
+        if not any(partitions_on(report, self._cluster.orders.nodes).values()) or not self._drain_timer.start(waited):
+            return False
+        return self.decide(self.new_request(Trigger.DRAIN, apply=True)).outcome == Outcome.APPLIED
+
+    def _run_scheduled_plan(self, plan: PendingPlan) -> None:
+        request = dataclasses.replace(
+            self.new_request(Trigger.PENDING, plan.reason or f"{plan.pending} waited for {plan.window}", apply=True),
+            user=plan.user,
+            force=plan.force,
+            pending=plan.pending,
+            source=self._cluster.plans.requested_placement(plan),
+        )
+        self._cluster.plans.record(plan, self.decide(request))
+
+    def _continue_plan(self, left: int, waited: float) -> None:
+        if self._context.settings.reschedule.mode != "apply" or not self._continuation_timer.start(waited):
+            return
+        reason = f"the plan before was cut to migration.max_moves, and kept: at most {left} more moves may follow"
+        decision = self.decide_unattended(Trigger.CONTINUATION, reason)
+        if decision is None or decision.reason in BLOCKING:
+            return
+        if decision.outcome not in (Outcome.APPLIED, Outcome.NOT_READY):
+            self.migrations.cancel_continuation()  # there is nothing more to gain
+
+    def _decide_on_executors(self, report: LinkReport, waited: float) -> bool:
+        trigger, settings = self.executors, self._context.settings
+        if not trigger.due(waited, settings):
+            return False
+        decision = self.decide_unattended(Trigger.EXECUTORS)
+        if decision is None or decision.reason in BLOCKING:
+            return False  # what holds one trigger back, such as its cool-down, must not hold back the next one
+        trigger.record(decision, report, self._clock.steady(), settings)
+        return True
+
+    def _decide_on_overload(self, waited: float) -> bool:
+        detector = self.overload
+        if not (reason := detector.due(waited)):
+            return False
+        decision = self.decide_unattended(Trigger.OVERLOAD, reason)
+        if decision is None or decision.reason in BLOCKING:
+            return False
+        detector.record(decision, waited, averaging_time(self._context.settings))
+        return True
+
+    # -- decisions --
+
+    def new_request(self, trigger: Trigger, reason: str = "", *, apply: bool = False) -> DecisionRequest:
+        """Return a request for a decision, with an id and the policy of the settings."""
+        now = self._clock.wall()
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(2)}"
+        policy = policy_for(trigger, self._context.settings)
+        return DecisionRequest(name, now, trigger, policy, reason=reason, apply=apply)
+
+    def decide_unattended(self, trigger: Trigger, reason: str = "") -> Decision | None:
+        """Decide because of a trigger. If a guard blocks it: the refusal the first time, then None."""
+        apply, now = (
+            self._context.settings.reschedule.mode == "apply" and not self._context.lead.paused,
+            self._clock.wall(),
+        )
+        refusal = self.guard.blocked_by(trigger, now) if apply else self.guard.cooldown(trigger, now)
+        if refusal is None:
+            return self.decide(self.new_request(trigger, reason, apply=apply))
+        if not self.guard.should_log(trigger, refusal):
+            return None
+        return self.refuse(self.new_request(trigger, reason), refusal)
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        """Make a decision, publish it, and begin its migration if it is to be applied."""
+        if self._await_running_plan():
+            request = dataclasses.replace(request, at=self._clock.wall())
+        try:
+            decision = self._review(request, self._plan(request))
+        except Undecided as end:
+            decision = pipeline.decision_without_plan(request, end.reason)
+            if end.reason is pipeline.NOT_LEADING:
+                return decision  # decisions are published by the leader alone
+        self._publish(decision)
+        return decision
+
+    def refuse(self, request: DecisionRequest, refusal: Refusal) -> Decision:
+        """Publish a decision not to act that needs no plan."""
+        decision = pipeline.decision_without_plan(request, refusal)
+        self._publish(decision)
+        return decision
+
+    def _await_running_plan(self) -> bool:
+        """Wait until no plan is under way; returns whether there was one."""
+        waited = False
+        while (plan := self._running_plan) is not None:
+            waited = True
+            with self._cluster.lock.released():
+                plan.ended.wait()
+        return waited
+
+    def _plan(self, request: DecisionRequest) -> Draft:
+        if not self._context.can_act:
+            raise Undecided(pipeline.NOT_LEADING)
+        basis = self._plan_basis(request)
+        with self._unlocked(request):
+            return pipeline.draft_decision(request, basis)
+
+    def _plan_basis(self, request: DecisionRequest) -> PlanBasis:
+        """Return what a plan rests on; raises Undecided if none can be made."""
+        cluster, settings = self._cluster, self._context.settings
+        if request.apply and self._context.lead.paused:
+            raise Undecided(pipeline.PAUSED)
+        cluster.collector.refresh()
+        messages = cluster.collector.gather(self.name)
+        if messages is None:
+            raise Undecided(pipeline.no_report(self.name))
+        if (silent := silence(messages.reported, settings, request.at)) is not None:
+            raise Undecided(silent)
+        if busy := self.migrations.busy(messages.report, request.at):
+            raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy, transient=True))
+        resting = self.migrations.resting(request.at)
+        if request.apply and request.trigger == Trigger.TIMEOUT and not resting and self.outcome.is_awaiting:
+            raise Undecided(pipeline.OUTCOME_AWAITED)
+        unattended = request.apply and request.trigger in UNATTENDED
+        return PlanBasis(
+            messages=messages,
+            settings=settings,
+            drained=cluster.orders.nodes | request.leave,
+            resting=resting,
+            rest=self.migrations.rest_length(),
+            rates=cluster.estimator.rates(),
+            moves_left=cluster.limits.moves_left(request.at) if unattended else None,
+        )
+
+    @contextmanager
+    def _unlocked(self, request: DecisionRequest) -> Iterator[None]:
+        """Release the lock while a plan is made; raises Undecided afterwards if the plan is out of date."""
+        epoch, orders = self._context.lead.epoch, self._orders()
+        try:
+            with self._cluster.planning.plan(self.name) as self._running_plan, self._cluster.lock.released():
+                yield
+        except Undecided:
+            self._running_plan = None
+            self._revalidate(request, epoch, orders)
+            raise
+        finally:
+            self._running_plan = None
+        self._revalidate(request, epoch, orders)
+
+    def _revalidate(self, request: DecisionRequest, epoch: int, orders: tuple[object, ...]) -> None:
+        context = self._context
+        if not context.lead.revalidate():
+            context.restored = False  # under a lead that was won again, orders of others may be unknown
+            raise Undecided(pipeline.NOT_LEADING)
+        if not context.can_act or context.lead.epoch != epoch:
+            raise Undecided(pipeline.NOT_LEADING)
+        if request.apply and context.lead.paused:
+            raise Undecided(pipeline.PAUSED)
+        if self._report is None:
+            raise Undecided(pipeline.no_report(self.name))
+        if self._orders() != orders:
+            raise Undecided(pipeline.OVERTAKEN)
+
+    def _orders(self) -> tuple[object, ...]:
+        """Return the orders that a plan has to know: it is out of date if they differ once it is made."""
+        migration = self.migrations.running
+        return (
+            self._cluster.orders.nodes,
+            self.rollback and self.rollback.decision.decision,
+            migration and migration.desired.decision,
+            self._cluster.plans.waiting,
+        )
+
+    def _review(self, request: DecisionRequest, draft: Draft) -> Decision:
+        """Return the decision of a draft, once the guard was asked."""
+        limits, now, moves = self._cluster.limits, self._clock.wall(), len(draft.decision.moves)
+        if not request.apply or not moves:
+            return draft.decision
+        if request.trigger not in UNATTENDED:
+            return pipeline.with_verdict(draft, None, limits.order_warning(now, moves))
+        verdict = None
+        if request.trigger != Trigger.CONTINUATION:  # its first part was agreed on
+            verdict = self.guard.agreement(draft.decision, draft.partitions)
+        decision = pipeline.with_verdict(draft, verdict)
+        if decision.outcome == Outcome.APPLIED:
+            left = limits.moves_left(now)
+            if left is not None and moves > left:
+                raise Undecided(pipeline.OVERTAKEN)
+            if (period := limits.quiet_period(now)) is not None:
+                raise Undecided(period)
+        return decision
+
+    def _publish(self, decision: Decision) -> None:
+        self._cluster.last_sentence = f"{self.name}: {decision.sentence}"
+        log_decision(self.name, decision)
+        if self._published.repeats(decision):
+            return
+        append_decision(self._context, self.name, decision)
+        self._published.record(decision)  # only now: a decision that was not stored was not published
+        self.guard.record(decision)
+        if decision.outcome == Outcome.APPLIED:
+            self.describe_anew()
+            if not decision.rollback_of:
+                self.rollback = None  # the newer order stands
+            self.migrations.begin(decision)
+            self.outcome.start_tracking(decision)
+
+    # -- outcomes and rollbacks --
+
+    def order_rollback(self, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
+        """Undo a decision ("": the last one that was not undone); ValueError if there is none.
+
+        A running migration is ended first. Returns a sentence, and the rollback's decision if there is one already.
+        """
+        applied = applied_decisions(read_decision_log(self._context.store), self.name)
+        target = choose_undoable(applied, decision, self.name, self._clock.wall())
+        self.rollback = PendingRollback.begin(target, user, reason, self._clock.steady())
+        paused = self._context.lead.paused
+        stopped = f"{self.migrations.stop()}; then " if self.migrations.running is not None else ""
+        self._log.info("rollback", application=self.name, decision=target.decision, user=user, reason=reason)
+        begun = None if stopped or paused else self._try_rollback()
+        if begun is not None:
+            return "", begun
+        later = "" if stopped or paused else ", once the moves that wait for a batch have landed"
+        held = "; paused: `rechannel resume` first" if paused else ""
+        warning = self._cluster.limits.order_warning(self._clock.wall())
+        return f"{stopped}what {target.decision} moved goes back{later}{held}{warning}", None
+
+    def _measure_outcome(self) -> None:
+        """Measure what a migration brought, once it is over; one that made things worse goes back."""
+        report = self._report
+        if report is None or not self.outcome.is_awaiting:
+            return
+        if self.migrations.running is not None or moves_in_flight(report):
+            return
+        messages = self._cluster.collector.gather(self.name)
+        measured = self.outcome.measure_outcome(messages) if messages is not None else None
+        if measured is None:
+            return
+        outcome, undo = measured
+        if outcome.verdict == OutcomeVerdict.KEPT:
+            self.migrations.confirm()
+        else:
+            self.migrations.cancel_continuation()
+        self._await_rollback(undo)
+
+    def _await_rollback(self, undo: Decision | None) -> None:
+        if undo is not None:
+            self.rollback = PendingRollback.begin(undo, "", REGRESSED_REASON, self._clock.steady())
+
+    def _try_rollback(self) -> Decision | None:
+        """Move a decision's partitions back, once nothing else is under way; returns the decision once it is made.
+
+        An operator's rollback does not wait for the end of a quiet period.
+        """
+        pending, report, waited = self.rollback, self._report, self._clock.steady()
+        if pending is None:
+            return None
+        period = None if pending.user else self._cluster.limits.quiet_period(self._clock.wall())
+        if period is not None:
+            pending.extend(waited, period.until - self._clock.wall())
+            if self.guard.should_log(Trigger.ROLLBACK, period):
+                self.refuse(self.new_request(Trigger.ROLLBACK, pending.reason), period)
+            return None
+        if waited >= pending.until:
+            self._log.warning("rollback-given-up", application=self.name, decision=pending.decision.decision)
+            self.rollback = None
+            return None
+        if self.migrations.running is not None or report is None or moves_in_flight(report):
+            return None
+        if not pending.start_try(report, waited):
+            return None
+        request = dataclasses.replace(
+            self.new_request(Trigger.ROLLBACK, pending.reason, apply=True),
+            user=pending.user,
+            source=lambda snapshot: rollback_placement(pending.decision, snapshot),
+        )
+        decision = self.decide(request)
+        if decision.outcome != Outcome.NOT_READY and self.rollback is pending:
+            self.rollback = None
+        return decision
+
+    # -- orders --
+
+    def retry_drain(self) -> None:
+        """Decide on drains at once: another one was ordered."""
+        self._drain_timer = RetryTimer()
+
+    def reopen(self) -> None:
+        """Decide again as soon as the executors stay the same: a node may hold state again."""
+        self.migrations.rest.ended = None
+        self.executors.reopen()
+
+    # -- description --
+
+    def describe_anew(self) -> None:
+        """Let the next cycle describe the application again, whatever that takes."""
+        self.sentence = ""
+        self._window: float | None = None  # agent window in which it was described last
+        self._next_model = 0.0
+
+    def describe(self, window: float) -> None:
+        """Describe the application and detect overloads, once in each agent window that begins at ``window``.
+
+        A model takes seconds for tens of thousands of partitions. It is made so often that it takes a fifth of a core,
+        but every half a minute at least; that an application is not ready is seen without it.
+        """
+        if self._window == window:
+            return
+        try:
+            self._describe(window)
+        except Exception:
+            self.sentence = ""  # it may no longer be true
+            raise
+
+    def _describe(self, window: float) -> None:
+        if self.migrations.running is not None:
+            self.sentence, self._window = self.migrations.running.sentence(), window
+            return
+        messages = self._cluster.collector.gather(self.name)  # in any case: entries that are trimmed unread are lost
+        self._window = window
+        if messages is None:
+            return
+        now, began = self._clock.wall(), self._clock.steady()
+        if (silent := silence(messages.reported, self._context.settings, now)) is not None:
+            self._describe_not_ready(silent)
+            return
+        settings = measured_only(self._context.settings)
+        if began < self._next_model and unready(messages.report, messages.batches, settings, now) is None:
+            return
+        arguments = (self.name, messages.report, messages.batches, messages.windows, settings, now)
+        drained = self._cluster.orders.nodes
+        with self._cluster.lock.released(), DutyCycle(_MODEL_SHARE, _LONGEST_REST, self._clock.cpu) as work:
+            snapshot = take_snapshot(*arguments, drained)
+        if self._report is None:
+            return
+        self._next_model = began + work.rest
+        if isinstance(snapshot, NotReady):
+            self._describe_not_ready(snapshot)
+        else:
+            self._describe_ready(snapshot, messages, window)
+
+    def _describe_not_ready(self, reason: NotReady) -> None:
+        self.overload.observe((), self._context.settings.reschedule)  # an overload may be over unseen
+        self.sentence = f"not ready: {reason.sentence}"
+
+    def _describe_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
+        self.executors.mark_ready(usable_executors(messages.report, self._cluster.orders.nodes))
+        self.overload.observe_window(snapshot, messages.batches, window, self._context.settings.reschedule)
+        now = self._clock.wall()
+        resting = self.migrations.resting(now)
+        rest = f", cool-down for {resting:.0f} s" if resting else ""
+        placed = count(sum(stage.n for stage in snapshot.workload.placeable), "partition")
+        missing = f"; {text}" if (text := missing_agents(snapshot.coverage)) else ""
+        executors = count(snapshot.cluster.size, "executor")
+        self.sentence = f"ready: {placed} on {executors}{rest}{self.guard.describe(now)}{missing}"
+
+    @property
+    def _report(self) -> LinkReport | None:
+        return self._cluster.collector.reports.get(self.name)

@@ -1,0 +1,197 @@
+"""A job of the controller: its work, its back-off after failures, and the record of its runs.
+
+A failing job never ends its loop. Redis being away is expected and logged once, and again when it is back. After any
+other failure the job rests for a time that doubles with every failure in a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+
+from rechannel.daemon.jobs.clock import Clock
+from rechannel.wire.redis.errors import StoreDeposedError, StoreError, StoreUnavailableError
+
+_FIRST_REST = 1.0  # seconds
+_LONGEST_REST = 60.0  # seconds
+
+
+class FailureKind(StrEnum):
+    """Cause of a failed run."""
+
+    REDIS_AWAY = "redis-away"
+    LEAD_OVER = "lead-over"
+    REDIS_REFUSES = "redis-refuses"
+    DEFECT = "job-failed"
+
+    @property
+    def is_redis(self) -> bool:
+        """Whether Redis caused the failure, and not a defect of this program."""
+        return self is not FailureKind.DEFECT
+
+
+def classify(error: Exception) -> FailureKind:
+    """Return the cause of a job's error."""
+    match error:
+        case StoreUnavailableError():
+            return FailureKind.REDIS_AWAY
+        case StoreDeposedError():
+            return FailureKind.LEAD_OVER
+        case StoreError():
+            return FailureKind.REDIS_REFUSES
+        case _:
+            return FailureKind.DEFECT
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The record of one job: ``observe``, ``requests``, ``follow``, ``decide``, ``view`` and others.
+
+    ``every``: seconds from start to start by the settings. ``began``, ``ended``: start of the last run and end of the
+    last one that ended, 0 before the first. ``duration``: seconds of the last run that ended. ``lag``: seconds by which
+    the last run began late. ``runs``: runs that ended. ``failures``: consecutive failures up to now. ``problem``:
+    sentence of the last failure, "" after a success. ``redis``: Redis caused that failure. Since the start: ``busy``
+    seconds in all runs, ``failed`` runs by a defect, ``redis_failed`` runs by Redis. ``since``: time of the start.
+    """
+
+    job: str
+    every: float
+    began: float = 0.0
+    ended: float = 0.0
+    duration: float = 0.0
+    lag: float = 0.0
+    runs: int = 0
+    failures: int = 0
+    problem: str = ""
+    redis: bool = False
+    busy: float = 0.0
+    failed: int = 0
+    redis_failed: int = 0
+    since: float = 0.0
+
+
+class RetryBackoff:
+    """Rest of a failing job, which doubles with every failure in a row. Times by a monotonic clock."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until = 0.0
+
+    def extend(self, now: float) -> float:
+        """Begin the rest after a failure; returns its seconds."""
+        rest: float = min(_LONGEST_REST, _FIRST_REST * 2**self.failures)
+        self.failures += 1
+        self.until = now + rest
+        return rest
+
+
+class Job:
+    """One job: its work, its back-off, and the record of its runs.
+
+    It has one writer, the thread that runs it; ``status`` is frozen and replaced as a whole, so readers take no lock.
+
+    Attributes
+    ----------
+    sentence
+        Last sentence that the work returned.
+    trouble
+        Why the last run failed, for the service manager; "" after a success.
+    returns, returned_at
+        How often `run` came back, resting or not, and when it did last.
+    alive_at
+        When the job was made, or its last run ended.
+    """
+
+    def __init__(self, name: str, every: float, work: Callable[[], object], clock: Clock) -> None:
+        self.status = JobStatus(name, every, since=clock.wall())
+        self.sentence = ""
+        self.trouble = ""
+        self.returns = 0
+        self.returned_at = self.alive_at = clock.monotonic()
+        self._work = work
+        self._clock = clock
+        self._backoff = RetryBackoff()
+        self._away = False
+        self._began: float | None = None
+        self._log = structlog.get_logger("rechannel.controller")
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.status.job
+
+    def expect(self, every: float) -> None:
+        """Note that the job is run every so many seconds from now on."""
+        self.status = dataclasses.replace(self.status, every=every)
+
+    def run(self) -> None:
+        """Run the job unless it rests; never raises."""
+        if self._clock.monotonic() >= self._backoff.until:
+            self._run()
+        self.returns += 1
+        self.returned_at = self._clock.monotonic()
+
+    def _run(self) -> None:
+        began, before = self._clock.monotonic(), self._began
+        late = 0.0 if before is None else max(0.0, began - before - self.status.every)
+        self._began = began
+        self.status = dataclasses.replace(self.status, began=self._clock.wall(), lag=late)
+        try:
+            result = self._work()
+        except Exception as error:  # noqa: BLE001 a defect in one cycle must not end the daemon
+            self._fail(began, error)
+        else:
+            self._succeed(began, result)
+
+    def _succeed(self, began: float, result: object) -> None:
+        if self._away or self._backoff.failures:
+            self._log.info("job-works-again", job=self.name)
+        self._away, self._backoff, self.trouble = False, RetryBackoff(), ""
+        if isinstance(result, str) and result:
+            self.sentence = result
+        self._end(began, failures=0, problem="", redis=False)
+
+    def _fail(self, began: float, error: Exception) -> None:
+        kind, status = classify(error), self.status
+        problem = str(error) if kind.is_redis else f"{type(error).__name__} (see the log)"
+        match kind:
+            case FailureKind.REDIS_AWAY:
+                self.trouble = f"waits for Redis: {error}"
+                if not self._away:
+                    self._log.warning("redis-away", job=self.name, sentence=str(error))
+                self._away = True
+            case FailureKind.LEAD_OVER:  # the next renewal shows who leads now
+                self.trouble = f"Redis refuses: {error}"
+                self._log.warning("lead-over", job=self.name, sentence=str(error))
+            case FailureKind.REDIS_REFUSES:
+                self.trouble = f"Redis refuses: {error}"
+                rest = self._backoff.extend(self._clock.monotonic())
+                self._log.error("redis-refuses", job=self.name, sentence=str(error), rest=rest)
+            case FailureKind.DEFECT:
+                self.trouble = f"{self.name} failed ({type(error).__name__}), see the log; it is tried again"
+                rest = self._backoff.extend(self._clock.monotonic())
+                self._log.error("job-failed", job=self.name, rest=rest, exc_info=error)
+        self._end(
+            began,
+            failures=status.failures + 1,
+            problem=problem,
+            redis=kind.is_redis,
+            failed=status.failed + (not kind.is_redis),
+            redis_failed=status.redis_failed + kind.is_redis,
+        )
+
+    def _end(self, began: float, **changes: object) -> None:
+        status, self.alive_at = self.status, self._clock.monotonic()
+        duration = self.alive_at - began
+        self.status = dataclasses.replace(
+            status,
+            ended=self._clock.wall(),
+            duration=duration,
+            busy=status.busy + duration,
+            runs=status.runs + 1,
+            **changes,  # type: ignore[arg-type]
+        )

@@ -1,0 +1,133 @@
+"""When executors that join or leave ask for a decision."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rechannel.conf.settings import RescheduleSettings, Settings
+from rechannel.daemon.control.triggers import ExecutorSetTrigger, executors_in_use, settle_time
+from rechannel.daemon.decide.pipeline import DecisionRequest, decision_without_plan
+from rechannel.wire.codes import Law
+from rechannel.wire.messages import Decision, LinkReport, Refusal
+from unit.daemon.fakes import FakeClock, query, report
+
+RULES = Settings(reschedule=RescheduleSettings(settle=5.0, settle_windows=0, timeout=30.0))
+THREE, FOUR = frozenset("012"), frozenset("0123")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+class Trigger(ExecutorSetTrigger):
+    """One application's trigger, by a clock and under these settings."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock, self.settings = clock, RULES
+
+    def see(self, executors: frozenset[str]) -> None:
+        self.observe(executors, self.clock())
+
+    def is_due(self) -> bool:
+        return self.due(self.clock(), self.settings)
+
+    def decided(self, decision: Decision, report: LinkReport) -> None:
+        self.record(decision, report, self.clock(), self.settings)
+
+
+@pytest.fixture
+def joining(clock: FakeClock) -> Trigger:
+    trigger = Trigger(clock)
+    trigger.see(THREE)
+    trigger.mark_ready(THREE)
+    return trigger
+
+
+def answer(outcome: str) -> Decision:
+    decision = decision_without_plan(
+        DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", scope="plan", detail="too little")
+    )
+    return msgspec.structs.replace(decision, outcome=outcome)
+
+
+def test_the_executors_of_the_beginning_are_no_change(clock, joining):
+    clock.sleep(100)
+    assert not joining.is_due()
+
+
+def test_a_change_waits_until_it_has_lasted(clock, joining):
+    joining.see(FOUR)
+    clock.sleep(4)
+    joining.see(frozenset("01234"))
+    clock.sleep(4)
+    assert not joining.is_due()
+    clock.sleep(1)
+    assert joining.is_due()
+
+
+def test_what_left_and_came_back_is_no_change(clock, joining):
+    joining.see(FOUR)
+    joining.see(THREE)
+    clock.sleep(10)
+    assert not joining.is_due()
+
+
+@pytest.mark.parametrize(("outcome", "again"), [("applied", False), ("planned", False), ("refused", True)])
+def test_only_a_refusal_with_an_empty_executor_is_no_answer(clock, joining, outcome, again):
+    joining.see(FOUR)
+    clock.sleep(5)
+    joining.decided(answer(outcome), report([query("0012")]))
+    clock.sleep(10)
+    assert joining.is_due() is again
+
+
+def test_a_refusal_that_leaves_nobody_empty_is_an_answer(clock, joining):
+    joining.see(FOUR)
+    clock.sleep(5)
+    joining.decided(answer("refused"), report([query("0123")]))
+    clock.sleep(1000)
+    assert not joining.is_due()
+
+
+def test_it_is_asked_again_at_growing_intervals(clock, joining):
+    joining.see(FOUR)
+    clock.sleep(5)
+    asked = []
+    for second in range(100):
+        if joining.is_due():
+            asked.append(second)
+            joining.decided(answer("refused"), report([query("0012")]))
+        clock.sleep(1)
+    assert asked == [0, 10, 30, 60, 90]
+    joining.see(frozenset("013"))
+    clock.sleep(5)
+    assert joining.is_due(), "another change is another question"
+
+
+def test_what_is_not_ready_is_asked_again_at_the_same_interval(clock, joining):
+    joining.see(FOUR)
+    clock.sleep(5)
+    for _ in range(4):
+        assert joining.is_due()
+        joining.decided(answer("not-ready"), report([query("0012")]))
+        assert not joining.is_due()
+        clock.sleep(10)
+
+
+def test_what_is_to_be_agreed_on_waits_for_other_figures(clock, joining):
+    joining.settings = Settings()
+    joining.see(FOUR)
+    clock.sleep(settle_time(joining.settings))
+    agreements = msgspec.structs.replace(answer("refused"), reason=Law.AGREEMENTS)
+    joining.decided(agreements, report([query("0012")]))
+    clock.sleep(14)
+    assert not joining.is_due()
+    clock.sleep(1)
+    assert joining.is_due()
+
+
+def test_an_idle_query_holds_nothing():
+    assert executors_in_use(report([query("0011"), query("33", "q2", active=False)])) == frozenset("01")
