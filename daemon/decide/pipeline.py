@@ -17,10 +17,11 @@ import numpy as np
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import SAVED_PLAN, parameters_for
 from rechannel.daemon.decide.requested_placement import RequestedPlacement
-from rechannel.daemon.model.collector import ApplicationMessages
-from rechannel.daemon.model.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.migration.moves import UNSETTLED
-from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
+from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
@@ -106,8 +107,8 @@ class PlanBasis:
     ----------
     drained
         Nodes that are to hold no state.
-    resting, rest
-        Seconds of the application's rest that are left; how many it has in all, and why more than usual.
+    cooldown
+        Rest of the application after its last migration; None for none.
     rates
         Cost of loading state.
     moves_left
@@ -117,8 +118,7 @@ class PlanBasis:
     messages: ApplicationMessages
     settings: Settings
     drained: frozenset[str] = frozenset()
-    resting: float = 0.0
-    rest: tuple[float, str] | None = None
+    cooldown: Cooldown | None = None
     rates: LoadRates | None = None
     moves_left: int | None = None
 
@@ -210,13 +210,12 @@ def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> De
 
 
 def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
-    messages, report = basis.messages, basis.messages.report
-    arguments = (messages.application, report, messages.batches, messages.windows, basis.settings, request.at)
+    arguments = basis.messages, basis.settings, request.at, basis.drained
     snapshot: Snapshot | NotReady
     if request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):  # forced moves do not wait for measurements
-        snapshot = build_snapshot(*arguments, basis.drained, whole=True) or _NO_STATE
+        snapshot = build_snapshot(*arguments, include_unmeasured=True) or _NO_STATE
     else:
-        snapshot = take_snapshot(*arguments, basis.drained)
+        snapshot = take_snapshot(*arguments)
     if isinstance(snapshot, NotReady):
         raise Undecided(snapshot)
     return snapshot
@@ -298,22 +297,16 @@ def _apply_constraints(
         stages=snapshot.stages,
         queries=snapshot.queries,
         in_flight=moves_in_flight(basis.messages.report),
-        resting=basis.resting,
-        rest=basis.rest,
+        cooldown=basis.cooldown or Cooldown(total=settings.gate.cooldown),
         loads=snapshot.loads,
         batch_seconds=snapshot.batch_seconds,
         batch_period=snapshot.batch_period,
         rates=basis.rates,
     )
-    return dispose(
-        proposed.placement,
-        inputs,
-        settings,
-        decision=request.decision,
-        force=request.force,
-        back=bool(proposed.undoes),
-        room=basis.moves_left,
+    options = PlanOptions(
+        request.decision, force=request.force, rollback=bool(proposed.undoes), moves_left=basis.moves_left
     )
+    return apply_constraints(proposed.placement, inputs, settings, options)
 
 
 def _describe(
@@ -338,8 +331,8 @@ def _describe(
         refusals=list(plan.refusals),
         batch_time_before=plan.batch_time_before,
         batch_time_after=plan.batch_time_after,
-        gain=plan.verdict.gain if plan.verdict else 0.0,
-        cost=plan.verdict.cost if plan.verdict else 0.0,
+        gain=plan.gate.gain if plan.gate else 0.0,
+        cost=plan.gate.cost if plan.gate else 0.0,
         streams=stream_classes(snapshot),
         hot_streams=_hot_streams(snapshot),
         notes=notes,
@@ -348,7 +341,7 @@ def _describe(
         forced=request.force,
         rollback_of=proposed.undoes,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
-        move_reasons=plan.why,
+        move_reasons=plan.reasons,
         operator_reason=request.reason,
         pending_plan=request.pending,
         last_batches={name: query.batch for name, query in snapshot.queries.items() if name in moving},
@@ -362,7 +355,7 @@ def _request_notes(request: DecisionRequest) -> list[str]:
 
 
 def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
-    price, rates = plan.price, plan.rates
+    price, rates = plan.cost, plan.rates
     if price is None:
         return None
     before = {query: snapshot.batch_seconds.get(query, 0.0) for query in price.peak}

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.policies.model.arrays import ModelError
-from rechannel.policies.registry import POLICIES
+from rechannel.policies.registry import installed_policies, known_policies, make_parameters, parameter_types
 from rechannel.wire.codes import Trigger
 
 SAVED_PLAN = "saved plan"  # in place of the policy's name, in decisions on saved plans
@@ -41,8 +41,9 @@ def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> d
 
 
 def unknown_policy(name: str) -> str:
-    """Return the sentence on an unknown policy, with the names there are."""
-    return f"no policy is called {name!r}; {suggest_names(name, sorted(POLICIES))}"
+    """Return the sentence on an unknown policy, with the names there are and the error of a broken installed one."""
+    broken = [error for error in installed_policies().errors if error.startswith(f"policy {name!r} ")]
+    return "; ".join([f"no policy is called {name!r}", *broken, suggest_names(name, sorted(known_policies()))])
 
 
 def policy_errors(settings: Settings) -> list[str]:
@@ -53,7 +54,7 @@ def policy_errors(settings: Settings) -> list[str]:
         if (name := getattr(settings.reschedule, field)) not in known_policies()
     ]
     for policy, parameters in settings.policies.items():
-        if policy in POLICIES:
+        if policy in known_policies():
             errors += _parameter_errors(policy, parameters, settings)
         else:
             errors.append(f"[policies.{policy}]: {unknown_policy(policy)}")
@@ -61,7 +62,7 @@ def policy_errors(settings: Settings) -> list[str]:
 
 
 def _parameter_errors(policy: str, parameters: Any, settings: Settings) -> list[str]:
-    factory, hints = POLICIES[policy].parameters, _hints(policy)
+    chosen, hints = known_policies()[policy], _hints(policy)
     errors = []
     for name, value in parameters.items():
         field = f"policies.{policy}.{name}"
@@ -69,12 +70,12 @@ def _parameter_errors(policy: str, parameters: Any, settings: Settings) -> list[
             errors.append(f"{field}: no such parameter; {suggest_names(name, hints)}")
             continue
         try:
-            factory(**{name: _read(hints[name], value)})
+            make_parameters(chosen, {name: _read(hints[name], value)})
         except ModelError as error:
             errors.append(f"{field}: {str(error).removeprefix(f'{name}: ')}")
     if not errors:
         try:
-            factory(**parameters_for(policy, settings))
+            make_parameters(chosen, parameters_for(policy, settings))
         except ModelError as error:  # each value is valid, but not their combination
             errors.append(f"[policies.{policy}]: {error}")
     return errors
@@ -82,11 +83,8 @@ def _parameter_errors(policy: str, parameters: Any, settings: Settings) -> list[
 
 def _hints(policy: str) -> dict[str, Any]:
     """Return the type of each parameter; empty if no policy has that name."""
-    if policy not in POLICIES:
-        return {}
-    factory = POLICIES[policy].parameters
-    hints = get_type_hints(factory)
-    return {field.name: hints[field.name] for field in dataclasses.fields(factory)}
+    chosen = known_policies().get(policy)
+    return parameter_types(chosen) if chosen else {}
 
 
 def _read(hint: Any, value: object) -> object:

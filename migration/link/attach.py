@@ -9,8 +9,7 @@ from typing import Any
 
 import structlog
 
-from rechannel.conf import config_file
-from rechannel.conf.loader import load
+from rechannel.conf.loader import find_config_file, load
 from rechannel.conf.settings import Settings
 from rechannel.migration.link.loop import Link
 from rechannel.migration.spark.adapter import SparkAdapter
@@ -32,7 +31,7 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
     spark : pyspark.sql.SparkSession
         A classic session. A Spark Connect session has no driver JVM to steer.
     settings : Settings, optional
-        Without them they are read as `rechannel.conf.settings.load` does: from the file that ``RECHANNEL_CONFIG``
+        Without them they are read as `rechannel.conf.loader.load` does: from the file that ``RECHANNEL_CONFIG``
         names, else ./rechannel.toml, else /etc/rechannel/rechannel.toml.
     strict : bool
         Raise the error instead of returning an inactive link.
@@ -42,7 +41,7 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
     link = Link()
     try:
         if settings is None:
-            _LOG.info("configuration", sentence=config_file.find(None, os.environ).sentence())
+            _LOG.info("configuration", sentence=find_config_file(None, os.environ).describe())
             settings = load()
         adapter = SparkAdapter(spark)
         with _links_lock:

@@ -24,6 +24,7 @@ import structlog
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
 from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.migration.spark.hooks import START_WAIT
+from rechannel.policies.spread import spread_evenly
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement
 
 _LOG = structlog.get_logger("rechannel.link")

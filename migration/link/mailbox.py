@@ -24,6 +24,7 @@ from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
 from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
 from rechannel.wire.messages import DesiredPlacement, LastPlacement, LinkReport, MoveTransition, StandingOrders
+from rechannel.wire.redis.capacity import batch_budget
 from rechannel.wire.redis.errors import StoreError, StoreTooLargeError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier

@@ -34,6 +34,7 @@ from rechannel.daemon.model.collector import Collector, implausibility
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
+from rechannel.migration.link.initial_placement import restore_placement
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.spark.checkpoint import CheckpointOperator

@@ -12,6 +12,7 @@ import pytest
 from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.daemon.cli import tables
 from rechannel.daemon.cli.status import StatusFilter, to_json
+from rechannel.daemon.model.readiness import driver_silence
 from rechannel.daemon.view.status import ClusterStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.daemon.web import rendering

@@ -17,7 +17,8 @@ from rechannel.daemon.jobs.clock import Clock as Clocks
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import LONGEST
 from rechannel.daemon.jobs.watchdog import Watchdog, patience
-from rechannel.monitors.node.agent import run_agent
+from rechannel.monitors.node.agent import AgentHost, run_agent
+from rechannel.monitors.node.sender import Sender
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError

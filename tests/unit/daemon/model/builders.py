@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.wire.messages import AgentWindow, BatchReport, LinkReport
+from rechannel.wire.measurements import AgentWindow, BatchReport
+from rechannel.wire.messages import LinkReport
 from unit.daemon.fakes import APP, NOW
 
 

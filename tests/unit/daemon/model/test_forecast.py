@@ -7,7 +7,7 @@ import numpy as np
 
 from rechannel.daemon.model import forecast as forecasting
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
-from rechannel.wire.messages import BatchReport, StageRun
+from rechannel.wire.measurements import BatchReport, StageRun
 from unit.daemon.fakes import NOW, batch, query, report, settings
 from unit.daemon.model.builders import messages
 

@@ -14,7 +14,8 @@ from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.codes import NotReadyReason
-from rechannel.wire.messages import AgentWindow, BatchReport, LinkReport, StageRun, StreamRow
+from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, StreamRow
+from rechannel.wire.messages import LinkReport
 from unit.daemon.fakes import APP, NOW, QUERY, batch, query, report, settings, task, window
 from unit.daemon.model.builders import messages
 
