@@ -11,10 +11,10 @@ import click
 from rechannel.daemon.cli.options import (
     application_option,
     config_option,
-    guarded,
+    exit_code_on_error,
+    format_time,
     json_option,
-    settings_of,
-    shown_time,
+    load_settings,
 )
 from rechannel.wire.display_names import count, partition_name, query_name
 
@@ -46,13 +46,13 @@ _OUTCOMES = {
 @click.argument("decision", default="")
 @application_option
 @json_option
-@guarded
+@exit_code_on_error
 def explain(config: str | None, decision: str, application: str, as_json: bool) -> None:
     """Explain DECISION with all its numbers: why it was made, what it moves and why, what refused what.
 
     Without DECISION the last one that moved something or proposed to; the ids are those of `rechannel history`.
     """
-    run(settings_of(config), decision=decision, application=application, as_json=as_json)
+    run(load_settings(config), decision=decision, application=application, as_json=as_json)
 
 
 def run(settings: Settings, *, decision: str, application: str, as_json: bool) -> None:
@@ -106,7 +106,7 @@ def run(settings: Settings, *, decision: str, application: str, as_json: bool) -
 
 def lines(application: str, made: Decision, outcome: MigrationOutcome | None, reached: Mapping[str, str]) -> list[str]:
     """Return the explanation of a decision. ``reached``: move -> how far it came."""
-    at = shown_time(made.at)
+    at = format_time(made.at)
     why = _TRIGGERS.get(made.trigger, made.trigger)
     who = f", asked by {made.user}" if made.user else ""
     if made.user and made.trigger == "operator":
@@ -144,7 +144,7 @@ def _refusals(refusals: list[Refusal]) -> list[str]:
                 f"    measured {_number(refusal.measured)}, limit {_number(refusal.limit)} {refusal.unit}: {apart}"
             )
         if refusal.until:
-            found.append(f"    until {shown_time(refusal.until)}")
+            found.append(f"    until {format_time(refusal.until)}")
     return found
 
 

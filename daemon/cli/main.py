@@ -35,12 +35,12 @@ from rechannel.daemon.cli.explain import explain
 from rechannel.daemon.cli.options import (
     application_option,
     config_option,
-    guarded,
+    exit_code_on_error,
     json_lines_option,
     json_option,
+    load_settings,
     log_source,
-    reread_on_hangup,
-    settings_of,
+    reload_on_hangup,
     stop_on_signals,
     verbose_option,
 )
@@ -112,7 +112,7 @@ main.add_command(submit)
 @main.command()
 @config_option
 @click.option("--node", metavar="NAME", default="", help="The host name this node's executors carry in Spark.")
-@guarded
+@exit_code_on_error
 def agent(config: str | None, node: str) -> None:
     """Run the monitor of this node until it is told to stop."""
     import dataclasses
@@ -121,27 +121,27 @@ def agent(config: str | None, node: str) -> None:
     from rechannel.monitors.node.agent import run_agent
 
     def settings() -> Settings:
-        found = settings_of(config)
+        found = load_settings(config)
         return dataclasses.replace(found, agent=dataclasses.replace(found.agent, node=node)) if node else found
 
     given = settings()
     log.set_up()
     log_source(config)
-    run_agent(given, stop=stop_on_signals(), reread=reread_on_hangup(settings))
+    run_agent(given, stop=stop_on_signals(), reread=reload_on_hangup(settings))
 
 
 @main.command()
 @config_option
-@guarded
+@exit_code_on_error
 def controller(config: str | None) -> None:
     """Run the controller: lead or stand by, decide, and follow migrations, until it is told to stop."""
     from rechannel.daemon import log
     from rechannel.daemon.service import run_controller
 
-    settings = settings_of(config)
+    settings = load_settings(config)
     log.set_up()
     log_source(config)
-    run_controller(settings, stop_on_signals(), reread=reread_on_hangup(lambda: settings_of(config)))
+    run_controller(settings, stop_on_signals(), reread=reload_on_hangup(lambda: load_settings(config)))
 
 
 @main.command()
@@ -152,7 +152,7 @@ def controller(config: str | None) -> None:
 @click.option("--partitions", is_flag=True, help="Also every partition: CPU, rows, state, snapshot lag.")
 @verbose_option
 @json_option
-@guarded
+@exit_code_on_error
 def status(
     config: str | None, application: str, query: str, node: str, partitions: bool, verbose: bool, as_json: bool
 ) -> None:
@@ -160,7 +160,7 @@ def status(
     from rechannel.daemon.cli import status as cli_status
 
     cli_status.run(
-        settings_of(config),
+        load_settings(config),
         application=application,
         query=query,
         node=node,
@@ -175,12 +175,12 @@ def status(
 @application_option
 @click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Show it once and end.")
-@guarded
+@exit_code_on_error
 def top(config: str | None, application: str, every: float, once: bool) -> None:
     """Watch executors, partitions, hot streams and moves live, until interrupted."""
     from rechannel.daemon.cli import top as cli_top
 
-    cli_top.run(settings_of(config), stop_on_signals(), application=application, every=every, once=once)
+    cli_top.run(load_settings(config), stop_on_signals(), application=application, every=every, once=once)
 
 
 @main.command()
@@ -193,7 +193,7 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Newest entries shown.")
 @click.option("--follow", is_flag=True, help="Go on showing what happens until interrupted.")
 @json_lines_option
-@guarded
+@exit_code_on_error
 def history(
     config: str | None,
     application: str,
@@ -211,7 +211,7 @@ def history(
     wanted = cli_history.HistoryFilter(trigger, outcome, cli_history.moment(since))
     stop = stop_on_signals() if follow else None
     cli_history.run(
-        settings_of(config),
+        load_settings(config),
         application=application,
         query=query,
         limit=limit,
@@ -223,7 +223,7 @@ def history(
 
 @main.command()
 @json_option
-@guarded
+@exit_code_on_error
 def policies(as_json: bool) -> None:
     """Show the policies, their parameters, and the scenarios they can be tried on."""
     from rechannel.daemon.cli import simulate as cli_simulate
@@ -239,7 +239,7 @@ def policies(as_json: bool) -> None:
 @click.option("--set", "settings", metavar="POLICY.PARAMETER=VALUE", multiple=True, help="May be given several times.")
 @click.option("--save", metavar="FILE", default="", help="Write the scenario there as JSON, over what is there.")
 @json_option
-@guarded
+@exit_code_on_error
 def simulate(policy: str, workload: str, settings: tuple[str, ...], save: str, as_json: bool) -> None:
     """Compare what policies would make of a scenario; no cluster is asked."""
     from rechannel.daemon.cli import simulate as cli_simulate
@@ -257,7 +257,7 @@ def simulate(policy: str, workload: str, settings: tuple[str, ...], save: str, a
     help="Check this file of Spark settings (spark-defaults.conf) alone, before a start.",
 )
 @json_option
-@guarded
+@exit_code_on_error
 def doctor(config: str | None, spark_conf: str, as_json: bool) -> int:
     """Look for what keeps Rechannel from doing its work here, and say the cure; changes nothing.
 
@@ -276,7 +276,7 @@ def config() -> None:
 @config.command("check")
 @config_option
 @json_option
-@guarded
+@exit_code_on_error
 def config_check(config: str | None, as_json: bool) -> None:
     """Say whether the configuration can be used, with every mistake, also in the files that it names."""
     from rechannel.daemon.cli import config as cli_config
@@ -287,7 +287,7 @@ def config_check(config: str | None, as_json: bool) -> None:
 @config.command("show")
 @config_option
 @json_option
-@guarded
+@exit_code_on_error
 def config_show(config: str | None, as_json: bool) -> None:
     """Show what is in force as a TOML file: each setting, where its value comes from, unit, bounds and reason."""
     from rechannel.daemon.cli import config as cli_config
@@ -298,7 +298,7 @@ def config_show(config: str | None, as_json: bool) -> None:
 @config.command("init")
 @click.argument("file", type=click.Path(dir_okay=False), default="rechannel.toml")
 @json_option
-@guarded
+@exit_code_on_error
 def config_init(file: str, as_json: bool) -> None:
     """Write a commented configuration to FILE, all of it at its defaults; never over what is there."""
     from rechannel.daemon.cli import config as cli_config
@@ -307,7 +307,7 @@ def config_init(file: str, as_json: bool) -> None:
 
 
 @config.command("reference")
-@guarded
+@exit_code_on_error
 def config_reference() -> None:
     """Print the table of all settings in Markdown, as it stands in docs/configuration.md."""
     from rechannel.conf.reference import markdown
@@ -321,7 +321,7 @@ def config_reference() -> None:
 @click.option("--retire", is_flag=True, help="Let signing.pub trust the key in use alone; it must be the newest.")
 @click.option("--force", is_flag=True, help="With --retire: even if the key in use is not the newest.")
 @json_option
-@guarded
+@exit_code_on_error
 def config_keys(directory: str, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
     """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for drivers and them."""
     from rechannel.daemon.cli import config as cli_config
@@ -349,7 +349,7 @@ def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @config_option
 @click.argument("node")
 @_acl_options
-@guarded
+@exit_code_on_error
 def acl_add_node(config: str | None, node: str, password_file: str, only_print: bool, as_json: bool) -> None:
     """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing else.
 
@@ -357,7 +357,7 @@ def acl_add_node(config: str | None, node: str, password_file: str, only_print: 
     """
     from rechannel.daemon.cli import acl as cli_acl
 
-    cli_acl.add(settings_of(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
+    cli_acl.add(load_settings(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
 
 
 @acl.command("add-role")
@@ -365,7 +365,7 @@ def acl_add_node(config: str | None, node: str, password_file: str, only_print: 
 @click.argument("role", type=click.Choice(["agent", "link", "controller", "viewer", "operator"]))
 @click.argument("name", default="")
 @_acl_options
-@guarded
+@exit_code_on_error
 def acl_add_role(config: str | None, role: str, name: str, password_file: str, only_print: bool, as_json: bool) -> None:
     """Make a Redis user of a ROLE: it can do what that part needs and nothing else.
 
@@ -374,7 +374,7 @@ def acl_add_role(config: str | None, role: str, name: str, password_file: str, o
     """
     from rechannel.daemon.cli import acl as cli_acl
 
-    cli_acl.add(settings_of(config), role, name, password_file, only_print=only_print, as_json=as_json)
+    cli_acl.add(load_settings(config), role, name, password_file, only_print=only_print, as_json=as_json)
 
 
 if __name__ == "__main__":

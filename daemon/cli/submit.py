@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from rechannel.conf.settings import CONFIG_VARIABLE
-from rechannel.daemon.cli.options import guarded, settings_of
+from rechannel.daemon.cli.options import exit_code_on_error, load_settings
 from rechannel.daemon.doctor import spark_properties
 from rechannel.wire.exit_codes import CommandError, ExitCode
 
@@ -85,7 +85,7 @@ class SparkSubmitCommand:
     short_help="Run an unmodified PySpark script with its queries attached.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGUMENTS]")
-@guarded
+@exit_code_on_error
 def submit(words: tuple[str, ...]) -> None:
     """Run an unmodified PySpark script by spark-submit, its streaming queries attached to Rechannel.
 
@@ -96,7 +96,7 @@ def submit(words: tuple[str, ...]) -> None:
     """
     parsed = parse(words)
     if parsed.config:
-        settings_of(parsed.config)  # a mistake is told before anything starts
+        load_settings(parsed.config)  # a mistake is told before anything starts
     submission = plan(parsed, os.environ)
     for sentence in submission.warnings:
         click.echo(f"rechannel: {sentence}", err=True)

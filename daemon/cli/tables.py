@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rechannel.daemon.cli.options import shown_time
+from rechannel.daemon.cli.options import format_time
 from rechannel.wire.display_names import count, partition_name, query_name, stage_name
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, MigrationPrice
@@ -300,7 +300,7 @@ def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
 def history_line(entry: dict[str, Any]) -> str:
     """Return one line of the history."""
     entry = plain(entry)
-    at = shown_time(entry["at"])
+    at = format_time(entry["at"])
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
         who += f": {entry['asked']}" if entry.get("asked") else ""

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import status
-from rechannel.daemon.cli.options import shown_time
+from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import (
     BUSY,
     controller_line,
@@ -73,7 +73,7 @@ class _View:
             raise CommandError(ExitCode.REFUSED, f"unknown application {self._only}; known are {known}")
         self._met = True  # one that goes away later may come back
         shown = [row for row in rows if self._only in ("", row["application"])]
-        clock = shown_time(now, "%H:%M:%S %Z")
+        clock = format_time(now, "%H:%M:%S %Z")
         parts: list[RenderableType] = [
             f"[bold]rechannel top[/bold]  {clock}  {controller_line(plain(document['controller']), now)}"
         ]

@@ -15,6 +15,7 @@ stayed so for a while, as long as a drained node holds state, and when a migrati
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -22,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control import draining
+from rechannel.daemon.control.commands import drain_sentence, execute, undrain_sentence
 from rechannel.daemon.control.decision_log import kept_decisions
 from rechannel.daemon.control.deduplication import DecisionDeduplicator
 from rechannel.daemon.control.guard import TIMEOUT
@@ -101,7 +102,9 @@ class Controller:
         self._adopted = False  # whether what was ordered before this lead is known: until then nothing is done
         self.counts = Counters()
         self.planning = planning or PlanningClock()
-        self._desk = RequestHandler(self, store, self._author, clock, self.counts.answered)
+        self._requests = RequestHandler(
+            settings, self.lead, self._author, clock, functools.partial(execute, self), self.counts.answered
+        )
 
     def observe(self) -> str:
         """See to the lease and the links' reports, and publish what the controller is doing."""
@@ -283,12 +286,12 @@ class Controller:
     def answer_requests(self) -> int:
         """Answer what operators ask; returns how many requests were answered."""
         with self._lock:
-            answered = self._desk.answer() if self._acts() else 0
+            answered = self._requests.answer() if self._acts() else 0
         return answered + (self._aside.run("plans", self._answer_plans) or 0)
 
     def _answer_plans(self) -> int:
         with self._lock:
-            return self._desk.answer_plans() if self._acts() else 0
+            return self._requests.answer_plans() if self._acts() else 0
 
     def pause(self, paused: bool) -> str:
         """Pause or resume everything; running migrations begin no further move while paused."""
@@ -320,7 +323,7 @@ class Controller:
             self.occasions.order_changed()
             left = sum(sum(left_on(report, nodes).values()) for report in reports.values())
             there = sum(info.host in nodes for report in reports.values() for info in report.executors)
-            said = draining.begun(nodes, left, there, remove=remove, paused=self.lead.paused)
+            said = drain_sentence(nodes, left, there, remove=remove, paused=self.lead.paused)
             self._last_sentence = f"{said}{self.occasions.guard.warning(self._clock(), left)}"
             self._log.info("drain", nodes=nodes, user=user, reason=reason, remove=remove, patience=patience)
             self._publish_state()
@@ -339,7 +342,7 @@ class Controller:
             for name, report in self._collector.refresh().items():
                 if any(info.host in nodes for info in report.executors):
                     self.occasions.undrained(name)
-            ended = draining.ended(
+            ended = undrain_sentence(
                 nodes,
                 mode=self.settings.reschedule.mode,
                 paused=self.lead.paused,
@@ -408,6 +411,7 @@ class Controller:
             self.settings = settings
             for part in (self._collector, self.migrations, self._aftermath, self.occasions):
                 part.take(settings)
+            self._requests.reload(settings)
 
     @property
     def epoch(self) -> int:
@@ -472,7 +476,7 @@ class Controller:
     def _forget(self) -> None:
         self._adopted = False
         self.undoing.waiting.clear()
-        for part in (self.migrations, self._aftermath, self._readiness, self._telling, self.occasions, self._desk):
+        for part in (self.migrations, self._aftermath, self._readiness, self._telling, self.occasions, self._requests):
             part.forget()
 
     def _publish_state(self) -> None:

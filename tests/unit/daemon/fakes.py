@@ -532,9 +532,9 @@ def request(
     ttl: float = 20,
     name: str = "r1",
     stream: KeyRule = keys.REQUESTS,
-    **arguments: str,
+    **fields: Any,
 ) -> None:
-    body = Request(request=name, verb=verb, user="root", reason="because", arguments=arguments)
+    body = Request(request=name, user="root", reason="because", command={"verb": verb, **fields})
     store.append(stream, "", EnvelopeFactory("default", "cli", store.clock).envelope(body, ttl=ttl))
 
 

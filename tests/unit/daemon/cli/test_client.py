@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from rechannel.daemon.cli import client
+from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
+from rechannel.wire.commands import Command, Pause, Plan, Rebalance
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply
 from rechannel.wire.redis.store import StoreUnavailableError
@@ -34,8 +36,8 @@ class Asked:
             self.leader.observe()
             self.leader.answer_requests()
 
-    def ask(self, verb: str, wait: float = 20.0) -> Reply:
-        return client.ask(CONFIG, verb, {}, wait=wait, clock=self.clock, sleep=self.sleep)
+    def ask(self, command: Command, wait: float = 20.0) -> Reply:
+        return ControllerClient(CONFIG, wait=wait).ask(command, clock=self.clock, sleep=self.sleep)
 
 
 @pytest.fixture
@@ -45,10 +47,10 @@ def asked(
     return Asked(store, clock, leader, monkeypatch)
 
 
-@pytest.mark.parametrize("verb", ["pause", "plan"])
-def test_a_fail_over_is_waited_for(asked: Asked, verb: str) -> None:
+@pytest.mark.parametrize("command", [Pause(), Plan()])
+def test_a_fail_over_is_waited_for(asked: Asked, command: Command) -> None:
     asked.away = (0.0, 8.0)
-    assert asked.ask(verb).code == ExitCode.DONE
+    assert asked.ask(command).code == ExitCode.DONE
 
 
 def test_what_was_lost_on_the_way_back_is_said_again_and_done_once(
@@ -66,14 +68,14 @@ def test_what_was_lost_on_the_way_back_is_said_again_and_done_once(
     monkeypatch.setattr(store, "append", append)
     done: list[bool] = []
     monkeypatch.setattr(asked.leader, "pause", lambda paused: done.append(paused) or "paused")
-    assert asked.ask("pause").code == ExitCode.DONE
+    assert asked.ask(Pause()).code == ExitCode.DONE
     assert (len(said), done) == (2, [True])
 
 
 def test_an_order_whose_fate_is_not_known_says_so(asked: Asked) -> None:
     asked.away = (0.0, 1e9)
     with pytest.raises(CommandError, match="may have been taken up") as found:
-        asked.ask("pause", wait=5.0)
+        asked.ask(Pause(), wait=5.0)
     assert found.value.code == ExitCode.UNCLEAR
 
 
@@ -81,7 +83,7 @@ def test_a_redis_that_is_away_is_said_at_once(asked: Asked, store: FakeStore, cl
     store.away = True
     before = clock()
     with pytest.raises(StoreUnavailableError):
-        asked.ask("pause")
+        asked.ask(Pause())
     assert clock() == before
 
 
@@ -100,9 +102,11 @@ def test_on_a_terminal_a_sentence_is_said_once(
         sentence="not yet",
     )
     data = {"application": "app", "decision": msgspec.to_builtins(made)}
-    monkeypatch.setattr(client, "ask", lambda *_, **__: Reply(request="r", code=4, sentence="not yet", data=data))
+    monkeypatch.setattr(
+        ControllerClient, "ask", lambda *_, **__: Reply(request="r", code=4, sentence="not yet", data=data)
+    )
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert client.decide(CONFIG, "rebalance", {}, wait=None, as_json=False) == 4
+    assert ControllerClient(CONFIG).decide(Rebalance()) == 4
     told = capsys.readouterr()
     assert "not yet" in told.out
     assert told.err == ("" if terminal else "rechannel: not yet\n")
@@ -123,6 +127,6 @@ def test_without_an_answer_it_is_said_who_leads_or_led(
     monkeypatch.setattr(client, "Store", lambda *_: store)
     clock.sleep(silent)
     with pytest.raises(CommandError) as error:
-        client.ask(CONFIG, "pause", {}, wait=2.0, clock=clock, sleep=lambda _: clock.sleep(1.0))
+        ControllerClient(CONFIG, wait=2.0).ask(Pause(), clock=clock, sleep=lambda _: clock.sleep(1.0))
     assert error.value.code == ExitCode.NO_ANSWER
     assert said in error.value.sentence

@@ -10,15 +10,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from rechannel.daemon.cli import client, tables
 from rechannel.daemon.cli import history as cli_history
 from rechannel.daemon.cli import main as cli
+from rechannel.daemon.cli import tables
+from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.explain import lines
 from rechannel.daemon.cli.history import HistoryFilter, HistoryReader, moment
-from rechannel.daemon.cli.options import shown_time
+from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import history_line, size
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
+from rechannel.wire.commands import Apply, Cancel, Command
 from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, go_on
@@ -163,7 +165,7 @@ def test_times_are_told_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert shown_time(NOW) == "2023-11-15 07:13:20 JST"
+        assert format_time(NOW) == "2023-11-15 07:13:20 JST"
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -183,29 +185,23 @@ def test_a_date_and_what_is_none() -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]]:
-    found: list[tuple[str, dict[str, str]]] = []
-
-    def order(settings: object, verb: str, arguments: dict[str, str], **rest: object) -> int:
-        found.append((verb, arguments))
-        return 0
-
-    monkeypatch.setattr(client, "order", order)
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    commands: list[Command] = []
+    monkeypatch.setattr(ControllerClient, "order", lambda _client, command: commands.append(command) or 0)
     monkeypatch.setattr("rechannel.daemon.decide.requested_placement.read_plan", lambda *_: None)
-    return found
+    return commands
 
 
-def test_words_that_make_a_plan_wait(asked: list[tuple[str, dict[str, str]]], tmp_path: Path) -> None:
+def test_words_that_make_a_plan_wait(sent: list[Command], tmp_path: Path) -> None:
     file = str(tmp_path / "plan.json")
     Path(file).write_text("{}")
     for words in (["apply", file, "--at", "02:00-05:00"], ["apply", file, "--when", "off-peak"], ["cancel", "wait-1"]):
         done = CliRunner().invoke(cli.main, words)
         assert done.exit_code == 0, done.output
-    empty = {"at": "", "when": "", "plan": "{}", "force": ""}
-    assert asked == [
-        ("apply", {**empty, "at": "02:00-05:00"}),
-        ("apply", {**empty, "when": "off-peak"}),
-        ("cancel", {"pending": "wait-1"}),
+    assert sent == [
+        Apply(plan="{}", at="02:00-05:00"),
+        Apply(plan="{}", when="off-peak"),
+        Cancel(pending="wait-1"),
     ]
     both = CliRunner().invoke(cli.main, ["apply", file, "--at", "02:00-05:00", "--when", "off-peak"])
     assert both.exit_code == 2

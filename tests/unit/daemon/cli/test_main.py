@@ -21,10 +21,11 @@ from click.testing import CliRunner
 import rechannel.daemon.cli.main as cli_module
 from rechannel.conf.render import bounds, fields
 from rechannel.conf.settings import Settings, SettingsError, load
-from rechannel.daemon.cli import client
+from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.daemon.service import signer_of
 from rechannel.wire import exit_codes
+from rechannel.wire.commands import Command, Plan, Rebalance
 
 EXAMPLE = (resources.files("rechannel.conf") / "rechannel.toml").read_text(encoding="utf-8")
 
@@ -180,24 +181,20 @@ def test_the_examples_of_policies_can_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "verb", "policy"),
+    ("words", "command"),
     [
-        (["plan"], "plan", ""),
-        (["plan", "--policy", "even"], "plan", "even"),
-        (["rebalance", "--policy", "even"], "plan", "even"),
-        (["rebalance", "--policy", "even", "--apply"], "rebalance", "even"),
+        (["plan"], Plan()),
+        (["plan", "--policy", "even"], Plan(policy="even")),
+        (["rebalance", "--policy", "even"], Plan(policy="even")),
+        (["rebalance", "--policy", "even", "--apply"], Rebalance(policy="even")),
+        (["rebalance", "--application", "app-1", "--force", "--apply"], Rebalance(application="app-1", force=True)),
     ],
 )
-def test_a_policy_is_asked_for(monkeypatch: pytest.MonkeyPatch, words: list[str], verb: str, policy: str) -> None:
-    asked: list[tuple[str, dict[str, str]]] = []
-
-    def decide(_: Settings, verb: str, arguments: dict[str, str], **__: object) -> int:
-        asked.append((verb, arguments))
-        return 0
-
-    monkeypatch.setattr(client, "decide", decide)
+def test_options_become_a_command(monkeypatch: pytest.MonkeyPatch, words: list[str], command: Command) -> None:
+    sent: list[Command] = []
+    monkeypatch.setattr(ControllerClient, "decide", lambda _client, command, _save=None: sent.append(command) or 0)
     assert CliRunner().invoke(main, words).exit_code == 0
-    assert asked == [(verb, {"application": "", "policy": policy, "force": ""})]
+    assert sent == [command]
 
 
 def test_a_controller_without_a_key_does_not_start_and_says_what_to_do() -> None:

@@ -221,7 +221,7 @@ def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, pau
     leader.observe()
     drain(leader)
     leader.lead.pause(paused)
-    request(store, "undrain", node=NODE)
+    request(store, "undrain", nodes=[NODE])
     leader.answer_requests()
     answer = reply(store)
     assert (answer.code, answer.sentence) == (ExitCode.DONE, f"{NODE} may hold state again; {words}")
@@ -263,7 +263,7 @@ def test_a_node_can_be_drained_before_it_has_executors_once_its_agent_reports(le
 
 
 def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store):
-    request(store, "plan", stream=keys.QUESTIONS, drain=f"{NODE},127.0.0.4")
+    request(store, "plan", stream=keys.QUESTIONS, drain=[NODE, "127.0.0.4"])
     leader.answer_requests()
     found = reply(store)
     assert found is not None
@@ -287,7 +287,7 @@ def test_a_dry_run_warns_of_an_overload(store, clock, world):
     world.report()
     leader = controller(store, clock)
     leader.observe()
-    request(store, "plan", drain=NODE)
+    request(store, "plan", drain=[NODE])
     leader.answer_requests()
     found = reply(store)
     assert found is not None
@@ -298,7 +298,7 @@ def test_a_dry_run_warns_of_an_overload(store, clock, world):
 
 
 def test_a_dry_run_of_what_cannot_be_drained_says_why(leader, store):
-    request(store, "plan", drain="10.0.0.1")
+    request(store, "plan", drain=["10.0.0.1"])
     leader.answer_requests()
     found = reply(store)
     assert found is not None
@@ -357,12 +357,13 @@ def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
 @pytest.mark.parametrize(
     ("verb", "arguments", "code", "text"),
     [
-        ("drain", {"node": NODE, "remove": "yes", "deadline": "60"}, 0, "which is released then"),
-        ("drain", {"node": f"{NODE}, 127.0.0.4"}, 0, f"draining {NODE}, 127.0.0.4: 4 partitions"),
-        ("drain", {"node": NODE, "deadline": "soon"}, 1, "soon"),
-        ("drain", {"node": NODE, "deadline": "nan"}, 1, "no number of seconds"),
-        ("drain", {}, 1, "unknown node"),
-        ("undrain", {"node": NODE}, 1, "is not drained"),
+        ("drain", {"nodes": [NODE], "remove": True, "deadline": 60}, 0, "which is released then"),
+        ("drain", {"nodes": [NODE, " 127.0.0.4"]}, 0, f"draining {NODE}, 127.0.0.4: 4 partitions"),
+        ("drain", {"nodes": [NODE], "deadline": "soon"}, 1, "Expected `float`, got `str` - at `$.deadline`"),
+        ("drain", {"nodes": [NODE], "deadline": 1e12}, 1, "deadline: expected 0 to 3.1536e+08 seconds"),
+        ("drain", {}, 1, "drain: Object missing required field `nodes`"),
+        ("drain", {"nodes": []}, 1, "unknown node"),
+        ("undrain", {"nodes": [NODE]}, 1, "is not drained"),
     ],
 )
 def test_requests(leader, store, verb, arguments, code, text):
@@ -443,7 +444,7 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
 
 def test_an_undrain_that_redis_did_not_hear_is_tried_again(leader, store):
     drain(leader)
-    request(store, "undrain", node=NODE)
+    request(store, "undrain", nodes=[NODE])
     put = store.put
 
     def away(rule, *arguments, **more):

@@ -49,9 +49,12 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
 
 
 @pytest.mark.parametrize(
-    ("verb", "arguments", "code", "words"),
+    ("verb", "fields", "code", "words"),
     [
         ("fly", {}, ExitCode.REFUSED, f"unknown verb 'fly'; known are {VERBS}"),
+        (["plan"], {}, ExitCode.REFUSED, f"unknown verb ['plan']; known are {VERBS}"),
+        ("plan", {"depth": 3}, ExitCode.REFUSED, "plan: Object contains unknown field `depth`"),
+        ("plan", {"force": "yes"}, ExitCode.REFUSED, "plan: Expected `bool`, got `str` - at `$.force`"),
         ("plan", {"application": "x"}, ExitCode.REFUSED, "unknown application x; known are app-1"),
         ("stop", {"application": "x"}, ExitCode.REFUSED, "unknown application x; known are app-1"),
         ("stop", {"application": "app-1"}, ExitCode.NOTHING, "no migration of app-1 is running"),
@@ -67,9 +70,9 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
     ],
 )
 def test_replies(
-    leader: Controller, store: FakeStore, verb: str, arguments: dict[str, str], code: ExitCode, words: str
+    leader: Controller, store: FakeStore, verb: Any, fields: dict[str, Any], code: ExitCode, words: str
 ) -> None:
-    request(store, verb, **arguments)
+    request(store, verb, **fields)
     leader.answer_requests()
     found = reply(store)
     assert found is not None
@@ -310,7 +313,7 @@ def test_nothing_is_answered_before_it_is_known_what_was_ordered(
     with pytest.raises(StoreUnavailableError):
         other.observe()
     monkeypatch.setattr(store, "get", real)
-    request(store, "drain", node="127.0.0.5")
+    request(store, "drain", nodes=["127.0.0.5"])
     assert other.answer_requests() == 0
     assert other.follow() == "not leading"
     assert other.decide_all() == []
