@@ -44,6 +44,8 @@ from rechannel.wire.redis.store import StoreError
 if TYPE_CHECKING:
     from rechannel.daemon.control.controller import Controller
 
+_log = structlog.get_logger("rechannel.controller")
+
 
 @dataclass(frozen=True)
 class _Answer:
@@ -65,7 +67,7 @@ def execute(controller: Controller, request: Request) -> Reply:
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001 a defect is reported to the sender, who would wait for a reply otherwise
-        structlog.get_logger("rechannel.controller").exception("request-failed", verb=request.verb)
+        _log.exception("request-failed", verb=request.verb)
         sentence = f"{request.verb} failed ({type(error).__name__}); see the controller's log"
         answer = _Answer(sentence, code=ExitCode.REFUSED)
     return Reply(request=request.request, code=int(answer.code), sentence=answer.sentence, data=answer.data)

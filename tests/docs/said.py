@@ -1,4 +1,4 @@
-"""What the code can say, collected from its source: laws, reasons, codes, alerts and events of the log."""
+"""Messages collected from the source code: exit codes, events of the log, and what agents do not measure; alerts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.exit_codes import ExitCode
 
 from .pages import ROOT
@@ -55,20 +54,6 @@ def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def laws() -> set[str]:
-    """Return every law that a `Refusal` can name."""
-    found: set[str] = set()
-    for path, call in _calls():
-        if _name(call) == "Refusal":
-            found |= _words(path, next(item.value for item in call.keywords if item.arg == "law"))
-    return found
-
-
-def not_ready() -> set[str]:
-    """Return every code of a `NotReady`."""
-    return {word for path, call in _calls() if _name(call) == "NotReady" for word in _words(path, call.args[0])}
-
-
 def events() -> set[str]:
     """Return the names of all events that are logged as warnings or errors."""
     found: set[str] = set()
@@ -108,16 +93,6 @@ def alerts() -> set[str]:
     """Return the names of all alerts."""
     text = (ROOT / "conf" / "alerts" / "rechannel.rules.yml").read_text(encoding="utf-8")
     return set(re.findall(r"- alert: (\w+)", text))
-
-
-def reasons() -> set[str]:
-    """Return why a move takes a step."""
-    return {str(reason) for reason in MoveReason}
-
-
-def states() -> set[str]:
-    """Return where a move can be."""
-    return {str(state) for state in MoveState}
 
 
 def exits() -> set[str]:
