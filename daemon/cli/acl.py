@@ -38,7 +38,7 @@ def rules_of(cluster: str, role: Role, name: str, password: str) -> list[str]:
     return ["reset", "on", f"#{digest}", *patterns(role, cluster, name), *commands(role)]
 
 
-def add(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
+def add_user(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
     """Make the user of a role, with the password of the file or a new one that is written there."""
     role = Role(part)
     if role is Role.AGENT and not name:

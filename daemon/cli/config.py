@@ -210,7 +210,9 @@ def init(file: str, *, as_json: bool) -> None:
     click.echo(f"then: export {CONFIG_VARIABLE}={path.resolve()}; rechannel config check")
 
 
-def keys(directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool) -> None:
+def change_keys(
+    directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool
+) -> None:
     """Make a signing key pair, or change the one there is without a gap."""
     if rotate and retire:
         raise CommandError(

@@ -1,4 +1,4 @@
-"""The command line ``rechannel``: shows, asks the leading controller, starts the daemons. It plans nothing itself.
+"""The command line ``rechannel``: shows state, sends commands to the leading controller, starts the daemons.
 
 Exit codes (also of the controller's replies):
 
@@ -19,11 +19,12 @@ With ``--json`` exactly one JSON document is on standard output (for ``history -
 line); on an error it is ``{"error": sentence, "code": number}``, for a configuration with its ``mistakes`` too. The
 sentence always goes to standard error too.
 
-Nothing heavy is imported here: each command imports what it needs, so that ``--help`` is quick everywhere.
+Nothing heavy is imported here: each command imports what it needs, so that ``--help`` stays quick.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {words}" for code, words in EXIT_WORDS.items())
 _EPILOG += "\n  130  interrupted"
-#: what the overview says of each command; its own help says more
+#: one line of the overview for each command, by section
 OVERVIEW = {
     "Look": {
         "status": "Controller, executors, queries, moves",
@@ -88,7 +89,7 @@ OVERVIEW = {
 
 
 class _Grouped(click.Group):
-    """Its help lists the commands by what they are for."""
+    """Group of commands whose help lists them by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
@@ -115,19 +116,17 @@ main.add_command(submit)
 @exit_code_on_error
 def agent(config: str | None, node: str) -> None:
     """Run the monitor of this node until it is told to stop."""
-    import dataclasses
-
     from rechannel.daemon import log
     from rechannel.monitors.node.agent import run_agent
 
-    def settings() -> Settings:
-        found = load_settings(config)
-        return dataclasses.replace(found, agent=dataclasses.replace(found.agent, node=node)) if node else found
+    def load() -> Settings:
+        settings = load_settings(config)
+        return dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node)) if node else settings
 
-    given = settings()
+    settings = load()
     log.set_up()
     log_source(config)
-    run_agent(given, stop=stop_on_signals(), reread=reload_on_hangup(settings))
+    run_agent(settings, stop=stop_on_signals(), reread=reload_on_hangup(load))
 
 
 @main.command()
@@ -153,21 +152,11 @@ def controller(config: str | None) -> None:
 @verbose_option
 @json_option
 @exit_code_on_error
-def status(
-    config: str | None, application: str, query: str, node: str, partitions: bool, verbose: bool, as_json: bool
-) -> None:
+def status(config: str | None, **options: Any) -> None:
     """Show the controller, the executors with their load, the queries, and moves under way."""
-    from rechannel.daemon.cli import status as cli_status
+    from rechannel.daemon.cli.status import run
 
-    cli_status.run(
-        load_settings(config),
-        application=application,
-        query=query,
-        node=node,
-        partitions=partitions,
-        verbose=verbose,
-        as_json=as_json,
-    )
+    run(load_settings(config), **options)
 
 
 @main.command()
@@ -176,11 +165,11 @@ def status(
 @click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Show it once and end.")
 @exit_code_on_error
-def top(config: str | None, application: str, every: float, once: bool) -> None:
+def top(config: str | None, **options: Any) -> None:
     """Watch executors, partitions, hot streams and moves live, until interrupted."""
-    from rechannel.daemon.cli import top as cli_top
+    from rechannel.daemon.cli.top import run
 
-    cli_top.run(load_settings(config), stop_on_signals(), application=application, every=every, once=once)
+    run(load_settings(config), stop_on_signals(), **options)
 
 
 @main.command()
@@ -194,31 +183,13 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @click.option("--follow", is_flag=True, help="Go on showing what happens until interrupted.")
 @json_lines_option
 @exit_code_on_error
-def history(
-    config: str | None,
-    application: str,
-    query: str,
-    trigger: str,
-    outcome: str,
-    since: str,
-    limit: int,
-    follow: bool,
-    as_json: bool,
-) -> None:
+def history(config: str | None, since: str, limit: int, follow: bool, as_json: bool, **filters: str) -> None:
     """Show decisions, who asked for them and why, and the steps of their moves, oldest first."""
-    from rechannel.daemon.cli import history as cli_history
+    from rechannel.daemon.cli.history import HistoryFilter, parse_time, show_history
 
-    wanted = cli_history.HistoryFilter(trigger, outcome, cli_history.moment(since))
+    selection = HistoryFilter(since=parse_time(since), **filters)
     stop = stop_on_signals() if follow else None
-    cli_history.run(
-        load_settings(config),
-        application=application,
-        query=query,
-        limit=limit,
-        as_json=as_json,
-        follow_until=stop,
-        wanted=wanted,
-    )
+    show_history(load_settings(config), selection, limit=limit, as_json=as_json, follow_until=stop)
 
 
 @main.command()
@@ -226,9 +197,9 @@ def history(
 @exit_code_on_error
 def policies(as_json: bool) -> None:
     """Show the policies, their parameters, and the scenarios they can be tried on."""
-    from rechannel.daemon.cli import simulate as cli_simulate
+    from rechannel.daemon.cli.simulate import show_policies
 
-    cli_simulate.policies(as_json=as_json)
+    show_policies(as_json=as_json)
 
 
 @main.command()
@@ -240,11 +211,11 @@ def policies(as_json: bool) -> None:
 @click.option("--save", metavar="FILE", default="", help="Write the scenario there as JSON, over what is there.")
 @json_option
 @exit_code_on_error
-def simulate(policy: str, workload: str, settings: tuple[str, ...], save: str, as_json: bool) -> None:
+def simulate(**options: Any) -> None:
     """Compare what policies would make of a scenario; no cluster is asked."""
-    from rechannel.daemon.cli import simulate as cli_simulate
+    from rechannel.daemon.cli.simulate import compare_policies
 
-    cli_simulate.simulate(policy=policy, workload=workload, settings=settings, save=save, as_json=as_json)
+    compare_policies(**options)
 
 
 @main.command()
@@ -263,9 +234,9 @@ def doctor(config: str | None, spark_conf: str, as_json: bool) -> int:
 
     Ends with 0 where nothing failed: warnings do not count.
     """
-    from rechannel.daemon.cli import doctor as cli_doctor
+    from rechannel.daemon.cli.doctor import run
 
-    return cli_doctor.run(config, spark_conf=spark_conf, as_json=as_json)
+    return run(config, spark_conf=spark_conf, as_json=as_json)
 
 
 @main.group()
@@ -279,9 +250,9 @@ def config() -> None:
 @exit_code_on_error
 def config_check(config: str | None, as_json: bool) -> None:
     """Say whether the configuration can be used, with every mistake, also in the files that it names."""
-    from rechannel.daemon.cli import config as cli_config
+    from rechannel.daemon.cli.config import check
 
-    cli_config.check(config, as_json=as_json)
+    check(config, as_json=as_json)
 
 
 @config.command("show")
@@ -290,9 +261,9 @@ def config_check(config: str | None, as_json: bool) -> None:
 @exit_code_on_error
 def config_show(config: str | None, as_json: bool) -> None:
     """Show what is in force as a TOML file: each setting, where its value comes from, unit, bounds and reason."""
-    from rechannel.daemon.cli import config as cli_config
+    from rechannel.daemon.cli.config import show
 
-    cli_config.show(config, as_json=as_json)
+    show(config, as_json=as_json)
 
 
 @config.command("init")
@@ -301,9 +272,9 @@ def config_show(config: str | None, as_json: bool) -> None:
 @exit_code_on_error
 def config_init(file: str, as_json: bool) -> None:
     """Write a commented configuration to FILE, all of it at its defaults; never over what is there."""
-    from rechannel.daemon.cli import config as cli_config
+    from rechannel.daemon.cli.config import init
 
-    cli_config.init(file, as_json=as_json)
+    init(file, as_json=as_json)
 
 
 @config.command("reference")
@@ -324,9 +295,9 @@ def config_reference() -> None:
 @exit_code_on_error
 def config_keys(directory: str, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
     """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for drivers and them."""
-    from rechannel.daemon.cli import config as cli_config
+    from rechannel.daemon.cli.config import change_keys
 
-    cli_config.keys(directory, rotate=rotate, retire=retire, force=force, as_json=as_json)
+    change_keys(directory, rotate=rotate, retire=retire, force=force, as_json=as_json)
 
 
 @main.group()
@@ -355,9 +326,9 @@ def acl_add_node(config: str | None, node: str, password_file: str, only_print: 
 
     Asks Redis with the user of the configuration, which needs the right to use ACL SETUSER.
     """
-    from rechannel.daemon.cli import acl as cli_acl
+    from rechannel.daemon.cli.acl import add_user
 
-    cli_acl.add(load_settings(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
+    add_user(load_settings(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
 
 
 @acl.command("add-role")
@@ -372,9 +343,9 @@ def acl_add_role(config: str | None, role: str, name: str, password_file: str, o
     A NAME makes several of one role, each with a password of its own: a link's for one application, an operator's for
     one person. An agent's is its node.
     """
-    from rechannel.daemon.cli import acl as cli_acl
+    from rechannel.daemon.cli.acl import add_user
 
-    cli_acl.add(load_settings(config), role, name, password_file, only_print=only_print, as_json=as_json)
+    add_user(load_settings(config), role, name, password_file, only_print=only_print, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from rechannel.wire.exit_codes import CommandError, ExitCode
 _ALL = "all"
 
 
-def policies(*, as_json: bool) -> None:
+def show_policies(*, as_json: bool) -> None:
     """Show every policy, and every generator of scenarios, with their parameters."""
     known: list[dict[str, Any]] = [
         {"name": name, "summary": entry.summary, "source": entry.source, "parameters": _defaults(name)}
@@ -58,7 +58,7 @@ def policies(*, as_json: bool) -> None:
     console.print(table)
 
 
-def simulate(*, policy: str, workload: str, settings: Sequence[str], save: str, as_json: bool) -> None:
+def compare_policies(*, policy: str, workload: str, settings: Sequence[str], save: str, as_json: bool) -> None:
     """Show what each policy would make of a scenario."""
     names = _names(policy)
     parameters = _parameters(names, settings)

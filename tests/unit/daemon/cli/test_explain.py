@@ -10,12 +10,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from rechannel.daemon.cli import history as cli_history
 from rechannel.daemon.cli import main as cli
 from rechannel.daemon.cli import tables
 from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.explain import lines
-from rechannel.daemon.cli.history import HistoryFilter, HistoryReader, moment
+from rechannel.daemon.cli.history import HistoryFilter, HistoryReader, parse_time
 from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import history_line, size
 from rechannel.daemon.control.controller import Controller
@@ -108,9 +107,8 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
         keys.JOURNAL, APP, EnvelopeFactory("default", "link", world.clock).envelope(line, ttl=60, application=APP)
     )
 
-    def shown(wanted: HistoryFilter, limit: int = 50) -> list[tuple[str, str]]:
-        reader = HistoryReader(store, world.clock)  # type: ignore[arg-type]
-        reader.wanted = wanted
+    def shown(selection: HistoryFilter, limit: int = 50) -> list[tuple[str, str]]:
+        reader = HistoryReader(store, world.clock, selection)  # type: ignore[arg-type]
         return [(entry["type"], entry["decision"]) for entry in reader.first(limit)]
 
     by_time = [("decision", applied.decision), ("move", applied.decision)]
@@ -128,7 +126,7 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
 def kept(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
     """The fakes' store, which `history` reads."""
     monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
-    monkeypatch.setattr(cli_history, "Store", lambda *_: store)
+    monkeypatch.setattr("rechannel.daemon.cli.history.Store", lambda *_: store)
     return store
 
 
@@ -173,12 +171,12 @@ def test_times_are_told_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("text", "ago"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("3d", 259_200)])
 def test_a_time_ago(text: str, ago: float) -> None:
-    assert moment(text, lambda: 1e6) == 1e6 - ago
+    assert parse_time(text, lambda: 1e6) == 1e6 - ago
 
 
 def test_a_date_and_what_is_none() -> None:
-    assert moment("2026-03-01T10:00") - moment("2026-03-01") == 36_000
-    assert moment("") == 0
+    assert parse_time("2026-03-01T10:00") - parse_time("2026-03-01") == 36_000
+    assert parse_time("") == 0
     done = CliRunner().invoke(cli.main, ["history", "--since", "lately"])
     assert done.exit_code == 2
     assert "'lately' is no time; write 90m" in done.output
@@ -279,7 +277,7 @@ def test_moves_in_the_history_have_the_names_of_their_queries(
             at=NOW,
         )
         world._send(keys.JOURNAL, APP, line)
-    entries = [entry for entry in HistoryReader(store, lambda: NOW, "").first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
+    entries = [entry for entry in HistoryReader(store, lambda: NOW).first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
     assert [entry["name"] for entry in entries] == ["name-of-q1", ""]
     shown = "\n".join(history_line(entry) for entry in entries)
     assert "name-of-q1/1 #2" in shown

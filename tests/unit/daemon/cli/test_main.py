@@ -18,9 +18,9 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-import rechannel.daemon.cli.main as cli_module
 from rechannel.conf.render import bounds, fields
 from rechannel.conf.settings import Settings, SettingsError, load
+from rechannel.daemon import cli
 from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.daemon.service import signer_of
@@ -39,7 +39,7 @@ def test_help_documents_every_exit_code() -> None:
     text = CliRunner().invoke(main, ["--help"]).stdout
     for code, words in exit_codes.EXIT_WORDS.items():
         assert f"{int(code)}  {words}" in text
-    for page in (exit_codes.__doc__ or "", cli_module.__doc__ or ""):
+    for page in (exit_codes.__doc__ or "", cli.main.__doc__ or ""):
         assert all(re.search(rf"^{int(code)}    ", page, re.MULTILINE) for code in exit_codes.ExitCode)
 
 
