@@ -261,7 +261,7 @@ def test_no_log_line_comes_between_a_commands_output(monkeypatch: pytest.MonkeyP
         structlog.get_logger("rechannel.signing").warning("public keys not read again")
         return [], []
 
-    monkeypatch.setattr("rechannel.daemon.cli.config.look_at_keys", look)
+    monkeypatch.setattr("rechannel.daemon.cli.config.check_keys", look)
     before = structlog.get_config()
     structlog.reset_defaults()
     try:

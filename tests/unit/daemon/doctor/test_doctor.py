@@ -178,7 +178,7 @@ def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
 )
 def test_keys_that_are_missing_are_no_ok(user: str, fields: tuple[str, ...], verdict: Severity) -> None:
     given = loaded(*fields, user=user)
-    _, notes = config.look_at_keys(loaded(user=user).settings)  # what it says of missing keys is not told as well
+    _, notes = config.check_keys(loaded(user=user).settings)  # what it says of missing keys is not told as well
     found = of(doctor.configuration(given, [], notes), "signing-keys")
     assert [item.verdict for item in found] == [verdict], found
     assert all("nobody" not in item.sentence for item in found if item.verdict is OK)
@@ -189,7 +189,7 @@ def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text('[signing]\nprivate_key_file = "signing.key"\n')
     given = read(path, {})
-    mistakes, notes = config.look_at_keys(given.settings)
+    mistakes, notes = config.check_keys(given.settings)
     assert mistakes == []
     (found,) = of(doctor.configuration(given, mistakes, notes), "signing-keys")
     assert (found.verdict, found.cure) == (WARNING, "name signing.pub there"), private
