@@ -2,72 +2,48 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
-from rechannel.daemon.cli.options import (
-    application_option,
-    config_option,
-    exit_code_on_error,
-    format_time,
-    json_option,
-    load_settings,
-)
+from rechannel.conf.settings import Settings
+from rechannel.daemon.cli.options import format_time
+from rechannel.daemon.cli.tables import price_lines, size
+from rechannel.wire import keys
 from rechannel.wire.codes import Code, Outcome, Trigger
 from rechannel.wire.display_names import count, partition_name, query_name
 from rechannel.wire.exit_codes import CommandError, ExitCode
-
-if TYPE_CHECKING:
-    from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, Refusal
-    from rechannel.wire.redis.store import Store
+from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, MoveTransition, Refusal
+from rechannel.wire.printable import plain
+from rechannel.wire.redis.store import Store
 
 _MOVES_SHOWN = 100
 
 
-@click.command()
-@config_option
-@click.argument("decision", default="")
-@application_option
-@json_option
-@exit_code_on_error
-def explain(config: str | None, decision: str, application: str, as_json: bool) -> None:
-    """Explain DECISION with all its numbers: why it was made, what it moves and why, what refused what.
-
-    Without DECISION the last one that moved something or proposed to; the ids are those of `rechannel history`.
-    """
-    import json
-
-    import msgspec
-
-    from rechannel.wire.printable import plain
-    from rechannel.wire.redis.store import Store
-
-    settings = load_settings(config)
+def print_explanation(settings: Settings, *, decision: str, application: str, as_json: bool) -> None:
+    """Print the decision of this id, "" for the last one that moved or proposed something."""
     store = Store(settings.redis, settings.cluster.name)
-    application, shown = _select(store, decision, application)
-    outcome = _outcome(store, shown)
-    states = _move_states(store, application, shown)
+    application, selected = _select(store, decision, application)
+    outcome = _outcome(store, selected)
+    states = _move_states(store, application, selected)
     if as_json:
         document = {
             "application": application,
-            "decision": msgspec.to_builtins(shown),
+            "decision": msgspec.to_builtins(selected),
             "outcome": msgspec.to_builtins(outcome) if outcome is not None else None,
             "reached": states,
         }
         click.echo(json.dumps(document))
         return
-    for line in lines(application, shown, outcome, states):
+    for line in lines(application, selected, outcome, states):
         click.echo(plain(line))
 
 
 def _select(store: Store, decision: str, application: str) -> tuple[str, Decision]:
     """Return the decision of this id and its application; for "" the last one that moved or proposed something."""
-    from rechannel.wire import keys
-    from rechannel.wire.messages import Decision
-
     decisions = [
         (envelope.application, envelope.body)
         for envelope in store.last(keys.DECISIONS, "", keys.DECISIONS.bound)
@@ -85,9 +61,6 @@ def _select(store: Store, decision: str, application: str) -> tuple[str, Decisio
 
 
 def _outcome(store: Store, decision: Decision) -> MigrationOutcome | None:
-    from rechannel.wire import keys
-    from rechannel.wire.messages import MigrationOutcome
-
     outcomes = [envelope.body for envelope in store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)]
     return next(
         (it for it in reversed(outcomes) if isinstance(it, MigrationOutcome) and it.decision == decision.decision), None
@@ -96,9 +69,6 @@ def _outcome(store: Store, decision: Decision) -> MigrationOutcome | None:
 
 def _move_states(store: Store, application: str, decision: Decision) -> dict[str, str]:
     """Return the last state in the journal of each move of the decision."""
-    from rechannel.wire import keys
-    from rechannel.wire.messages import MoveTransition
-
     if decision.outcome != Outcome.APPLIED or not keys.possible(application):
         return {}
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, application, keys.JOURNAL.bound)]
@@ -115,8 +85,8 @@ def lines(
         cause, user = f"operator {decision.user} asked", ""
     result = _meaning(Outcome, decision.outcome)
     if decision.outcome == Outcome.PLANNED:
-        asked = decision.trigger in (Trigger.OPERATOR, Trigger.DRAIN)
-        reason = "a plan was asked for" if asked else "mode observe, or all was paused"
+        by_request = decision.trigger in (Trigger.OPERATOR, Trigger.DRAIN)
+        reason = "a plan was asked for" if by_request else "mode observe, or all was paused"
         result += f": {reason if decision.moves else 'nothing was to be moved'}"
     options = f"{', forced' if decision.forced else ''}{f', undoes {decision.undoes}' if decision.undoes else ''}"
     return [
@@ -184,16 +154,12 @@ def _gain(decision: Decision) -> Iterator[str]:
     if decision.gain or decision.cost:
         yield f"  gain {decision.gain:.1f} s over the horizon (gate.horizon), cost {decision.cost:.1f} s"
     if decision.price is not None:
-        from rechannel.daemon.cli.tables import price_lines
-
         yield from (f"  {line}" for line in price_lines(decision.price, decision.names))
 
 
 def _moves(decision: Decision, states: Mapping[str, str]) -> Iterator[str]:
     if not decision.moves:
         return
-    from rechannel.daemon.cli.tables import size
-
     totals = ", ".join(f"{number} {state}" for state, number in sorted(Counter(states.values()).items()))
     yield f"{count(len(decision.moves), 'move')}{f', by the journal {totals}' if totals else ''}:"
     for move in decision.moves[:_MOVES_SHOWN]:

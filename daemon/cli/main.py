@@ -32,7 +32,6 @@ import click
 
 from rechannel import __version__
 from rechannel.daemon.cli import orders
-from rechannel.daemon.cli.explain import explain
 from rechannel.daemon.cli.options import (
     application_option,
     config_option,
@@ -106,7 +105,6 @@ def main() -> None:
 
 for _command in orders.COMMANDS:
     main.add_command(_command)
-main.add_command(explain)
 main.add_command(submit)
 
 
@@ -190,6 +188,22 @@ def history(config: str | None, since: str, limit: int, follow: bool, as_json: b
     selection = HistoryFilter(since=parse_time(since), **filters)
     stop = stop_on_signals() if follow else None
     show_history(load_settings(config), selection, limit=limit, as_json=as_json, follow_until=stop)
+
+
+@main.command()
+@config_option
+@click.argument("decision", default="")
+@application_option
+@json_option
+@exit_code_on_error
+def explain(config: str | None, **options: Any) -> None:
+    """Explain DECISION with all its numbers: why it was made, what it moves and why, what refused what.
+
+    Without DECISION the last one that moved something or proposed to; the ids are those of `rechannel history`.
+    """
+    from rechannel.daemon.cli.explain import print_explanation
+
+    print_explanation(load_settings(config), **options)
 
 
 @main.command()

@@ -236,7 +236,7 @@ def test_the_longest_batch_of_a_migration_is_not_below_that_of_now(leader: Contr
 def test_without_an_id_the_last_that_moved_or_proposed_something_is_explained(
     leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rechannel.wire.redis.store.Store", lambda *_: store)
+    monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
     made = leader.decide("operator", application=APP, user="ann", apply=True)
     busy = leader.decide("operator", application=APP, user="ann", apply=False)
     assert busy.outcome == "not-ready"
@@ -247,7 +247,7 @@ def test_without_an_id_the_last_that_moved_or_proposed_something_is_explained(
 def test_the_newest_decision_is_explained_where_none_moved_anything(
     leader: Controller, store: FakeStore, world: World, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rechannel.wire.redis.store.Store", lambda *_: store)
+    monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
     for _ in range(2):
         clock.sleep(1)
         newest = leader.refuse("timeout", APP, Refusal(law="excluded", reach="plan", detail="not now"))
