@@ -542,3 +542,17 @@ def reply(store: FakeStore, name: str = "r1") -> Reply | None:
     found = store.get(keys.REPLY, name)
     assert found is None or isinstance(found.body, Reply)
     return found.body if found is not None else None
+
+
+def read_reply(store: FakeStore, name: str = "r1") -> Reply:
+    """Return the reply of this id, which must be there."""
+    message = reply(store, name)
+    assert message is not None
+    return message
+
+
+def ask(leader: Controller, store: FakeStore, verb: str, **more: Any) -> Reply:
+    """Send a request and return the leader's reply."""
+    request(store, verb, **more)
+    leader.answer_requests()
+    return read_reply(store, more.get("name", "r1"))

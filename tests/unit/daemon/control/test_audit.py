@@ -21,7 +21,7 @@ from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.store import Lease
-from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, reply, request
+from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, read_reply, reply, request
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(text) for text in path.read_text().splitlines()]
 
 
-def ask(store: FakeStore, verb: str, *, name: str = "q1", **fields: object) -> None:
+def ask_as_viewer(store: FakeStore, verb: str, *, name: str = "q1", **fields: object) -> None:
     """Put a request on the stream of questions."""
     body = Request(request=name, user="eve", command={"verb": verb, **fields})
     store.append(keys.QUESTIONS, "", EnvelopeFactory("default", "eve@host", store.clock).envelope(body, ttl=20))
@@ -70,10 +70,9 @@ def test_an_order_leaves_two_lines(audited: Controller, store: FakeStore, path: 
         assert (line["arguments"], line["epoch"]) == ({"force": "yes"}, audited.epoch)
         assert line["leader"] == audited.lead.name
         assert str(line["at"]).endswith("Z")
-    found = reply(store)
-    assert found is not None
-    assert answered["decision"] == found.data["decision"]["decision"]
-    assert answered["sentence"] == found.sentence
+    answer = read_reply(store)
+    assert answered["decision"] == answer.data["decision"]["decision"]
+    assert answered["sentence"] == answer.sentence
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -92,7 +91,7 @@ def test_fields_are_written_as_on_the_command_line() -> None:
 
 def test_a_plan_leaves_none(audited: Controller, store: FakeStore, path: Path) -> None:
     request(store, "plan")
-    ask(store, "plan")
+    ask_as_viewer(store, "plan")
     assert audited.answer_requests() == 2
     assert not path.exists()
 
@@ -103,7 +102,7 @@ def test_an_order_among_the_questions_is_refused_counted_and_told(
     for number, verb in enumerate(("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain")):
         clock.sleep(13)  # more in a minute are counted only
         audited.observe()
-        ask(store, verb, name=f"q{number}", nodes=["n"], decision="x" * 5000, password="hunter2")
+        ask_as_viewer(store, verb, name=f"q{number}", nodes=["n"], decision="x" * 5000, password="hunter2")
         audited.answer_requests()
         found = reply(store, f"q{number}")
         assert found is not None
@@ -120,7 +119,7 @@ def test_an_order_among_the_questions_is_refused_counted_and_told(
 
 def test_many_questions_do_not_hold_the_leader_up(audited: Controller, store: FakeStore) -> None:
     for number in range(20):
-        ask(store, "plan", name=f"q{number}")
+        ask_as_viewer(store, "plan", name=f"q{number}")
     request(store, "pause")
     audited.answer_requests()
     codes = [found.code for number in range(20) if (found := reply(store, f"q{number}")) is not None]
@@ -132,11 +131,10 @@ def test_nothing_is_ordered_that_cannot_be_audited(audited: Controller, store: F
     path.mkdir()
     request(store, "rebalance")
     audited.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.REFUSED
-    assert "controller.audit_file" in found.sentence
-    assert "nothing is ordered without a trace" in found.sentence
+    answer = read_reply(store)
+    assert answer.code == ExitCode.REFUSED
+    assert "controller.audit_file" in answer.sentence
+    assert "nothing is ordered without a trace" in answer.sentence
     assert desired(store) is None
     path.rmdir()
     request(store, "rebalance", name="r2")

@@ -25,6 +25,7 @@ from unit.daemon.fakes import (
     VERIFIER,
     FakeStore,
     World,
+    ask,
     batch,
     controller,
     decisions,
@@ -32,6 +33,7 @@ from unit.daemon.fakes import (
     executors,
     go_on,
     query,
+    read_reply,
     reply,
     report,
     request,
@@ -263,12 +265,9 @@ def test_a_node_can_be_drained_before_it_has_executors_once_its_agent_reports(le
 
 
 def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store):
-    request(store, "plan", stream=keys.QUESTIONS, drain=[NODE, "127.0.0.4"])
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert (found.code, found.data["nodes"]) == (0, [NODE, "127.0.0.4"])
-    (plan,) = found.data["plans"]
+    answer = ask(leader, store, "plan", stream=keys.QUESTIONS, drain=[NODE, "127.0.0.4"])
+    assert (answer.code, answer.data["nodes"]) == (0, [NODE, "127.0.0.4"])
+    (plan,) = answer.data["plans"]
     assert plan["application"] == APP
     assert plan["decision"]["sentence"].startswith("would move 4 partitions in ")
     assert {move["source"] for move in plan["decision"]["moves"]} == {"2", "3"}
@@ -287,22 +286,16 @@ def test_a_dry_run_warns_of_an_overload(store, clock, world):
     world.report()
     leader = controller(store, clock)
     leader.observe()
-    request(store, "plan", drain=[NODE])
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    ((plan),) = found.data["plans"]
+    answer = ask(leader, store, "plan", drain=[NODE])
+    ((plan),) = answer.data["plans"]
     said = " ".join([plan["decision"]["sentence"], *plan["decision"]["notes"]])
     assert "add executors" in said
     assert "% busy" in said
 
 
 def test_a_dry_run_of_what_cannot_be_drained_says_why(leader, store):
-    request(store, "plan", drain=["10.0.0.1"])
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert (found.code, "unknown node 10.0.0.1" in found.sentence) == (1, True)
+    answer = ask(leader, store, "plan", drain=["10.0.0.1"])
+    assert (answer.code, "unknown node 10.0.0.1" in answer.sentence) == (1, True)
 
 
 @pytest.mark.parametrize("stand_by", [False, True])
@@ -369,9 +362,8 @@ def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
 def test_requests(leader, store, verb, arguments, code, text):
     request(store, verb, **arguments)
     assert leader.answer_requests() == 1
-    found = reply(store)
-    assert found is not None
-    assert (found.code, text in found.sentence) == (code, True)
+    answer = read_reply(store)
+    assert (answer.code, text in answer.sentence) == (code, True)
 
 
 def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock, world):

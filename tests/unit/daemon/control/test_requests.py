@@ -23,9 +23,11 @@ from unit.daemon.fakes import (
     FakeClock,
     FakeStore,
     World,
+    ask,
     controller,
     decisions,
     desired,
+    read_reply,
     reply,
     request,
     settings,
@@ -38,12 +40,11 @@ VERBS = "apply, cancel, drain, pause, plan, rebalance, resume, rollback, stop, u
 def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb: str, outcome: str, sent: bool) -> None:
     request(store, verb)
     assert leader.answer_requests() == 1
-    found = reply(store)
-    assert found is not None
-    assert (found.code, found.data["application"]) == (ExitCode.DONE, APP)
-    decision = msgspec.convert(found.data["decision"], Decision)
+    answer = read_reply(store)
+    assert (answer.code, answer.data["application"]) == (ExitCode.DONE, APP)
+    decision = msgspec.convert(answer.data["decision"], Decision)
     assert (decision.outcome, decision.trigger, decision.user) == (outcome, "operator", "root")
-    assert found.sentence == decision.sentence
+    assert answer.sentence == decision.sentence
     assert (desired(store) is not None) == sent
     assert leader.answer_requests() == 0
 
@@ -72,11 +73,8 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
 def test_replies(
     leader: Controller, store: FakeStore, verb: Any, fields: dict[str, Any], code: ExitCode, words: str
 ) -> None:
-    request(store, verb, **fields)
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert (found.code, found.sentence) == (code, words)
+    answer = ask(leader, store, verb, **fields)
+    assert (answer.code, answer.sentence) == (code, words)
 
 
 def test_several_applications_need_a_name(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
@@ -85,9 +83,7 @@ def test_several_applications_need_a_name(leader: Controller, store: FakeStore, 
     request(store, "plan")
     request(store, "plan", name="r2", application="app-2")
     assert leader.answer_requests() == 2
-    first, second = reply(store), reply(store, "r2")
-    assert first is not None
-    assert second is not None
+    first, second = read_reply(store), read_reply(store, "r2")
     assert (first.code, first.sentence) == (
         ExitCode.REFUSED,
         "there are several applications, name one with --application: app-1, app-2",
@@ -98,11 +94,8 @@ def test_several_applications_need_a_name(leader: Controller, store: FakeStore, 
 def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
     made = controller(store, clock)
     made.observe()
-    request(store, "plan")
-    made.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.NOT_READY
+    answer = ask(made, store, "plan")
+    assert answer.code == ExitCode.NOT_READY
 
 
 @pytest.mark.parametrize(
@@ -119,11 +112,8 @@ def test_exit_codes_of_decisions(
     world.ready()
     made = controller(store, clock, config)
     made.observe()
-    request(store, "rebalance")
-    made.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == code
+    answer = ask(made, store, "rebalance")
+    assert answer.code == code
 
 
 def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
@@ -155,9 +145,8 @@ def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
         leader.answer_requests()
     store.unsendable = None
     assert leader.answer_requests() == 1
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.DONE
+    answer = read_reply(store)
+    assert answer.code == ExitCode.DONE
     assert len(decisions(store)) == 1
 
 
@@ -184,10 +173,9 @@ def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_ag
     other.observe()
     store.set_paused(False)
     assert other.answer_requests() == 1
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.UNCLEAR
-    assert "`rechannel history`" in found.sentence
+    answer = read_reply(store)
+    assert answer.code == ExitCode.UNCLEAR
+    assert "`rechannel history`" in answer.sentence
     assert (desired(store), len(decisions(store))) == (done[0], done[2])
     assert not store.paused()
     assert other.answer_requests() == 0
@@ -213,20 +201,16 @@ def test_a_claim_whose_answer_was_lost_is_the_same_leaders(
         leader.answer_requests()
     monkeypatch.setattr(view, "claim", real)
     assert leader.answer_requests() == 1
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.DONE
+    answer = read_reply(store)
+    assert answer.code == ExitCode.DONE
 
 
 def test_a_question_is_answered_by_every_leader_that_is_asked(
     leader: Controller, store: FakeStore, clock: FakeClock
 ) -> None:
     store.fenced(leader.lead.lease).claim("r1", 100)
-    request(store, "plan")
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.DONE
+    answer = ask(leader, store, "plan")
+    assert answer.code == ExitCode.DONE
     assert store.claims.keys() == {store.keys(keys.CLAIM, "r1")}
 
 
@@ -265,9 +249,8 @@ def test_a_reply_stands_as_long_as_its_request_may_be_answered(
     other = controller(store, clock, name="b")
     other.observe()
     assert other.answer_requests() == 0
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.DONE
+    answer = read_reply(store)
+    assert answer.code == ExitCode.DONE
 
 
 def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(
@@ -336,10 +319,9 @@ def test_whoever_asks_is_told_of_a_defect(
     request(store, "plan")
     with capture_logs():
         leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.REFUSED
-    assert "ZeroDivisionError" in found.sentence
+    answer = read_reply(store)
+    assert answer.code == ExitCode.REFUSED
+    assert "ZeroDivisionError" in answer.sentence
 
 
 def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(

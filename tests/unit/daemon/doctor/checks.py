@@ -21,14 +21,14 @@ INFO: dict[str, Any] = {
 }
 
 
-def of(found: Sequence[Finding], check: str) -> list[Finding]:
-    chosen = [item for item in found if item.check == check]
+def of(findings: Sequence[Finding], check: str) -> list[Finding]:
+    chosen = [item for item in findings if item.check == check]
     assert chosen, check
-    for item in found:
+    for item in findings:
         assert item.check in CATALOG
         assert bool(item.cure) == (item.verdict is not OK), item
     return chosen
 
 
-def verdicts(found: Sequence[Finding], check: str) -> list[Severity]:
-    return [item.verdict for item in of(found, check)]
+def verdicts(findings: Sequence[Finding], check: str) -> list[Severity]:
+    return [item.verdict for item in of(findings, check)]

@@ -49,9 +49,9 @@ def test_who_leads_is_told_by_the_lease_in_doctor_and_status_alike() -> None:
     store.put(keys.STATE, "", EnvelopeFactory("default", "controller", lambda: NOW).envelope(state, ttl=15.0))
     for later, leads in ((0.0, True), (14.9, True), (15.1, False), (52.0, False)):
         leader = leading(store, NOW + later)  # type: ignore[arg-type]
-        found = cluster.check_controller(leader.state if leader is not None else None)
+        finding = cluster.check_controller(leader.state if leader is not None else None)
         document = status.collect(store, Settings(), NOW + later)  # type: ignore[arg-type]
-        assert (found.verdict is OK, document["controller"] is not None) == (leads, leads), later
+        assert (finding.verdict is OK, document["controller"] is not None) == (leads, leads), later
 
 
 def test_agents() -> None:
@@ -82,14 +82,14 @@ def test_agents() -> None:
     ],
 )
 def test_links(application: ApplicationFacts, verdict: Severity, words: str) -> None:
-    found = of(cluster.check_links([application]), "links")
-    assert [item.verdict for item in found] == [verdict]
-    assert words in found[0].sentence
+    findings = of(cluster.check_links([application]), "links")
+    assert [item.verdict for item in findings] == [verdict]
+    assert words in findings[0].sentence
 
 
 def test_no_application_reports() -> None:
-    (found,) = of(cluster.check_links([]), "links")
-    assert (found.verdict, "rechannel submit" in found.cure) == (FAILED, True)
+    (finding,) = of(cluster.check_links([]), "links")
+    assert (finding.verdict, "rechannel submit" in finding.cure) == (FAILED, True)
     silent = ApplicationFacts("gone", None)
     assert verdicts(cluster.check_links([silent]), "links") == [WARNING, FAILED]
     assert verdicts(cluster.check_links([silent, app()]), "links") == [WARNING, OK]
@@ -97,12 +97,12 @@ def test_no_application_reports() -> None:
 
 def pushed(*windows: tuple[float, float, int], ttl: float = 60) -> list[Envelope]:
     """Messages of agents: (start, end, sequence) of each window, in the order of their arrival."""
-    found = []
+    findings = []
     for start, end, sequence in windows:
         body = msgspec.structs.replace(window(0), start=start, end=end)
         envelope = EnvelopeFactory("default", "agent:n", lambda end=end: end).envelope(body, ttl=ttl)  # type: ignore[misc]
-        found.append(msgspec.structs.replace(envelope, sequence=sequence, time=end + sequence / 1000))
-    return found
+        findings.append(msgspec.structs.replace(envelope, sequence=sequence, time=end + sequence / 1000))
+    return findings
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.1, 1.0, 2.5, 4.0, 4.9])
@@ -129,10 +129,10 @@ def test_agents_that_are_too_many_or_nobodys() -> None:
     here = frozenset({(APP, "0")})
     idle = msgspec.structs.replace(window(0), executors=[])
     nodes = {"a": NodeFacts(here, window(0), 5.0, several=True), "b": NodeFacts(frozenset(), idle, 5.0)}
-    found = cluster.check_agents(nodes, 20.0)
-    assert [(item.subject, item.verdict) for item in of(found, "agents")] == [("a", WARNING), ("b", WARNING)]
-    assert "more than one agent" in found[0].sentence
-    assert "only on a" in found[1].sentence
+    findings = cluster.check_agents(nodes, 20.0)
+    assert [(item.subject, item.verdict) for item in of(findings, "agents")] == [("a", WARNING), ("b", WARNING)]
+    assert "more than one agent" in findings[0].sentence
+    assert "only on a" in findings[1].sentence
     gone = {"a": NodeFacts(here, window(0), 5.0), "b": NodeFacts(frozenset(), idle, 21.0)}
     assert verdicts(cluster.check_agents(gone, 20.0), "agents") == [OK]
     nothing_runs = {"b": NodeFacts(frozenset(), idle, 5.0)}
@@ -193,31 +193,31 @@ def test_settings_of_spark(check: str, given: dict[str, str], verdict: Severity)
 )
 def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Severity) -> None:
     told = {**STOCK, "spark.locality.wait": wait}
-    found = cluster.check_spark([app(stage, environment=told, drifted=drifted)])
-    assert verdicts(found, "spark-locality") == [verdict]
+    findings = cluster.check_spark([app(stage, environment=told, drifted=drifted)])
+    assert verdicts(findings, "spark-locality") == [verdict]
 
 
 @pytest.mark.parametrize(
     ("wait", "stage", "cure"), [("100ms", 0.2, "3s"), ("3s", 9.3, "19s"), ("3s", 20.0, "30s"), ("0", 0.1, "3s")]
 )
 def test_the_cure_for_drift_is_none_that_doctor_condemns(wait: str, stage: float, cure: str) -> None:
-    (found,) = told_of_locality(wait, stage)
-    assert (found.verdict, found.cure) == (WARNING, f"set spark.locality.wait to {cure}")
+    (finding,) = told_of_locality(wait, stage)
+    assert (finding.verdict, finding.cure) == (WARNING, f"set spark.locality.wait to {cure}")
     settings = cluster.check_settings({"spark.locality.wait": cure}, APP)
     assert verdicts(settings, "spark-settings") == [OK]
     assert [item.verdict for item in told_of_locality(cure, stage)] == [OK]
 
 
 def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
-    (found,) = told_of_locality("3s", 40.0)
-    assert (found.verdict, found.cure) == (OK, "")
-    assert "some drift stays" in found.sentence
+    (finding,) = told_of_locality("3s", 40.0)
+    assert (finding.verdict, finding.cure) == (OK, "")
+    assert "some drift stays" in finding.sentence
 
 
 def told_of_locality(wait: str, stage: float) -> list[Finding]:
     told = {**STOCK, "spark.locality.wait": wait}
-    found = cluster.check_spark([app({"q": stage}, environment=told, drifted=3)])
-    return [item for item in found if item.check == "spark-locality"]
+    findings = cluster.check_spark([app({"q": stage}, environment=told, drifted=3)])
+    return [item for item in findings if item.check == "spark-locality"]
 
 
 def test_how_long_stages_take() -> None:

@@ -15,15 +15,15 @@ from rechannel.wire.signing import make_keys
 from unit.daemon.doctor.checks import FAILED, OK, ROOT, WARNING
 
 
-def found(check: str, verdict: Severity) -> Finding:
+def findings(check: str, verdict: Severity) -> Finding:
     return Finding(check, verdict, "s", "c")
 
 
 def test_the_exit_code_names_the_cause() -> None:
-    assert exit_code_of([found("agents", WARNING), found("python", OK)]) == ExitCode.DONE
-    assert exit_code_of([found("agents", FAILED)]) == ExitCode.NOT_READY
-    assert exit_code_of([found("redis-role", FAILED), found("agents", FAILED)]) == ExitCode.REDIS
-    assert exit_code_of([found("redis", FAILED), found("signing-keys", FAILED)]) == ExitCode.CONFIGURATION
+    assert exit_code_of([findings("agents", WARNING), findings("python", OK)]) == ExitCode.DONE
+    assert exit_code_of([findings("agents", FAILED)]) == ExitCode.NOT_READY
+    assert exit_code_of([findings("redis-role", FAILED), findings("agents", FAILED)]) == ExitCode.REDIS
+    assert exit_code_of([findings("redis", FAILED), findings("signing-keys", FAILED)]) == ExitCode.CONFIGURATION
 
 
 def test_a_file_of_spark_settings_before_a_start(tmp_path: Path) -> None:

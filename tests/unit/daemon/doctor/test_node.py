@@ -46,9 +46,9 @@ def test_python(version: tuple[int, int, int], verdict: Severity) -> None:
 )
 def test_packages(change: dict[str, str], verdict: Severity) -> None:
     packages = {name: version for name, version in (FITTING | change).items() if version}
-    found = node.check_host(HostFacts((3, 12, 0), REQUIREMENTS, packages, "17"))
-    assert verdicts(found, "packages") == [verdict]
-    assert [item.subject for item in of(found, "packages")] == [*change] if verdict is not OK else [""]
+    findings = node.check_host(HostFacts((3, 12, 0), REQUIREMENTS, packages, "17"))
+    assert verdicts(findings, "packages") == [verdict]
+    assert [item.subject for item in of(findings, "packages")] == [*change] if verdict is not OK else [""]
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
@@ -129,8 +129,8 @@ def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
     assert (none.verdict, "no configuration file: RECHANNEL_CONFIG is not set" in none.sentence) == (WARNING, True)
     path = tmp_path / "c.toml"
     path.write_text("")
-    (found,) = of(node.check_configuration(read(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration")
-    assert (found.verdict, f"configuration: {path} (RECHANNEL_CONFIG); " in found.sentence) == (OK, True)
+    (finding,) = of(node.check_configuration(read(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration")
+    assert (finding.verdict, f"configuration: {path} (RECHANNEL_CONFIG); " in finding.sentence) == (OK, True)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
 def test_keys_that_are_missing_are_no_ok(user: str, fields: tuple[str, ...], verdict: Severity) -> None:
     given = loaded(*fields, user=user)
     _, notes = config.check_keys(loaded(user=user).settings)  # what it says of missing keys is not told as well
-    found = of(node.check_configuration(given, [], notes), "signing-keys")
-    assert [item.verdict for item in found] == [verdict], found
-    assert all("nobody" not in item.sentence for item in found if item.verdict is OK)
+    findings = of(node.check_configuration(given, [], notes), "signing-keys")
+    assert [item.verdict for item in findings] == [verdict], findings
+    assert all("nobody" not in item.sentence for item in findings if item.verdict is OK)
 
 
 def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
@@ -164,15 +164,15 @@ def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
     given = read(path, {})
     mistakes, notes = config.check_keys(given.settings)
     assert mistakes == []
-    (found,) = of(node.check_configuration(given, mistakes, notes), "signing-keys")
-    assert (found.verdict, found.cure) == (WARNING, "name signing.pub there"), private
+    (finding,) = of(node.check_configuration(given, mistakes, notes), "signing-keys")
+    assert (finding.verdict, finding.cure) == (WARNING, "name signing.pub there"), private
 
 
 def test_an_open_redis_is_told_with_a_cure_that_cures() -> None:
-    found = node.check_configuration(loaded(*KEYS), [], [security.OPEN_REDIS])
-    (told,) = of(found, "redis-rights")
+    findings = node.check_configuration(loaded(*KEYS), [], [security.OPEN_REDIS])
+    (told,) = of(findings, "redis-rights")
     assert (told.verdict, "ACL SETUSER default off" in told.cure) == (WARNING, True)
-    assert verdicts(found, "configuration") == [OK]
+    assert verdicts(findings, "configuration") == [OK]
 
 
 def test_every_note_has_a_cure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,11 +238,11 @@ def test_redis(check: str, change: dict[str, Any], verdict: Severity) -> None:
 )
 def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, verdict: Severity, told: str) -> None:
     heard = [ApplicationFacts(f"app-{number}", report([query(["0"] * 200)])) for number in range(5)]
-    found = cluster.check_memory(INFO | {"maxmemory": maxmemory}, [*heard, ApplicationFacts("silent", None)], 100)
-    assert verdicts([found], "redis-memory") == [verdict]
-    assert told in found.sentence and "5 applications" in found.sentence
+    finding = cluster.check_memory(INFO | {"maxmemory": maxmemory}, [*heard, ApplicationFacts("silent", None)], 100)
+    assert verdicts([finding], "redis-memory") == [verdict]
+    assert told in finding.sentence and "5 applications" in finding.sentence
     figure = capacity.need(100, [capacity.Application(executors=4, queries=1, partitions=200)] * 5)
-    assert verdict is OK or f"maxmemory {figure / 2**20:.0f}mb" in found.cure
+    assert verdict is OK or f"maxmemory {figure / 2**20:.0f}mb" in finding.cure
 
 
 def test_a_slow_redis() -> None:
@@ -254,10 +254,10 @@ def test_a_slow_redis() -> None:
     [(0.2, 0.0, OK), (-2.0, 0.0, WARNING), (2.0, 1.5, OK), (30.0, 0.1, FAILED), (-30.0, 0.1, FAILED)],
 )
 def test_this_machines_clock(ahead: float, seconds: float, verdict: Severity) -> None:
-    found = node.check_clock(RedisFacts(INFO, seconds, ahead))
-    assert verdicts([found], "clock") == [verdict]
+    finding = node.check_clock(RedisFacts(INFO, seconds, ahead))
+    assert verdicts([finding], "clock") == [verdict]
     if verdict is not OK:
-        assert ("behind" in found.sentence) == (ahead > 0)
+        assert ("behind" in finding.sentence) == (ahead > 0)
 
 
 @pytest.mark.parametrize(
