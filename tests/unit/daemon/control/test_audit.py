@@ -155,6 +155,11 @@ def test_a_reason_may_be_required(store: FakeStore, clock: FakeClock, world: Wor
     assert found[0] is not None
     assert "say why with --reason" in found[0].sentence
     assert [line["event"] for line in lines(path)] == ["refused", "asked", "answered"]
+    leader.take(configured(audit_file=str(path), require_reason=False))
+    body = Request(request="r4", user="root", command={"verb": "pause"})
+    store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", clock).envelope(body, ttl=20))
+    leader.answer_requests()
+    assert read_reply(store, "r4").code == ExitCode.DONE
 
 
 # -- the file --
