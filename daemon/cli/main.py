@@ -1,19 +1,6 @@
 """The command line ``rechannel``: shows state, sends commands to the leading controller, starts the daemons.
 
-Exit codes (also of the controller's replies):
-
-==== ==================================================================
-0    done
-1    the request is wrong, or a law refuses it
-2    wrong usage of the command line
-3    nothing to do, or the gate or the cool-down says no
-4    not ready: the figures a decision needs are not there yet; of doctor: something failed
-5    Redis cannot be reached, or refuses
-6    no controller answered
-7    the configuration is wrong
-8    a controller took the order up and lost the lead; history says how far it came
-130  interrupted
-==== ==================================================================
+The exit codes are those of `rechannel.wire.exit_codes`, and 130 if interrupted.
 
 With ``--json`` exactly one JSON document is on standard output (for ``history --follow`` and ``drain --follow``, one a
 line); on an error it is ``{"error": sentence, "code": number}``, for a configuration with its ``mistakes`` too. The

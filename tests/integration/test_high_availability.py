@@ -214,7 +214,7 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
         lambda: late.pause(True),
         lambda: late.drain(NODE, user="u", reason="r", remove=False, patience=0),
         lambda: late.migrations.stop(APP),
-        lambda: late._desk.answer(),
+        lambda: late._requests.answer(),
         late.close,
     ):
         try:
