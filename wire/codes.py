@@ -1,4 +1,4 @@
-"""Every code that crosses between the parts: one enum for each kind, with its meaning and what to do about it.
+"""Codes in messages: one enum for each kind, with the meaning and the cure of each code.
 
 The handbook's tables, the sentences of `rechannel explain` and the filters of `rechannel history` are made from here. A
 code is a string on the wire; no other module compares one with a string literal.
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Code(StrEnum):
-    """A code with its ``meaning`` and its ``cure``, one or two sentences each; "" where there is none."""
+    """Code with its ``meaning`` and its ``cure``, one or two sentences each; "" for none."""
 
     meaning: str
     cure: str
@@ -25,7 +25,7 @@ class Code(StrEnum):
 
 
 class Trigger(Code):
-    """What caused a decision at that moment."""
+    """Cause of a decision at that moment."""
 
     TIMEOUT = "timeout", "The time between two decisions was over (`reschedule.timeout`)."
     EXECUTORS = (
@@ -47,7 +47,7 @@ class Trigger(Code):
 
 
 class Outcome(Code):
-    """What a decision led to."""
+    """Effect of a decision."""
 
     APPLIED = "applied", "Its moves were begun."
     PLANNED = "planned", "Nothing was begun."
@@ -78,7 +78,7 @@ class OutcomeVerdict(Code):
 
 
 class NotReadyReason(Code):
-    """Why no decision about an application is possible now."""
+    """Cause for no decision about an application now."""
 
     NOT_LEADING = "not-leading", "The controller that was asked no longer leads.", "Ask again."
     OVERTAKEN = (
@@ -264,7 +264,7 @@ class MoveState(Code):
 
 
 class MoveReason(Code):
-    """Why a move entered its state."""
+    """Cause of a step of a move."""
 
     ACCEPTED = (
         "accepted",

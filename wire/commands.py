@@ -1,4 +1,4 @@
-"""Typed commands of operators, which the command line builds and the leading controller carries out by `match`.
+"""Typed commands of operators: built by the command line, carried out by the leader.
 
 A request carries its command as plain JSON, so that a controller of another release can still answer that it does not
 know it. Durations are seconds, names are those that `rechannel status` shows; "" means "not given".
@@ -16,7 +16,7 @@ LONGEST_DEADLINE = 3650 * 86_400.0  # seconds; a later time does not fit into a 
 
 
 class UnknownCommandError(ValueError):
-    """Command that this release does not have, or with fields it cannot use; the text names the field."""
+    """Command that this release does not have, or with unusable fields, which the text names."""
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=str.lower, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class Plan(_Command, frozen=True):
 
 
 class Rebalance(_Command, frozen=True):
-    """Plan, and move at once unless a law, the gate or the cool-down refuses; ``force`` skips the last two."""
+    """Plan and move, unless a law or (without ``force``) the gate or cool-down refuses."""
 
     plans: ClassVar[bool] = True
     application: str = ""
@@ -54,7 +54,7 @@ class Rebalance(_Command, frozen=True):
 
 
 class Apply(_Command, frozen=True):
-    """Carry out the saved plan whose text is ``plan``: now, ``at`` a time of the day or week, or ``when`` off-peak."""
+    """Carry out a saved plan: now, ``at`` a time of the day or week, or ``when`` off-peak."""
 
     plans: ClassVar[bool] = True
     plan: str
@@ -92,7 +92,7 @@ class Resume(_Command, frozen=True):
 
 
 class Drain(_Command, frozen=True):
-    """Keep nodes free of state; with ``remove`` release their executors, after ``deadline`` even with state left."""
+    """Keep nodes free of state; ``remove`` releases executors, at the ``deadline`` anyway."""
 
     nodes: list[str]
     remove: bool = False

@@ -1,4 +1,4 @@
-"""The command ``acl``: makes Redis users with the rights of one role (`rechannel.wire.keys` has them)."""
+"""The command ``acl``: makes Redis users with the rights of one role."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AUDIENCE = {
 
 
 def user_of(cluster: str, role: Role, name: str = "") -> str:
-    """Return the name of the Redis user of a role; ``name`` distinguishes several users of one role."""
+    """Return the name of the Redis user of a role, and of one of several with ``name``."""
     return "-".join(part for part in ("rechannel", cluster, role, name) if part)
 
 
@@ -39,7 +39,7 @@ def rules_of(cluster: str, role: Role, name: str, password: str) -> list[str]:
 
 
 def add_user(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
-    """Make the user of a role, with the password in the file or a new one that is written to it."""
+    """Make the user of a role with the password in the file, or a new one written to it."""
     role = Role(part)
     if role is Role.AGENT and not name:
         raise CommandError(ExitCode.USAGE, "an agent's user is one node's: name the node")

@@ -1,4 +1,4 @@
-"""Client of the leading controller: writes a command to Redis as a request, and waits for its reply."""
+"""Client of the leading controller: sends a command through Redis and waits for its reply."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ControllerClient:
         self._verbose = verbose
 
     def decide(self, command: Command, save: str | None = None) -> int:
-        """Send a command that makes a decision, print that, and return the exit code; ``save``: a file for the plan."""
+        """Send a command, print its decision, save the plan if asked, and return the exit code."""
         reply = self.ask(command)
         if "decision" not in reply.data:
             raise CommandError(ExitCode(reply.code), reply.sentence)
@@ -84,7 +84,7 @@ class ControllerClient:
         return reply.code
 
     def order(self, command: Command, **more: Any) -> int:
-        """Send an order, print the reply, and return the exit code; ``more`` goes into the JSON document."""
+        """Send an order, print the reply with ``more`` in its document, and return the exit code."""
         reply = self.ask(command)
         if reply.code:
             raise CommandError(ExitCode(reply.code), reply.sentence)
@@ -92,7 +92,7 @@ class ControllerClient:
         return reply.code
 
     def plan_drain(self, nodes: list[str], *, dry_run: bool) -> dict[str, Any]:
-        """Print what a drain of these nodes would move; returns the plans for the document of the drain.
+        """Print what a drain of these nodes would move; returns the plans for its document.
 
         The drain does not depend on it: unless this is a dry run, only a refusal raises CommandError.
         """
@@ -119,7 +119,7 @@ class ControllerClient:
         return {}
 
     def read_plan(self, path: Path) -> str:
-        """Return the text of a saved plan; CommandError if the file holds none, before the controller is asked."""
+        """Return the text of a saved plan; CommandError if the file holds none."""
         from rechannel.daemon.decide.requested_placement import PlanFileError, read_plan
 
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -59,7 +59,7 @@ def check(config: str | None, *, as_json: bool) -> None:
 
 
 def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
-    """Return every mistake in the values and in the files they name, and notes that are no mistakes."""
+    """Return the mistakes in the values and the files they name, and notes."""
     settings = loaded.settings
     mistakes = [*loaded.mistakes, *policy_settings.mistakes(settings)]
     unreadable = _unreadable_files(settings)
@@ -242,7 +242,7 @@ def _make(directory: Path) -> _Result:
 
 
 def _rotate(directory: Path) -> _Result:
-    """Make the next key and add its public half to the bundle; a second call continues an interrupted one."""
+    """Make the next key and trust it too; a second call continues an interrupted one."""
     private, following, public = directory / _KEY, directory / _NEXT, directory / _PUBLIC
     trusted, current = _pair(directory)
     if not following.exists():
@@ -268,7 +268,7 @@ def _rotate(directory: Path) -> _Result:
 
 
 def _retire(directory: Path, force: bool) -> _Result:
-    """Remove all keys from the bundle but the one in use, which must be the newest unless ``force``."""
+    """Trust the key in use alone; it must be the newest unless ``force``."""
     following, public = directory / _NEXT, directory / _PUBLIC
     if following.exists():
         raise KeyFileError(
@@ -296,7 +296,7 @@ def _retire(directory: Path, force: bool) -> _Result:
 
 
 def _pair(directory: Path) -> tuple[tuple[Ed25519PublicKey, ...], Ed25519PublicKey]:
-    """Return the trusted keys, and the public half of the private key in use; KeyFileError if that is not trusted."""
+    """Return the trusted keys and the one in use; KeyFileError if that is not trusted."""
     private, public = directory / _KEY, directory / _PUBLIC
     current = Signer.from_file(private).public
     trusted = public_keys(public)

@@ -1,4 +1,4 @@
-"""The command ``doctor``: collects facts, runs the checks, and prints the findings. It changes nothing."""
+"""The command ``doctor``: collects facts, runs the checks, and prints the findings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _ADMINISTRATION = ("CONFIG", "GET", "maxmemory-policy")
 
 
 def run(path: str | None, *, spark_conf: str, as_json: bool) -> ExitCode:
-    """Run all possible checks, or those of one file of Spark settings; prints findings and returns the exit code."""
+    """Run all checks, or those of a file of Spark settings; returns the exit code."""
     if spark_conf:
         findings = cluster.check_settings(read_spark_properties(Path(spark_conf)), spark_conf)
     else:
@@ -124,7 +124,7 @@ def collect_host_facts() -> HostFacts:
 
 
 def find_java_version(environ: Mapping[str, str]) -> str:
-    """Return the version of the Java that Spark starts: JAVA_HOME's, else the first on PATH; "" for none."""
+    """Return the version of the Java that Spark starts; "" for none."""
     home = environ.get("JAVA_HOME", "")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
     try:
@@ -145,7 +145,7 @@ def read_spark_properties(path: Path) -> dict[str, str]:
 
 
 def _check_redis(store: Store, settings: Settings) -> list[Finding]:
-    """Check Redis and everything that is known through it; raises StoreError if Redis does not answer."""
+    """Check Redis and the cluster; raises StoreError if Redis does not answer."""
     start, clock = time.monotonic(), time.time()
     info = store.facts()
     seconds = time.monotonic() - start
@@ -166,7 +166,7 @@ def _check_redis(store: Store, settings: Settings) -> list[Finding]:
 
 
 def probe_permissions(store: Store, settings: Settings) -> RedisPermissions:
-    """Find out what the Redis user may do, without doing it; Redis notes refusals in its ACL log."""
+    """Find out what the Redis user may do; Redis notes refusals in its ACL log."""
     administrator = store.may(*_ADMINISTRATION)
     allowed = set()
     for rule in keys.TABLE:
@@ -212,7 +212,7 @@ def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping
 
 
 def list_agents(store: Store) -> list[str] | None:
-    """Return the nodes with an agent, with and without known executors; None without permission to list keys."""
+    """Return the nodes with an agent; None without permission to list keys."""
     try:
         return store.names(keys.WINDOWS)
     except StoreForbiddenError:
@@ -220,7 +220,7 @@ def list_agents(store: Store) -> list[str] | None:
 
 
 def _application_facts(store: Store, name: str, now: float, clocks: dict[str, float]) -> ApplicationFacts | None:
-    """Read the facts of an application; None if it ended long ago, or its name cannot be part of a key."""
+    """Read the facts of an application; None if it ended long ago or has no possible key."""
     rejected = store.rejected
     try:
         envelope = store.get(keys.REPORT, name)
@@ -239,7 +239,7 @@ def _application_facts(store: Store, name: str, now: float, clocks: dict[str, fl
 
 
 def stage_seconds(batches: Sequence[BatchReport], report: LinkReport) -> dict[str, float]:
-    """Return the median seconds of the stateful stages of each query, by its name if it has one."""
+    """Return the median seconds of the stateful stages of each query, by name or id."""
     names = {query.query: query.name or query.query for query in report.queries}
     durations: dict[str, list[float]] = defaultdict(list)
     for batch in batches:
@@ -251,7 +251,7 @@ def stage_seconds(batches: Sequence[BatchReport], report: LinkReport) -> dict[st
 
 
 def _newest_message(store: Store, rule: KeyRule, name: str) -> tuple[float, Envelope | None]:
-    """Return the newest message of a stream, and its arrival by Redis' clock; 0 and None for an empty stream.
+    """Return arrival (by Redis' clock) and content of a stream's newest message; else 0, None.
 
     The id of an entry has the time of its arrival. Its difference to the time in the message is the difference between
     the clocks of Redis and the sender, plus the delay of the message.

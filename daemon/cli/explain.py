@@ -43,7 +43,7 @@ def print_explanation(settings: Settings, *, decision: str, application: str, as
 
 
 def _select(store: Store, decision: str, application: str) -> tuple[str, Decision]:
-    """Return the decision of this id and its application; for "" the last one that moved or proposed something."""
+    """Return application and decision of an id; "" for the last that proposed something."""
     decisions = [
         (envelope.application, envelope.body)
         for envelope in store.last(keys.DECISIONS, "", keys.DECISIONS.bound)
@@ -105,7 +105,7 @@ def lines(
 
 
 def _meaning(kind: type[Code], value: str) -> str:
-    """Return the meaning of a code as part of a sentence; of a code of a later release the code itself."""
+    """Return the meaning of a code within a sentence; an unknown code is returned as it is."""
     try:
         text = kind(value).meaning.replace("`", "").removesuffix(".")
     except ValueError:

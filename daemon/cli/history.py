@@ -1,4 +1,4 @@
-"""The command ``history``: decisions, the steps of their moves, and outcomes, merged by time, oldest first."""
+"""The command ``history``: decisions, moves and outcomes, oldest first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Entry = dict[str, Any]  # one line of the history, as --json has it
 
 @dataclass(frozen=True)
 class HistoryFilter:
-    """Which entries to show; "" and 0 for all.
+    """Selection of entries; "" and 0 select all.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class HistoryFilter:
 
 
 def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
-    """Parse an age (90s, 10m, 2h, 3d) or a date with or without a time of day; 0 for an empty text."""
+    """Parse an age (90s, 10m, 2h, 3d) or a date with or without a time; 0 for ""."""
     if not text:
         return 0.0
     number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(text[-1], 0)
@@ -77,7 +77,7 @@ def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
 def show_history(
     settings: Settings, selection: HistoryFilter, *, limit: int, as_json: bool, follow_until: threading.Event | None
 ) -> None:
-    """Print the newest ``limit`` entries, then with an event to stop on, new ones as they arrive."""
+    """Print the newest ``limit`` entries; until ``follow_until`` is set also new ones."""
     reader = HistoryReader(Store(settings.redis, settings.cluster.name), time.time, selection)
     entries = reader.first(limit)
     if follow_until is not None:
@@ -102,7 +102,7 @@ def _print(entries: list[Entry], *, as_json: bool) -> None:
 
 
 class HistoryReader:
-    """Reads decisions, outcomes and journals; ``decisions_read`` counts decisions, matching or not."""
+    """Reader of decisions, outcomes and journals; ``decisions_read`` counts all decisions."""
 
     def __init__(self, store: Store, clock: Callable[[], float], selection: HistoryFilter | None = None) -> None:
         self._store = store
@@ -140,7 +140,7 @@ class HistoryReader:
                 yield entries
 
     def _resolve_query(self, query: str) -> str:
-        """Return the id of a query given by id or name; CommandError if neither a report nor a journal has it."""
+        """Return the id of a query given by id or name; CommandError if it is unknown."""
         ids = {query_name(state.query, state.name): state.query for state in self._reported_queries()}
         if query in ids:
             return ids[query]

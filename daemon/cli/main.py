@@ -1,4 +1,4 @@
-"""The command line ``rechannel``: shows state, sends commands to the leading controller, starts the daemons.
+"""The command line ``rechannel``.
 
 The exit codes are those of `rechannel.wire.exit_codes`, and 130 if interrupted.
 
@@ -87,7 +87,9 @@ class _Grouped(click.Group):
 @click.group(cls=_Grouped, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rechannel")
 def main() -> None:
-    """Rechannel: moves stateful partitions of running PySpark streaming queries to where they run best."""
+    """Rechannel: moves stateful partitions of running PySpark streaming queries to where they
+    run best.
+    """
 
 
 for _command in orders.COMMANDS:
@@ -118,7 +120,9 @@ def agent(config: str | None, node: str) -> None:
 @config_option
 @exit_code_on_error
 def controller(config: str | None) -> None:
-    """Run the controller: lead or stand by, decide, and follow migrations, until it is told to stop."""
+    """Run the controller: lead or stand by, decide, and follow migrations, until it is told to
+    stop.
+    """
     from rechannel.daemon import log
     from rechannel.daemon.service import run_controller
 
@@ -184,7 +188,8 @@ def history(config: str | None, since: str, limit: int, follow: bool, as_json: b
 @json_option
 @exit_code_on_error
 def explain(config: str | None, **options: Any) -> None:
-    """Explain DECISION with all its numbers: why it was made, what it moves and why, what refused what.
+    """Explain DECISION with all its numbers: why it was made, what it moves and why, what
+    refused what.
 
     Without DECISION the last one that moved something or proposed to; the ids are those of `rechannel history`.
     """
@@ -231,7 +236,8 @@ def simulate(**options: Any) -> None:
 @json_option
 @exit_code_on_error
 def doctor(config: str | None, spark_conf: str, as_json: bool) -> int:
-    """Look for what keeps Rechannel from doing its work here, and say the cure; changes nothing.
+    """Look for what keeps Rechannel from doing its work here, and say the cure; changes
+    nothing.
 
     Ends with 0 where nothing failed: warnings do not count.
     """
@@ -250,7 +256,9 @@ def config() -> None:
 @json_option
 @exit_code_on_error
 def config_check(config: str | None, as_json: bool) -> None:
-    """Say whether the configuration can be used, with every mistake, also in the files that it names."""
+    """Say whether the configuration can be used, with every mistake, also in the files that it
+    names.
+    """
     from rechannel.daemon.cli.config import check
 
     check(config, as_json=as_json)
@@ -261,7 +269,9 @@ def config_check(config: str | None, as_json: bool) -> None:
 @json_option
 @exit_code_on_error
 def config_show(config: str | None, as_json: bool) -> None:
-    """Show what is in force as a TOML file: each setting, where its value comes from, unit, bounds and reason."""
+    """Show what is in force as a TOML file: each setting, where its value comes from, unit,
+    bounds and reason.
+    """
     from rechannel.daemon.cli.config import show
 
     show(config, as_json=as_json)
@@ -272,7 +282,9 @@ def config_show(config: str | None, as_json: bool) -> None:
 @json_option
 @exit_code_on_error
 def config_init(file: str, as_json: bool) -> None:
-    """Write a commented configuration to FILE, all of it at its defaults; never over what is there."""
+    """Write a commented configuration to FILE, all of it at its defaults; never over what is
+    there.
+    """
     from rechannel.daemon.cli.config import init
 
     init(file, as_json=as_json)
@@ -295,7 +307,9 @@ def config_reference() -> None:
 @json_option
 @exit_code_on_error
 def config_keys(directory: str, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
-    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for drivers and them."""
+    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for
+    drivers and them.
+    """
     from rechannel.daemon.cli.config import change_keys
 
     change_keys(directory, rotate=rotate, retire=retire, force=force, as_json=as_json)
@@ -323,7 +337,8 @@ def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_acl_options
 @exit_code_on_error
 def acl_add_node(config: str | None, node: str, password_file: str, only_print: bool, as_json: bool) -> None:
-    """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing else.
+    """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing
+    else.
 
     Asks Redis with the user of the configuration, which needs the right to use ACL SETUSER.
     """

@@ -93,7 +93,7 @@ def exit_code_on_error(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _log_to_standard_error() -> None:
-    """Send log lines to standard error; structlog's default is standard output, where the result belongs."""
+    """Send log lines to standard error; structlog's default is standard output."""
     import structlog
 
     if not structlog.is_configured():
@@ -103,7 +103,7 @@ def _log_to_standard_error() -> None:
 
 
 def _classify(error: Exception, config: str | None) -> tuple[ExitCode, list[str]]:
-    """Return the exit code of an error and its sentences: one, or each mistake of a configuration with its place."""
+    """Return exit code and sentences of an error: one, or each mistake of a configuration."""
     from rechannel.conf.loader import read
     from rechannel.conf.settings import SettingsError
     from rechannel.wire.keys import KeyNameError
@@ -124,7 +124,7 @@ def _classify(error: Exception, config: str | None) -> tuple[ExitCode, list[str]
 
 
 def _fail(code: ExitCode, sentences: Sequence[str], as_json: bool) -> NoReturn:
-    """Print what is wrong and exit; several mistakes of a configuration are printed one a line."""
+    """Print sentences and exit; several mistakes of a configuration are printed one a line."""
     mistakes = sentences if code is ExitCode.CONFIGURATION else ()
     sentence = f"configuration: {'; '.join(mistakes)}" if mistakes else sentences[0]
     if as_json:

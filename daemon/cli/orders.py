@@ -1,4 +1,4 @@
-"""Commands that send a command to the leading controller: orders, and the questions what an order would do.
+"""Commands for the leading controller: orders, and plans of them.
 
 `order_command` declares what all of them have in common; each function states its own options and builds its typed
 command. ``rechannel.wire.commands`` is imported in the functions, so that ``--help`` stays quick.
@@ -45,7 +45,7 @@ def _reason(text: str) -> Decorator:
 def order_command(
     *options: Decorator, verbose: bool = False, json: Decorator = json_option
 ) -> Callable[[Callable[..., int]], click.Command]:
-    """Make a command of a function that takes a `ControllerClient` and the values of its own ``options``.
+    """Make a command of a function that takes a `ControllerClient` and its own ``options``.
 
     Adds ``--config``, ``--wait``, ``--json``, and with ``verbose`` that option too.
     """
@@ -114,7 +114,8 @@ def rebalance(client: ControllerClient, application: str, policy: str, apply: bo
     _reason(_DECISION),
 )
 def apply(client: ControllerClient, plan: str, at: str, when: str | None, force: bool) -> int:
-    """Do what a saved PLAN says, checked anew; refused where executors or queries are others by now.
+    """Do what a saved PLAN says, checked anew; refused where executors or queries are others
+    by now.
 
     With --at or --when the controller keeps it until then, and checks it then. `rechannel status` lists what waits,
     `rechannel cancel` ends it.
@@ -157,7 +158,9 @@ def stop(client: ControllerClient, application: str) -> int:
 
 @order_command(_reason(_LOG))
 def pause(client: ControllerClient) -> int:
-    """Pause everything: nothing is begun, and running migrations hold after the moves already steered."""
+    """Pause everything: nothing is begun, and running migrations hold after the moves already
+    steered.
+    """
     from rechannel.wire.commands import Pause
 
     return client.order(Pause())

@@ -34,23 +34,23 @@ _TABLE = re.compile(r"(<!-- codes: (\w+), from wire/codes.py -->\n).*?(<!-- end 
 _COLUMNS = {"Law": "law", "MoveState": "state", "MoveReason": "reason"}  # heads of the first column; else "code"
 
 
-def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Yield every command that is not a group, with the words that call it, sorted by name."""
     for name in sorted(group.commands):
         command = group.commands[name]
         if isinstance(command, click.Group):
-            yield from commands(command, (*words, name))
+            yield from commands(command, (*path, name))
         else:
-            yield (*words, name), command
+            yield (*path, name), command
 
 
 def markdown() -> str:
     """Return the reference: exit codes, then each command with usage, description and options."""
     lines = [_HEAD, "## Exit codes", "", "Also the codes of the controller's replies.", "", "| code | meaning |"]
-    lines += ["| --- | --- |", *(f"| {int(code)} | {words} |" for code, words in EXIT_WORDS.items())]
+    lines += ["| --- | --- |", *(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_WORDS.items())]
     lines += ["| 130 | interrupted |", ""]
-    for words, command in commands(cli):
-        lines += _command(words, command)
+    for path, command in commands(cli):
+        lines += _command(path, command)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -60,12 +60,12 @@ def with_code_tables(page: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the named files: one with markers gets its tables, any other the whole reference; without any, print it."""
+    """Write files: tables where a file has markers, else the reference; print it without any."""
     if not arguments:
         sys.stdout.write(markdown())
-    for path in map(Path, arguments):
-        page = path.read_text(encoding="utf-8") if path.exists() else ""
-        path.write_text(with_code_tables(page) if _TABLE.search(page) else markdown(), encoding="utf-8")
+    for file in map(Path, arguments):
+        page = file.read_text(encoding="utf-8") if file.exists() else ""
+        file.write_text(with_code_tables(page) if _TABLE.search(page) else markdown(), encoding="utf-8")
     return 0
 
 
@@ -76,10 +76,10 @@ def _code_table(kind: type[Code]) -> str:
     return "".join(f"| {' | '.join(row[:columns])} |\n" for row in rows)
 
 
-def _command(words: tuple[str, ...], command: click.Command) -> Iterator[str]:
-    context = click.Context(command, info_name=" ".join(("rechannel", *words)))
+def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=" ".join(("rechannel", *path)))
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    yield from (f"## rechannel {' '.join(words)}", "", f"    {usage}", "")
+    yield from (f"## rechannel {' '.join(path)}", "", f"    {usage}", "")
     for part in (command.help or "").replace("\b\n", "").split("\n\n"):
         yield from (_plain(part), "")
     options = [item for item in command.params if isinstance(item, click.Option)]

@@ -1,4 +1,4 @@
-"""The commands ``policies`` and ``simulate``: lists policies, and compares them on a scenario without a cluster."""
+"""The commands ``policies`` and ``simulate``, which need no cluster."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _parse_parameters(names: Sequence[str], settings: Sequence[str]) -> dict[str
 
 
 def _parse_value(policy: str, key: str, text: str) -> object:
-    """Parse the value of a parameter by its type: number, true, none, one of its choices, or a list as in JSON."""
+    """Parse the value of a parameter by its type; lists are written as in JSON."""
     hints = get_type_hints(POLICIES[policy].parameters)
     names = [field.name for field in dataclasses.fields(POLICIES[policy].parameters)]
     if key not in names:
@@ -140,7 +140,7 @@ def _parse_value(policy: str, key: str, text: str) -> object:
 
 
 def _load_scenario(text: str) -> Scenario:
-    """Load a scenario from a generator or a file; a file with the name of a generator is ``./NAME``."""
+    """Load a scenario from a generator or a file (``./NAME`` if a generator has its name)."""
     if text.partition(":")[0] in GENERATORS:
         try:
             return generate(text)

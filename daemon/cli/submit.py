@@ -1,4 +1,4 @@
-"""The command ``submit``: runs an unmodified PySpark script by spark-submit, attached to Rechannel.
+"""The command ``submit``: runs a PySpark script by spark-submit, attached to Rechannel.
 
 The main file for spark-submit is `rechannel.migration.link.submit_main`, which runs the script and attaches its
 sessions. This process is replaced by spark-submit, so signals and exit codes are those of spark-submit.
@@ -68,7 +68,7 @@ class SubmitArguments:
 
 @dataclass(frozen=True)
 class SparkSubmitCommand:
-    """The command to start, the variables to add to its environment, and warnings for the user."""
+    """Command to start, variables for its environment, and warnings for the user."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -85,17 +85,18 @@ class SparkSubmitCommand:
     options_metavar="[--dry-run] [--strict] [--config FILE] [SPARK-SUBMIT OPTIONS]",
     short_help="Run an unmodified PySpark script with its queries attached.",
 )
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGUMENTS]")
+@click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGUMENTS]")
 @exit_code_on_error
-def submit(words: tuple[str, ...]) -> None:
-    """Run an unmodified PySpark script by spark-submit, its streaming queries attached to Rechannel.
+def submit(command_line: tuple[str, ...]) -> None:
+    """Run an unmodified PySpark script by spark-submit, its streaming queries attached to
+    Rechannel.
 
     All options of spark-submit may be given, as --master URL or --conf KEY=VALUE; what follows the script is the
     script's. --dry-run prints the command and starts nothing. --strict ends the script where a session of it cannot be
     attached, which runs as without Rechannel otherwise. --config FILE is Rechannel's configuration, by default that of
     RECHANNEL_CONFIG. Client mode only. Exits as spark-submit does.
     """
-    arguments = parse(words)
+    arguments = parse(command_line)
     if arguments.config:
         load_settings(arguments.config)  # report a mistake before anything starts
     command = build_command(arguments, os.environ)
@@ -111,13 +112,13 @@ def submit(words: tuple[str, ...]) -> None:
     )
 
 
-def parse(words: Sequence[str]) -> SubmitArguments:
-    """Parse a command line as spark-submit does: options, then the script, then the script's own arguments."""
+def parse(command_line: Sequence[str]) -> SubmitArguments:
+    """Parse a command line as spark-submit does: options, script, arguments of the script."""
     options: list[str] = []
     conf: dict[str, str] = {}
     values: dict[str, list[str]] = defaultdict(list)
     switches = set[str]()
-    left = list(words)
+    left = list(command_line)
     while left and left[0].startswith("-"):
         word = left.pop(0)
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
@@ -160,7 +161,7 @@ def _spark_setting(option: str, value: str) -> dict[str, str]:
 
 
 def build_command(arguments: SubmitArguments, environ: Mapping[str, str]) -> SparkSubmitCommand:
-    """Return the command to start; CommandError if it cannot be started, or the script would not be attached."""
+    """Return the command to start; CommandError if the script would not be attached."""
     if not arguments.script.endswith(".py"):
         raise _refusal(f"{arguments.script} is no Python script (.py); call spark-submit itself")
     if "://" in arguments.script or not Path(arguments.script).is_file():
@@ -199,7 +200,7 @@ def _refusal(sentence: str) -> CommandError:
 
 
 def spark_home(environ: Mapping[str, str]) -> Path:
-    """Return the Spark to submit with: SPARK_HOME, else pyspark's own, else that of the spark-submit on PATH."""
+    """Return the home of SPARK_HOME, else of pyspark, else of the spark-submit on PATH."""
     configured = environ.get("SPARK_HOME", "")
     if configured:
         if not (Path(configured) / "bin" / "spark-submit").is_file():
@@ -236,7 +237,7 @@ def _environment(
 
 
 def _warnings(conf: Mapping[str, str]) -> tuple[str, ...]:
-    """Check the settings known before the start; those that the script sets are checked by its link."""
+    """Check the settings known before the start; the link checks those of the script."""
     try:
         from rechannel.migration.spark import compatibility
     except ImportError:  # no py4j in this Python, only in the Spark of SPARK_HOME
@@ -245,7 +246,7 @@ def _warnings(conf: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _settings_from_files(arguments: SubmitArguments, environ: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Read the files that spark-submit will read, in its order: spark-defaults.conf, then the named ones."""
+    """Read the files that spark-submit will read, in the same order."""
     directory = environ.get("SPARK_CONF_DIR") or str(home / "conf")
     paths = [*arguments.properties, *([str(Path(directory) / "spark-defaults.conf")] if arguments.defaults else [])]
     settings: dict[str, str] = {}

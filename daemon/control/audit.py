@@ -1,4 +1,4 @@
-"""The audit file: an append-only JSON-lines record of orders, their results, and refused attempts.
+"""The audit file: append-only JSON lines of orders, results, and refused attempts.
 
 An order leaves two lines: `asked` is on the disk before anything is done, `answered` has the result. An order that
 `RequestHandler` itself refuses leaves one line, `refused`. Every line is complete by itself.
@@ -78,7 +78,7 @@ def line(event: str, request: Request, *, sender: str, at: float, leader: Lease,
 
 
 def _arguments(request: Request) -> dict[str, str]:
-    """Return the fields that the verb has and the sender gave, as text; other fields may be anything."""
+    """Return the fields that the verb has, as text; a sender may add any others."""
     kind = COMMANDS.get(request.verb)
     fields = kind.__struct_fields__ if kind is not None else ()
     values = {name: request.command[name] for name in fields if request.command.get(name)}
@@ -96,14 +96,14 @@ def _text(name: str, value: object) -> str:
 
 
 class AuditFile:
-    """The file named in the settings; without a path nothing is written. ``sleep`` takes seconds."""
+    """The file named in the settings; without a path nothing is written."""
 
     def __init__(self, path: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._path = Path(path) if path else None
         self._sleep = sleep
 
     def check(self) -> None:
-        """Raise AuditError if nothing can be appended; creates no file, which would belong to the caller's user."""
+        """Raise AuditError if nothing can be appended; creates no file."""
         if self._path is None:
             return
         directory = self._path.parent
@@ -138,7 +138,7 @@ class AuditFile:
             os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
-        """Wait, for a limited time, for another controller of this machine that writes to the same file."""
+        """Lock the file; waits a limited time for another controller of this machine."""
         for left in reversed(range(_LOCK_ATTEMPTS)):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

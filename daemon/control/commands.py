@@ -107,7 +107,7 @@ def _refusing(code: ExitCode = ExitCode.REFUSED, hint: str = "") -> Iterator[Non
 
 @dataclass(frozen=True)
 class _Execution:
-    """One command on its way: the controller, the operator who gave it, and the operator's reason."""
+    """Execution of one command, with the operator who gave it and the operator's reason."""
 
     controller: Controller
     user: str
@@ -139,9 +139,9 @@ class _Execution:
         *,
         apply: bool = False,
         force: bool = False,
-        asked: Callable[[Snapshot], RequestedPlacement | Refusal] | None = None,
+        propose: Callable[[Snapshot], RequestedPlacement | Refusal] | None = None,
     ) -> _Answer:
-        """Have the controller decide; ``asked`` is a placement that takes the place of the policy's."""
+        """Have the controller decide; ``propose`` makes a placement instead of the policy."""
         application = self._resolve(application)
         if policy and policy not in POLICIES:
             raise CommandError(ExitCode.REFUSED, unknown_policy(policy))
@@ -153,7 +153,7 @@ class _Execution:
             apply=apply,
             force=force,
             policy=policy,
-            asked=asked,
+            asked=propose,
         )
         return _decided(application, decision, decision.sentence)
 
@@ -163,8 +163,8 @@ class _Execution:
         except PlanFileError as error:
             raise CommandError(ExitCode.REFUSED, f"the saved plan: {error}") from error
         if not (command.at or command.when):
-            asked = functools.partial(from_plan, plan)
-            return self.decide(plan.application, apply=True, force=command.force, asked=asked)
+            propose = functools.partial(from_plan, plan)
+            return self.decide(plan.application, apply=True, force=command.force, propose=propose)
         self._resolve(plan.application)
         with _refusing():
             sentence, pending = self.controller.wait(
@@ -266,7 +266,7 @@ def drain_sentence(nodes: Sequence[str], partitions: int, executors: int, *, rem
 
 
 def undrain_sentence(nodes: Sequence[str], *, mode: str, paused: bool, running: bool, wait: float) -> str:
-    """Describe what the end of a drain begins; ``wait``: seconds until a decision can move something there."""
+    """Describe what the end of a drain begins; ``wait``: seconds until the next decision."""
     parts = [f"{', '.join(nodes)} may hold state again"]
     if running:
         parts.append("the running migration goes on: `rechannel stop` ends it")

@@ -1,4 +1,4 @@
-"""Requests of operators and viewers: reads them from Redis and answers each one once, as the leader.
+"""Requests of operators and viewers, each answered once by the leader.
 
 Orders arrive on the stream of the operators. Viewers write to a stream of their own, from which only read-only
 commands are answered: Redis' ACL controls who may write to which, so a viewer's password moves nothing. Orders are
@@ -101,7 +101,7 @@ class RequestHandler:
         self._claiming.clear()
 
     def answer(self) -> int:
-        """Answer all waiting requests that need no plan and queue the others; returns how many were answered."""
+        """Answer waiting requests that need no plan and queue the others; returns the number."""
         now = self._clock()
         for name in [name for name, reply in self._replies.items() if reply.expires <= now]:
             del self._replies[name]
@@ -177,7 +177,7 @@ class RequestHandler:
         return reply
 
     def _run_order(self, request: Request, envelope: Envelope) -> Reply:
-        """Carry out an order between its two lines in the audit file, unless another leader claimed it."""
+        """Carry out an order between its two audit lines, unless another leader claimed it."""
         if self._settings.controller.require_reason and not request.reason.strip():
             sentence = f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
             reply = _refuse(request, sentence)
@@ -196,7 +196,7 @@ class RequestHandler:
         return reply
 
     def _claim(self, request: Request) -> bool:
-        """Claim an order; False if another leader did so before, or this one before it lost the lead."""
+        """Claim an order; False if another leader, or this one in an earlier lead, did so."""
         again = request.request in self._claiming
         self._claiming.add(request.request)  # before the call: its answer can get lost after Redis took the claim
         claim = self._store.claim(request.request, keys.CLAIM.ttl)  # longer than the request stays in its stream
@@ -224,7 +224,7 @@ class RequestHandler:
         return reply
 
     def _audit(self, event: str, request: Request, envelope: Envelope, reply: Reply) -> None:
-        """Append the line about the end of a request; a failure is logged, because the end cannot be changed."""
+        """Append the line about the end of a request; a failure is only logged."""
         try:
             self._append_line(event, request, envelope, reply)
         except AuditError as error:
@@ -244,7 +244,7 @@ def _remember(table: OrderedDict[str, ValueT], name: str, value: ValueT) -> None
 
 
 def _lifetime(envelope: Envelope) -> float:
-    """Return the seconds for which a request is answered: its own, within the time for which claims are kept."""
+    """Return the seconds for which a request is answered, at most as long as claims last."""
     return min(envelope.expires - envelope.time, keys.REQUESTS.ttl)
 
 

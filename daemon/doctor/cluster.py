@@ -1,4 +1,4 @@
-"""Checks of the running cluster for `rechannel doctor`: controller, agents, links and Spark. Pure."""
+"""Checks of the running cluster: controller, agents, links and Spark. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULT_WAIT = 3.0  # seconds
 
 @dataclass(frozen=True)
 class ApplicationFacts:
-    """The last report of an application's link (None: silent, or unreadable), and its age in seconds.
+    """Last report of an application's link (None: silent or unreadable) and its age.
 
     ``unreadable``: there is a report, but this release cannot read it. ``stages``: query -> median seconds of its
     stateful stages.
@@ -38,7 +38,7 @@ class ApplicationFacts:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The executors of a node, and the last window of its agent (None: none) with its age in seconds.
+    """Executors of a node, and the last window of its agent (None: none) with its age.
 
     ``several``: more than one agent reports for the node.
     """
@@ -59,7 +59,7 @@ def check_controller(state: ControllerState | None) -> Finding:
 
 
 def check_memory(info: Mapping[str, Any], applications: Sequence[ApplicationFacts], nodes: int) -> Finding:
-    """Check that Redis (``info``: INFO) has room for the largest size of all keys of the cluster."""
+    """Check that Redis has room for the largest size of all keys of the cluster."""
     reports = [item.report for item in applications if item.report is not None]
     need = capacity.need(nodes, [_capacity_of(report) for report in reports])
     maxmemory = info.get("maxmemory", 0)
@@ -79,7 +79,7 @@ def _capacity_of(report: LinkReport) -> capacity.Application:
 
 
 def has_several_agents(messages: Sequence[Envelope]) -> bool:
-    """Whether messages of a node, in the order of arrival, come from more than one agent at a time.
+    """Whether messages of a node (in order of arrival) come from several agents at a time.
 
     The windows of one agent follow each other. A message that was sent twice counts once, and a restart or a changed
     clock may let two windows overlap.
@@ -93,7 +93,7 @@ def has_several_agents(messages: Sequence[Envelope]) -> bool:
 
 
 def check_agents(nodes: Mapping[str, NodeFacts], stale: float, *, listed: bool = True) -> list[Finding]:
-    """Check that each node with executors is measured; windows older than ``stale`` seconds are not used.
+    """Check that each node with executors has windows newer than ``stale`` seconds.
 
     ``listed``: agents of nodes without executors are included.
     """
@@ -243,7 +243,7 @@ def _check_scheduler(mode: str, subject: str) -> Finding:
 
 
 def _check_locality(report: LinkReport, application: ApplicationFacts) -> Finding:
-    """Compare the wait with the stages: tasks drift if a stage takes longer, and a long wait delays short stages."""
+    """Compare the wait with the stages: it should be longer, but not by far."""
     name = application.application
     value = report.environment.get("spark.locality.wait", "3s")
     wait = compatibility.seconds(value)

@@ -46,7 +46,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check of one ``subject`` ("" if there is only one), with the ``cure`` of a problem."""
+    """Result of a check of one ``subject`` ("" if there is only one), with the ``cure``."""
 
     check: str
     verdict: Severity
@@ -71,7 +71,7 @@ def failed(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
 
 
 def exit_code_of(findings: Iterable[Finding]) -> ExitCode:
-    """Return the exit code: only failed checks count, and a cause goes before its consequences."""
+    """Return the exit code: only failed checks count, a cause before its consequences."""
     failures = {item.check for item in findings if item.verdict is Severity.FAILED}
     if failures & {"configuration", "signing-keys", "times"}:
         return ExitCode.CONFIGURATION

@@ -1,4 +1,4 @@
-"""Checks of this host, its settings and Redis for `rechannel doctor`. Pure: facts in, findings out.
+"""Checks of this host, its settings and Redis. Pure: facts in, findings out.
 
 `rechannel.daemon.doctor.cluster` has the checks of agents, links and Spark; `rechannel.daemon.cli.doctor` collects the
 facts.
@@ -61,7 +61,7 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class RedisFacts:
-    """INFO of Redis, the seconds that the call took, and the seconds by which its clock is ahead of this host's."""
+    """INFO of Redis, seconds that the call took, and seconds by which its clock is ahead."""
 
     info: Mapping[str, Any]
     seconds: float
@@ -70,7 +70,7 @@ class RedisFacts:
 
 @dataclass(frozen=True)
 class RedisPermissions:
-    """Permissions of a Redis user: (pattern of a key, "read" or "write"); ``role`` is the one in its name."""
+    """Permissions of a Redis user: (pattern of a key, "read" or "write"); role in its name."""
 
     user: str
     role: Role | None
@@ -109,7 +109,7 @@ def _check_packages(facts: HostFacts) -> list[Finding]:
 
 
 def parse_requirement(text: str) -> tuple[str, str, str]:
-    """Return the name of a required package, the oldest version that fits, and the first that does not ("": none)."""
+    """Return name, oldest version and first version too new ("": none) of a requirement."""
     match = re.match(r"[\w.-]+", text)
     name = match[0] if match else text
     bounds = dict(re.findall(r"(>=|<)\s*([\w.]+)", text))
@@ -136,7 +136,7 @@ def _check_java(facts: HostFacts) -> Finding:
 
 
 def check_configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str]) -> list[Finding]:
-    """Sort the mistakes and notes of `config check`: signing keys and rights in Redis are checks of their own."""
+    """Sort the mistakes and notes of `config check` into checks."""
     findings = []
     for text, report in [*((text, failed) for text in mistakes), *((text, warning) for text in notes)]:
         if text.startswith(_MISSING_KEYS):
@@ -191,7 +191,7 @@ def role_of_user(settings: Settings) -> Role | None:
 
 
 def check_times(settings: Settings) -> list[Finding]:
-    """Check time limits against each other; limits that must hold are checked when the settings are loaded."""
+    """Check time limits against each other, beyond those that loading the settings checks."""
     findings = []
     controller, rules = settings.controller, settings.reschedule
     takeover = controller.lease + controller.observe
@@ -293,7 +293,7 @@ def check_clock(server: RedisFacts) -> Finding:
 
 
 def check_clocks(ahead: Mapping[str, float]) -> list[Finding]:
-    """Check the clocks of the parts that write messages: part -> seconds by which its clock is ahead of Redis'."""
+    """Check the clocks of senders: part -> seconds by which its clock is ahead of Redis'."""
     findings = []
     for part, seconds in sorted(ahead.items()):
         # A message takes a moment to arrive, so its sender seems to be behind.

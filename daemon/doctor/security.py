@@ -29,12 +29,12 @@ def key_notes(settings: Settings) -> list[str]:
 
 
 def redis_notes(settings: Settings) -> list[str]:
-    """Return a note if Redis needs no password; connects to Redis, no note if it does not answer."""
+    """Return a note if Redis needs no password; none if it does not answer."""
     return [OPEN_REDIS] if acl.open_to_all(settings.redis) else []
 
 
 def listen_notes(addresses: dict[str, str]) -> list[str]:
-    """Return notes about addresses (setting -> host:port, "" for none) that other machines can reach."""
+    """Return notes about addresses (by setting, "" for none) that other machines can reach."""
     return [
         LISTENS.format(field=field, listen=listen)
         for field, listen in addresses.items()
@@ -43,7 +43,7 @@ def listen_notes(addresses: dict[str, str]) -> list[str]:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a server that binds the first address of this host is reached from this machine alone."""
+    """Whether the first address of this host is reached from this machine alone."""
     try:
         address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
         return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback

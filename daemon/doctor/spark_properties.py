@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return the settings of a file with lines ``key value``, ``key=value`` or ``key: value`` (java.util.Properties).
+    """Return the settings of a file in the format of java.util.Properties.
 
     Raises OSError or UnicodeDecodeError if the file cannot be read.
     """

@@ -36,7 +36,7 @@ def answered(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("arguments", "command"),
     [
         (["drain", "n1"], commands.Drain(nodes=["n1"])),
         (["drain", "n1", "--remove", "--deadline", "90"], commands.Drain(nodes=["n1"], remove=True, deadline=90.0)),
@@ -47,10 +47,10 @@ def answered(monkeypatch):
         (["undrain", "n1,n2"], Undrain(nodes=["n1", "n2"])),
     ],
 )
-def test_words_become_a_command(answered, words, command):
-    done = CliRunner().invoke(cli.main, [*words, "--reason", "why"])
+def test_words_become_a_command(answered, arguments, command):
+    done = CliRunner().invoke(cli.main, [*arguments, "--reason", "why"])
     assert done.exit_code == 0, done.output
-    first = [(Plan(drain=command.nodes), "")] if words[0] == "drain" else []
+    first = [(Plan(drain=command.nodes), "")] if arguments[0] == "drain" else []
     assert answered["sent"] == [*first, (command, "why")], "what it means is said first"
 
 
@@ -66,7 +66,7 @@ def test_a_deadline_that_no_message_can_hold_is_refused(answered):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["drain"], "Missing argument"),
         (["drain", "n1", "--deadline", "10m"], "needs --remove"),
@@ -76,10 +76,10 @@ def test_a_deadline_that_no_message_can_hold_is_refused(answered):
         (["drain", "n1", "--remove", "--deadline", "nan"], "is no time"),
     ],
 )
-def test_mistakes_are_wrong_usage(answered, words, said):
-    done = CliRunner().invoke(cli.main, words)
+def test_mistakes_are_wrong_usage(answered, arguments, message):
+    done = CliRunner().invoke(cli.main, arguments)
     assert (done.exit_code, answered["sent"]) == (2, [])
-    assert said in done.output
+    assert message in done.output
 
 
 GONE = MoveView(move="m", query="q1", stage=0, partition=3, source="3", target="0", step=0, state="released_idle")
@@ -91,7 +91,7 @@ def test_a_drain_says_what_cannot_be_moved():
 
 
 @pytest.mark.parametrize(
-    ("drain", "where", "moves", "state", "words"),
+    ("drain", "where", "moves", "state", "phrase"),
     [
         (Drain(node="127.0.0.5", since=0), "0123", [], "draining", "1 partition is left on 1 executor"),
         (Drain(node="127.0.0.5", since=0, deadline=5), "0123", [], "draining", "the deadline has passed"),
@@ -112,9 +112,9 @@ def test_a_drain_says_what_cannot_be_moved():
         (Drain(node="127.0.0.9", since=0, remove=True), "0123", [], "released", "no executor runs there"),
     ],
 )
-def test_how_far_a_drain_is(drain, where, moves, state, words):
+def test_how_far_a_drain_is(drain, where, moves, state, phrase):
     row = _drain(drain, [report([query(where)], moves=moves)], 10.0)
-    assert (row["state"], words in row["sentence"]) == (state, True)
+    assert (row["state"], phrase in row["sentence"]) == (state, True)
 
 
 PLAN = {"application": "app-1", "decision": {"sentence": "executor 1 would be 156% busy: add executors", "notes": []}}

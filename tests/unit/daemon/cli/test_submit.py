@@ -62,42 +62,42 @@ def test_what_stands_before_the_script_is_spark_submits_and_what_follows_is_the_
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ([], "no script is named"),
         (["--master"], "--master has no value"),
         (["--version"], "--version submits no Python script"),
     ],
 )
-def test_wrong_usage_is_told(given, said):
-    with pytest.raises(CommandError, match=said) as caught:
-        parse(given)
+def test_wrong_usage_is_told(arguments, message):
+    with pytest.raises(CommandError, match=message) as caught:
+        parse(arguments)
     assert caught.value.code == ExitCode.USAGE
 
 
 def test_the_runner_is_the_main_file_and_the_script_keeps_its_name(spark, script):
-    made = build_command(parse(["--master", "spark://x:7077", script, "one", "two words"]), environ(spark))
-    runner = Path(made.command[-4])
-    assert made.command[0] == str(spark / "bin" / "spark-submit")
-    assert made.command[1:5] == ("--master", "spark://x:7077", "--name", "count words.py")
+    submission = build_command(parse(["--master", "spark://x:7077", script, "one", "two words"]), environ(spark))
+    runner = Path(submission.command[-4])
+    assert submission.command[0] == str(spark / "bin" / "spark-submit")
+    assert submission.command[1:5] == ("--master", "spark://x:7077", "--name", "count words.py")
     assert (runner.name, runner.is_file()) == ("submit_main.py", True)
-    assert made.command[-3:] == (script, "one", "two words")
-    assert made.warnings == ()
+    assert submission.command[-3:] == (script, "one", "two words")
+    assert submission.warnings == ()
 
 
 def test_a_script_is_named_as_spark_submit_names_it(spark, script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.py").symlink_to(script)
-    for given in (Path(script).name, "link.py"):
-        made = build_command(parse([given, "link.py"]), environ(spark))
-        assert made.command[-2:] == (script, "link.py")
-        assert made.command[1:3] == ("--name", "count words.py")
+    for arguments in (Path(script).name, "link.py"):
+        submission = build_command(parse([arguments, "link.py"]), environ(spark))
+        assert submission.command[-2:] == (script, "link.py")
+        assert submission.command[1:3] == ("--name", "count words.py")
 
 
 def test_the_script_keeps_its_python_and_the_link_has_ours(spark, script, python3):
-    made = build_command(parse([script]), environ(spark, PATH=python3))
-    assert not {"PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYTHONPATH"}.intersection(made.environment)
-    kind, *directories = made.environment[submit.LENT].split(os.pathsep)
+    submission = build_command(parse([script]), environ(spark, PATH=python3))
+    assert not {"PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYTHONPATH"}.intersection(submission.environment)
+    kind, *directories = submission.environment[submit.LENT].split(os.pathsep)
     assert kind == sys.implementation.cache_tag
     for package in (rechannel, msgspec):
         assert str(Path(package.__file__).parents[1]) in directories
@@ -112,17 +112,17 @@ def test_spark_submit_is_told_the_spark_that_was_found(spark, script, tmp_path):
 
 
 def test_a_name_and_a_python_that_were_chosen_stay(spark, script):
-    made = build_command(parse(["--name", "mine", script]), environ(spark, PYSPARK_PYTHON="/usr/bin/python3"))
-    assert made.command.count("--name") == 1
-    assert "PYSPARK_DRIVER_PYTHON" not in made.environment
+    submission = build_command(parse(["--name", "mine", script]), environ(spark, PYSPARK_PYTHON="/usr/bin/python3"))
+    assert submission.command.count("--name") == 1
+    assert "PYSPARK_DRIVER_PYTHON" not in submission.environment
     (spark / "conf" / "spark-defaults.conf").write_text("spark.app.name  from-file\nspark.pyspark.python=python3\n")
-    made = build_command(parse([script]), environ(spark))
-    assert "--name" not in made.command
-    assert "PYSPARK_DRIVER_PYTHON" not in made.environment
+    submission = build_command(parse([script]), environ(spark))
+    assert "--name" not in submission.command
+    assert "PYSPARK_DRIVER_PYTHON" not in submission.environment
 
 
 @pytest.mark.parametrize(
-    ("options", "more", "said"),
+    ("options", "more", "message"),
     [
         (["--deploy-mode", "cluster"], {}, "use --deploy-mode client, or put `import rechannel"),
         (["--deploy-mode=cluster"], {}, "cluster mode"),
@@ -132,8 +132,8 @@ def test_a_name_and_a_python_that_were_chosen_stay(spark, script):
         (["--conf", "spark.api.mode=connect"], {}, "Spark Connect"),
     ],
 )
-def test_what_cannot_be_attached_is_refused_with_the_cure(spark, script, options, more, said):
-    with pytest.raises(CommandError, match=said) as caught:
+def test_what_cannot_be_attached_is_refused_with_the_cure(spark, script, options, more, message):
+    with pytest.raises(CommandError, match=message) as caught:
         build_command(parse([*options, script]), environ(spark, **more))
     assert caught.value.code == ExitCode.REFUSED
 
@@ -157,14 +157,14 @@ def test_properties_files_are_read_as_spark_submit_reads_them(spark, script, tmp
     properties.write_text("spark.speculation\ttrue\n")
     extra.write_text("spark.submit.deployMode = client\nspark.app.name=mine\n")
     options = ["--properties-file", str(properties)]
-    made = build_command(parse([*options, script]), environ(spark))
-    assert "--name" in made.command, "without spark-defaults.conf"
-    assert any("spark.speculation" in sentence for sentence in made.warnings)
-    for given in ([], [*options, "--load-spark-defaults"], ["--load-spark-defaults=yes", *options]):
+    submission = build_command(parse([*options, script]), environ(spark))
+    assert "--name" in submission.command, "without spark-defaults.conf"
+    assert any("spark.speculation" in sentence for sentence in submission.warnings)
+    for arguments in ([], [*options, "--load-spark-defaults"], ["--load-spark-defaults=yes", *options]):
         with pytest.raises(CommandError, match="cluster mode"):
-            build_command(parse([*given, script]), environ(spark))
-        made = build_command(parse([*given, "--extra-properties-file", str(extra), script]), environ(spark))
-        assert "--name" not in made.command, "it goes before the others"
+            build_command(parse([*arguments, script]), environ(spark))
+        submission = build_command(parse([*arguments, "--extra-properties-file", str(extra), script]), environ(spark))
+        assert "--name" not in submission.command, "it goes before the others"
     client = build_command(parse(["--deploy-mode", "client", script]), environ(spark))
     assert "--name" not in client.command
 
@@ -196,27 +196,29 @@ def switches_of(code: bytes) -> set[str]:
 
     puts = {named(number): b"\xb5" + number.to_bytes(2) for number, (tag, _) in entries.items() if tag == 9}
     position, end = code.index(puts["opts"], at) + 3, code.index(puts["switches"], at)
-    found = set()
+    texts = set()
     while position < end:
         size = _OPERANDS.get(code[position], 0)
         if code[position] in (0x12, 0x13):  # ldc, ldc_w
-            found.add(text(int.from_bytes(code[position + 1 : position + 1 + size])))
+            texts.add(text(int.from_bytes(code[position + 1 : position + 1 + size])))
         position += 1 + size
-    return found
+    return texts
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("job.jar", "no Python script"), ("gone.py", "no file"), ("s3://b/s.py", "no file")]
+    ("name", "message"), [("job.jar", "no Python script"), ("gone.py", "no file"), ("s3://b/s.py", "no file")]
 )
-def test_what_is_no_script_of_this_machine_is_refused(spark, name, said):
-    with pytest.raises(CommandError, match=said):
+def test_what_is_no_script_of_this_machine_is_refused(spark, name, message):
+    with pytest.raises(CommandError, match=message):
         build_command(parse([name]), environ(spark))
 
 
 def test_settings_that_hinder_are_told(spark, script):
-    made = build_command(parse(["--master", "local[2]", "--conf", "spark.speculation=true", script]), environ(spark))
-    assert any("no second executor" in sentence for sentence in made.warnings)
-    assert any("spark.speculation" in sentence for sentence in made.warnings)
+    submission = build_command(
+        parse(["--master", "local[2]", "--conf", "spark.speculation=true", script]), environ(spark)
+    )
+    assert any("no second executor" in sentence for sentence in submission.warnings)
+    assert any("spark.speculation" in sentence for sentence in submission.warnings)
 
 
 def test_a_spark_home_without_spark_is_refused_and_pyspark_is_found_without_one(tmp_path):
@@ -237,7 +239,7 @@ def test_a_dry_run_prints_a_line_for_the_shell_and_starts_nothing(spark, script,
 
 def test_this_process_becomes_spark_submit(spark, script, tmp_path, monkeypatch):
     started: list[tuple[str, list[str], dict[str, str]]] = []
-    monkeypatch.setattr(submit.os, "execve", lambda *given: started.append(given))
+    monkeypatch.setattr(submit.os, "execve", lambda *arguments: started.append(arguments))
     monkeypatch.setenv("SPARK_HOME", str(spark))
     config = tmp_path / "r.toml"
     config.write_text("[cluster]\nname = 'x'\n")
@@ -254,14 +256,16 @@ def test_this_process_becomes_spark_submit(spark, script, tmp_path, monkeypatch)
     [("yarn", True), ("k8s://https://h:6443", True), ("mesos://h:5050", True), ("spark://x:7077", False), ("", False)],
 )
 def test_a_cluster_that_was_never_tried_is_told(spark, script, master, untried):
-    told = f"{master}: Rechannel was tried on standalone clusters only"
-    for words, more in (
+    reported = f"{master}: Rechannel was tried on standalone clusters only"
+    for options, more in (
         (["--master", master] if master else [], {}),
         (["--conf", f"spark.master={master}"] if master else [], {}),
         ([], {"MASTER": master}),
     ):
-        warnings = build_command(parse([*words, script]), environ(spark, **more)).warnings
-        assert [sentence for sentence in warnings if sentence.startswith(told)] == list(warnings[:1] if untried else ())
+        warnings = build_command(parse([*options, script]), environ(spark, **more)).warnings
+        assert [sentence for sentence in warnings if sentence.startswith(reported)] == list(
+            warnings[:1] if untried else ()
+        )
 
 
 def test_it_is_one_line_on_standard_error(spark, script):
@@ -280,5 +284,5 @@ def test_strict_reaches_the_runner(spark, script):
 def test_a_pipe_of_settings_is_left_to_spark_submit(spark, script, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    made = build_command(parse(["--properties-file", str(pipe), script]), environ(spark))
-    assert made.command[1:3] == ("--properties-file", str(pipe))
+    submission = build_command(parse(["--properties-file", str(pipe), script]), environ(spark))
+    assert submission.command[1:3] == ("--properties-file", str(pipe))

@@ -21,7 +21,7 @@ from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.store import Lease
-from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, read_reply, reply, request
+from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, read_reply, request
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def configured(**more: object) -> Settings:
 @pytest.fixture
 def audited(store: FakeStore, clock: FakeClock, world: World, path: Path) -> Controller:
     world.ready()
-    made = controller(store, clock, configured(audit_file=str(path)))
-    made.observe()
-    return made
+    started = controller(store, clock, configured(audit_file=str(path)))
+    started.observe()
+    return started
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -62,10 +62,10 @@ def entry(event: str = audit.ASKED, **changed: object) -> audit.Line:
 def test_an_order_leaves_two_lines(audited: Controller, store: FakeStore, path: Path) -> None:
     request(store, "rebalance", force=True)
     audited.answer_requests()
-    asked, answered = lines(path)
-    assert (asked["event"], asked["code"], asked["sentence"]) == ("asked", None, "")
+    first, answered = lines(path)
+    assert (first["event"], first["code"], first["sentence"]) == ("asked", None, "")
     assert (answered["event"], answered["code"]) == ("answered", 0)
-    for line in (asked, answered):
+    for line in (first, answered):
         assert (line["verb"], line["user"], line["reason"]) == ("rebalance", "root", "because")
         assert (line["arguments"], line["epoch"]) == ({"force": "yes"}, audited.epoch)
         assert line["leader"] == audited.lead.name
@@ -104,10 +104,9 @@ def test_an_order_among_the_questions_is_refused_counted_and_told(
         audited.observe()
         ask_as_viewer(store, verb, name=f"q{number}", nodes=["n"], decision="x" * 5000, password="hunter2")
         audited.answer_requests()
-        found = reply(store, f"q{number}")
-        assert found is not None
-        assert found.code == ExitCode.REFUSED
-        assert found.sentence.startswith(f"{verb} is an order, and came where viewers ask")
+        refusal = read_reply(store, f"q{number}")
+        assert refusal.code == ExitCode.REFUSED
+        assert refusal.sentence.startswith(f"{verb} is an order, and came where viewers ask")
         line = lines(path)[-1]
         assert (line["event"], line["verb"], line["user"], line["sender"]) == ("refused", verb, "eve", "eve@host")
         assert "hunter2" not in path.read_text()
@@ -122,7 +121,7 @@ def test_many_questions_do_not_hold_the_leader_up(audited: Controller, store: Fa
         ask_as_viewer(store, "plan", name=f"q{number}")
     request(store, "pause")
     audited.answer_requests()
-    codes = [found.code for number in range(20) if (found := reply(store, f"q{number}")) is not None]
+    codes = [read_reply(store, f"q{number}").code for number in range(20)]
     assert codes == [ExitCode.DONE] * 5 + [ExitCode.NOT_READY] * 15
     assert audited.lead.paused
 
@@ -150,10 +149,9 @@ def test_a_reason_may_be_required(store: FakeStore, clock: FakeClock, world: Wor
         body = Request(request=name, user="root", reason=reason, command={"verb": verb})
         store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", clock).envelope(body, ttl=20))
     leader.answer_requests()
-    found = [reply(store, name) for name in ("r1", "r2", "r3")]
-    assert [item.code for item in found if item is not None] == [ExitCode.REFUSED, ExitCode.DONE, ExitCode.DONE]
-    assert found[0] is not None
-    assert "say why with --reason" in found[0].sentence
+    answers = [read_reply(store, name) for name in ("r1", "r2", "r3")]
+    assert [answer.code for answer in answers] == [ExitCode.REFUSED, ExitCode.DONE, ExitCode.DONE]
+    assert "say why with --reason" in answers[0].sentence
     assert [line["event"] for line in lines(path)] == ["refused", "asked", "answered"]
     leader.take(configured(audit_file=str(path), require_reason=False))
     body = Request(request="r4", user="root", command={"verb": "pause"})
@@ -253,6 +251,6 @@ def test_what_others_wrote_cannot_end_a_line_or_fill_the_disk(path: Path) -> Non
 
 def test_a_reply_without_a_decision_is_told_too() -> None:
     answer = Reply(request="r", code=3, sentence="nothing runs", data={"decision": "odd"})
-    asked = Request(request="r", user="root", command={"verb": "stop"})
-    line = audit.line(audit.ANSWERED, asked, sender="s", at=0.0, leader=Lease("c", 1), reply=answer)
+    first = Request(request="r", user="root", command={"verb": "stop"})
+    line = audit.line(audit.ANSWERED, first, sender="s", at=0.0, leader=Lease("c", 1), reply=answer)
     assert (line.code, line.sentence, line.decision) == (3, "nothing runs", "")

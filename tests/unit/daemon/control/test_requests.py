@@ -51,7 +51,7 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
 
 
 @pytest.mark.parametrize(
-    ("verb", "fields", "code", "words"),
+    ("verb", "fields", "code", "phrase"),
     [
         ("fly", {}, ExitCode.REFUSED, f"unknown verb 'fly'; known are {VERBS}"),
         (["plan"], {}, ExitCode.REFUSED, f"unknown verb ['plan']; known are {VERBS}"),
@@ -72,10 +72,10 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
     ],
 )
 def test_replies(
-    leader: Controller, store: FakeStore, verb: Any, fields: dict[str, Any], code: ExitCode, words: str
+    leader: Controller, store: FakeStore, verb: Any, fields: dict[str, Any], code: ExitCode, phrase: str
 ) -> None:
     answer = ask(leader, store, verb, **fields)
-    assert (answer.code, answer.sentence) == (code, words)
+    assert (answer.code, answer.sentence) == (code, phrase)
 
 
 def test_a_request_without_a_command_is_answered_too(leader: Controller, store: FakeStore) -> None:
@@ -102,9 +102,9 @@ def test_several_applications_need_a_name(leader: Controller, store: FakeStore, 
 
 
 def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
-    made = controller(store, clock)
-    made.observe()
-    assert ask(made, store, "plan").code == ExitCode.NOT_READY
+    late_leader = controller(store, clock)
+    late_leader.observe()
+    assert ask(late_leader, store, "plan").code == ExitCode.NOT_READY
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_exit_codes_of_decisions(
     store: FakeStore, clock: FakeClock, world: World, config: Settings, code: ExitCode
 ) -> None:
     world.ready()
-    made = controller(store, clock, config)
-    made.observe()
-    assert ask(made, store, "rebalance").code == code
+    late_leader = controller(store, clock, config)
+    late_leader.observe()
+    assert ask(late_leader, store, "rebalance").code == code
 
 
 def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, clock: FakeClock) -> None:

@@ -69,7 +69,7 @@ def test_agents() -> None:
 
 
 @pytest.mark.parametrize(
-    ("application", "verdict", "words"),
+    ("application", "verdict", "phrase"),
     [
         (app(), OK, "Spark 4.3.0"),
         (ApplicationFacts(APP, None, unreadable=True), FAILED, "another schema"),
@@ -81,10 +81,10 @@ def test_agents() -> None:
         (app(queries=[query(["0"], problem="odd")]), WARNING, "odd"),
     ],
 )
-def test_links(application: ApplicationFacts, verdict: Severity, words: str) -> None:
+def test_links(application: ApplicationFacts, verdict: Severity, phrase: str) -> None:
     findings = of(cluster.check_links([application]), "links")
     assert [item.verdict for item in findings] == [verdict]
-    assert words in findings[0].sentence
+    assert phrase in findings[0].sentence
 
 
 def test_no_application_reports() -> None:
@@ -142,14 +142,14 @@ def test_agents_that_are_too_many_or_nobodys() -> None:
 
 
 def test_what_is_said_of_settings_is_not_said_twice() -> None:
-    given = {**STOCK, "spark.speculation": "true"}
-    said = cluster.check_settings(given, APP)
-    problem = f"{said[0].sentence}. {said[0].cure}."
-    assert verdicts(cluster.check_links([app(environment=given, problems=[problem])]), "links") == [OK]
+    changed = {**STOCK, "spark.speculation": "true"}
+    finding_of_settings = cluster.check_settings(changed, APP)
+    problem = f"{finding_of_settings[0].sentence}. {finding_of_settings[0].cure}."
+    assert verdicts(cluster.check_links([app(environment=changed, problems=[problem])]), "links") == [OK]
 
 
 @pytest.mark.parametrize(
-    ("check", "given", "verdict"),
+    ("check", "changed", "verdict"),
     [
         ("spark-settings", {}, OK),
         ("spark-settings", {"spark.speculation": "true"}, WARNING),
@@ -172,11 +172,11 @@ def test_what_is_said_of_settings_is_not_said_twice() -> None:
         ("spark-scheduler", {"spark.scheduler.mode": "LIFO"}, WARNING),
     ],
 )
-def test_settings_of_spark(check: str, given: dict[str, str], verdict: Severity) -> None:
-    assert verdicts(cluster.check_settings(given, APP), check) == [verdict]
+def test_settings_of_spark(check: str, changed: dict[str, str], verdict: Severity) -> None:
+    assert verdicts(cluster.check_settings(changed, APP), check) == [verdict]
     # A link tells what is needed to find the same from afar.
-    told = environment(lambda key, default: given.get(key, default))
-    assert verdicts(cluster.check_spark([app(environment=told)]), check) == [verdict]
+    reported = environment(lambda key, default: changed.get(key, default))
+    assert verdicts(cluster.check_spark([app(environment=reported)]), check) == [verdict]
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_settings_of_spark(check: str, given: dict[str, str], verdict: Severity)
     ],
 )
 def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Severity) -> None:
-    told = {**STOCK, "spark.locality.wait": wait}
-    findings = cluster.check_spark([app(stage, environment=told, drifted=drifted)])
+    reported = {**STOCK, "spark.locality.wait": wait}
+    findings = cluster.check_spark([app(stage, environment=reported, drifted=drifted)])
     assert verdicts(findings, "spark-locality") == [verdict]
 
 
@@ -215,8 +215,8 @@ def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
 
 
 def told_of_locality(wait: str, stage: float) -> list[Finding]:
-    told = {**STOCK, "spark.locality.wait": wait}
-    findings = cluster.check_spark([app({"q": stage}, environment=told, drifted=3)])
+    reported = {**STOCK, "spark.locality.wait": wait}
+    findings = cluster.check_spark([app({"q": stage}, environment=reported, drifted=3)])
     return [item for item in findings if item.check == "spark-locality"]
 
 
@@ -227,9 +227,9 @@ def test_how_long_stages_take() -> None:
 
 
 def test_what_a_link_tells_is_bounded_and_holds_versions() -> None:
-    told = environment(lambda key, default: "x" * 9999)
-    assert len(told) <= 64
-    assert max(map(len, told.values())) <= 512
+    reported = environment(lambda key, default: "x" * 9999)
+    assert len(reported) <= 64
+    assert max(map(len, reported.values())) <= 512
     assert STOCK["rechannel"] == __version__
     assert STOCK["spark.locality.wait"] == "3s"
-    msgspec.json.decode(msgspec.json.encode(linked(environment=told)), type=LinkReport)
+    msgspec.json.decode(msgspec.json.encode(linked(environment=reported)), type=LinkReport)

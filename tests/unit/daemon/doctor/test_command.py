@@ -39,8 +39,8 @@ def test_a_file_of_spark_settings_before_a_start(tmp_path: Path) -> None:
         "spark.executor.extraJavaOptions": "-Da=b -Dc=d",
     }
     done = CliRunner().invoke(main, ["doctor", "--conf", str(path), "--json"])
-    said = json.loads(done.stdout)
-    assert (done.exit_code, said["ok"], said["counts"]) == (0, True, {"ok": 1, "warning": 3, "failed": 0})
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["ok"], document["counts"]) == (0, True, {"ok": 1, "warning": 3, "failed": 0})
     missing = CliRunner().invoke(main, ["doctor", "--conf", str(tmp_path / "none")])
     assert (missing.exit_code, "cannot be read" in missing.stderr) == (1, True)
 
@@ -50,7 +50,7 @@ def test_a_wrong_configuration_is_told_whole_and_redis_not_asked(tmp_path: Path)
     path.write_text("[gate]\nmin_gain = 7\n[agent]\nwindow = 0\n")
     done = CliRunner().invoke(main, ["doctor", "--config", str(path)])
     assert done.exit_code == 7
-    assert all(words in done.stdout for words in ("gate.min_gain", "agent.window", "3 failed"))
+    assert all(phrase in done.stdout for phrase in ("gate.min_gain", "agent.window", "3 failed"))
     assert "redis" not in done.stdout.replace("redis.", "")
 
 
@@ -60,9 +60,9 @@ def test_a_redis_that_is_away(tmp_path: Path) -> None:
     signing = '[signing]\nprivate_key_file = "signing.key"\npublic_key_file = "signing.pub"\n'
     path.write_text(f'{signing}[redis]\nurl = "redis://127.0.0.1:1/0"\ntimeout = 0.2\n')
     done = CliRunner().invoke(main, ["doctor", "--config", str(path), "--json"])
-    said = {item["check"]: item for item in json.loads(done.stdout)["checks"]}
-    assert (done.exit_code, said["redis"]["verdict"]) == (5, "failed")
-    assert said["redis"]["cure"]
+    document = {item["check"]: item for item in json.loads(done.stdout)["checks"]}
+    assert (done.exit_code, document["redis"]["verdict"]) == (5, "failed")
+    assert document["redis"]["cure"]
 
 
 def test_the_page_tells_of_every_check() -> None:

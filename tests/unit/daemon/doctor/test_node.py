@@ -150,9 +150,9 @@ def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_keys_that_are_missing_are_no_ok(user: str, fields: tuple[str, ...], verdict: Severity) -> None:
-    given = loaded(*fields, user=user)
+    result = loaded(*fields, user=user)
     _, notes = config.check_keys(loaded(user=user).settings)  # what it says of missing keys is not told as well
-    findings = of(node.check_configuration(given, [], notes), "signing-keys")
+    findings = of(node.check_configuration(result, [], notes), "signing-keys")
     assert [item.verdict for item in findings] == [verdict], findings
     assert all("nobody" not in item.sentence for item in findings if item.verdict is OK)
 
@@ -161,17 +161,17 @@ def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
     private, _ = make_keys(tmp_path)
     path = tmp_path / "c.toml"
     path.write_text('[signing]\nprivate_key_file = "signing.key"\n')
-    given = read(path, {})
-    mistakes, notes = config.check_keys(given.settings)
+    result = read(path, {})
+    mistakes, notes = config.check_keys(result.settings)
     assert mistakes == []
-    (finding,) = of(node.check_configuration(given, mistakes, notes), "signing-keys")
+    (finding,) = of(node.check_configuration(result, mistakes, notes), "signing-keys")
     assert (finding.verdict, finding.cure) == (WARNING, "name signing.pub there"), private
 
 
 def test_an_open_redis_is_told_with_a_cure_that_cures() -> None:
     findings = node.check_configuration(loaded(*KEYS), [], [security.OPEN_REDIS])
-    (told,) = of(findings, "redis-rights")
-    assert (told.verdict, "ACL SETUSER default off" in told.cure) == (WARNING, True)
+    (finding,) = of(findings, "redis-rights")
+    assert (finding.verdict, "ACL SETUSER default off" in finding.cure) == (WARNING, True)
     assert verdicts(findings, "configuration") == [OK]
 
 
@@ -233,14 +233,16 @@ def test_redis(check: str, change: dict[str, Any], verdict: Severity) -> None:
 
 
 @pytest.mark.parametrize(
-    ("maxmemory", "verdict", "told"),
+    ("maxmemory", "verdict", "phrase"),
     [(0, OK, "not set"), (2**28, WARNING, "maxmemory is 256 MiB, but the keys of 100 nodes"), (2**30, OK, "1,024 MiB")],
 )
-def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, verdict: Severity, told: str) -> None:
-    heard = [ApplicationFacts(f"app-{number}", report([query(["0"] * 200)])) for number in range(5)]
-    finding = cluster.check_memory(INFO | {"maxmemory": maxmemory}, [*heard, ApplicationFacts("silent", None)], 100)
+def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, verdict: Severity, phrase: str) -> None:
+    applications = [ApplicationFacts(f"app-{number}", report([query(["0"] * 200)])) for number in range(5)]
+    finding = cluster.check_memory(
+        INFO | {"maxmemory": maxmemory}, [*applications, ApplicationFacts("silent", None)], 100
+    )
     assert verdicts([finding], "redis-memory") == [verdict]
-    assert told in finding.sentence and "5 applications" in finding.sentence
+    assert phrase in finding.sentence and "5 applications" in finding.sentence
     figure = capacity.need(100, [capacity.Application(executors=4, queries=1, partitions=200)] * 5)
     assert verdict is OK or f"maxmemory {figure / 2**20:.0f}mb" in finding.cure
 
@@ -269,13 +271,13 @@ def test_clocks_of_the_parts(ahead: dict[str, float], verdict: Severity) -> None
 
 @pytest.mark.parametrize("role", Role)
 def test_a_role_has_what_it_needs_and_no_more(role: Role) -> None:
-    wanted = node.permissions_of(role)
-    assert verdicts([node.check_permissions(RedisPermissions("u", None, wanted, False))], "redis-rights") == [OK]
-    assert role in node.check_permissions(RedisPermissions("u", None, wanted, False)).sentence
-    more = wanted | {("nothing-of-ours", "write")}
+    needed = node.permissions_of(role)
+    assert verdicts([node.check_permissions(RedisPermissions("u", None, needed, False))], "redis-rights") == [OK]
+    assert role in node.check_permissions(RedisPermissions("u", None, needed, False)).sentence
+    more = needed | {("nothing-of-ours", "write")}
     assert verdicts([node.check_permissions(RedisPermissions("u", role, more, False))], "redis-rights") == [WARNING]
-    for right in wanted:
-        lacking = node.check_permissions(RedisPermissions("u", role, wanted - {right}, False))
+    for right in needed:
+        lacking = node.check_permissions(RedisPermissions("u", role, needed - {right}, False))
         assert (lacking.verdict, right[0] in lacking.sentence) == (FAILED, True)
 
 
