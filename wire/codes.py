@@ -1,7 +1,7 @@
-"""Every code that crosses between the parts: one enum for each kind, with its meaning and what to do about it.
+"""Codes in messages: one enum for each kind, with the meaning and the cure of each code.
 
-The handbook's tables, `--help` texts and metric labels are made from here. A code is a string on the wire; no other
-module compares one with a string literal.
+The handbook's tables, the sentences of `rechannel explain` and the filters of `rechannel history` are made from here. A
+code is a string on the wire; no other module compares one with a string literal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Code(StrEnum):
-    """A code with its ``meaning`` and its ``cure``, one sentence each; "" where nothing is to be done or said."""
+    """Code with its ``meaning`` and its ``cure``, one or two sentences each; "" for none."""
 
     meaning: str
     cure: str
@@ -25,80 +25,96 @@ class Code(StrEnum):
 
 
 class Trigger(Code):
-    """Why a decision was made at that moment."""
+    """Cause of a decision at that moment."""
 
-    TIMEOUT = "timeout", "It was time (`reschedule.timeout`)."
-    EXECUTORS = "executors", "Executors joined or left, and their set was stable since (`reschedule.settle`)."
+    TIMEOUT = "timeout", "The time between two decisions was over (`reschedule.timeout`)."
+    EXECUTORS = (
+        "executors",
+        "Executors joined or left, and their set has been stable since then (`reschedule.settle`).",
+    )
     OVERLOAD = (
         "overload",
         "An executor or a query was overloaded (`reschedule.overload_utilization`, `reschedule.overload_duration`).",
     )
-    CONTINUATION = "continuation", "The plan before was cut to `migration.max_moves`, and its outcome was kept."
-    OPERATOR = "operator", "An operator asked."
-    DRAIN = "drain", "State was to leave a node (`rechannel drain`)."
-    ROLLBACK = "rollback", "What a decision had moved was to go back."
-    PENDING = "pending", "A saved plan had waited for its time."
+    CONTINUATION = (
+        "continuation",
+        "The previous plan was cut to `migration.max_moves`, and the outcome of its moves was `kept`.",
+    )
+    OPERATOR = "operator", "An operator asked for it."
+    DRAIN = "drain", "A drained node still held state (`rechannel drain`)."
+    ROLLBACK = "rollback", "The moves of an earlier decision were to be undone."
+    PENDING = "pending", "The time of a waiting saved plan had come."
 
 
 class Outcome(Code):
-    """What became of a decision."""
+    """Effect of a decision."""
 
     APPLIED = "applied", "Its moves were begun."
     PLANNED = "planned", "Nothing was begun."
-    REFUSED = "refused", "Nothing was begun: a law refused."
-    NOT_READY = "not-ready", "Nothing was decided: the figures were not there."
+    REFUSED = "refused", "Nothing was begun, because a law refused it."
+    NOT_READY = "not-ready", "Nothing was decided, because measurements were missing."
 
 
 class PlanResult(Code):
-    """What a plan came to, where no law refused it as a whole."""
+    """Reasons of decisions that name no single law."""
 
-    OK = "ok", "It moves something, and it pays."
-    NOTHING_TO_DO = "nothing-to-do", "No partition is to be moved."
-    LAW = "law", "A hard law refuses it; the refusals say which."
+    OK = "ok", "The plan moves something, and the move pays."
+    NOTHING_TO_DO = "nothing-to-do", "No better placement was found."
+    LAW = "law", "Hard laws refused every move of the plan; the refusals name them."
 
 
 class OutcomeVerdict(Code):
-    """What a migration brought, beside what was predicted."""
+    """Effect of a migration, compared with its prediction."""
 
-    KEPT = "kept", "Batches are as predicted, or not longer than before beyond noise."
-    REGRESSED = "regressed", "Batches are longer than predicted and than before, beyond noise."
-    NOT_JUDGED = "not-judged", "Too little is known to compare."
+    KEPT = "kept", "Batches take as long as predicted, or not longer than before, within noise."
+    REGRESSED = (
+        "regressed",
+        (
+            "Batches take longer than predicted and longer than before, beyond noise. In mode `apply` the moves are "
+            "undone automatically, unless they were forced, a drain's, or a rollback."
+        ),
+    )
+    NOT_JUDGED = "not-judged", "There is too little data for a comparison; the sentence gives the reason."
 
 
 class NotReadyReason(Code):
-    """Why nothing can be decided on an application now."""
+    """Cause for no decision about an application now."""
 
-    NOT_LEADING = "not-leading", "The controller that was asked does not lead any more.", "Ask again."
+    NOT_LEADING = "not-leading", "The controller that was asked no longer leads.", "Ask again."
     OVERTAKEN = (
         "overtaken",
         (
-            "While the plan was made, something was ordered or begun that it does not know of: a drain, a "
-            "rollback, moves out of the same budget."
+            "While the plan was made, something was ordered or begun that it does not take into account: a drain, a "
+            "rollback, or moves from the same hourly budget."
         ),
-        "Ask again; what the controller began by itself is decided on again by itself.",
+        "Ask again. The controller repeats its own decisions automatically.",
     )
     NO_REPORT = (
         "no-report",
-        "No link reports for this application.",
-        "Is it attached, and does its driver reach Redis? Its output says why not.",
+        "The application's link sends no reports.",
+        "Check that the application is attached and that its driver reaches Redis; the driver's output has the reason.",
     )
     NO_EXECUTORS = (
         "no-executors",
         "The application has no executors.",
-        "Wait, or see why Spark's cluster gives it none.",
+        "Wait, or find out why Spark's cluster gives it none.",
     )
     NO_ACTIVE_QUERY = "no-active-query", "No streaming query is active.", "Start one."
     QUERY_PROBLEM = (
         "query-problem",
-        "No active query can be moved; each one's reason is given.",
+        "No active query can be moved; the sentence gives the reason for each.",
         "See [problems that links tell](#problems-that-links-tell); waiting does not help.",
     )
     NO_STATE = (
         "no-state",
-        "No active query has a known stateful stage.",
-        "Wait for its first batches; a query without state has nothing to move.",
+        "No stateful stage of an active query is known.",
+        "Wait for its first batches. A query without state has nothing to move.",
     )
-    TOO_FEW_BATCHES = "too-few-batches", "Fewer measured batches than `reschedule.batches`.", "Wait as long as it says."
+    TOO_FEW_BATCHES = (
+        "too-few-batches",
+        "Fewer batches than `reschedule.batches` are measured.",
+        "Wait for the time that the sentence gives.",
+    )
     DRIVER_SILENT = (
         "driver-silent",
         (
@@ -107,26 +123,26 @@ class NotReadyReason(Code):
         ),
         "Look at the driver and its log. A driver that has ended is shown for a minute.",
     )
-    NO_BATCHES = "no-batches", "No stage of any query was measured yet.", "Wait for a batch."
+    NO_BATCHES = "no-batches", "No stage of any query is measured yet.", "Wait for a batch."
     MIGRATION_RUNNING = (
         "migration-running",
-        "A migration is under way; there is one at a time.",
+        "A migration is running; an application has one at a time.",
         "Wait, or `rechannel stop`.",
     )
     OUTCOME_AWAITED = (
         "outcome-awaited",
-        "What the last migration brought is not known yet.",
+        "The outcome of the last migration is not known yet.",
         "Wait for `migration.settle_batches` batches, ten minutes at most.",
     )
 
 
 class Law(Code):
-    """What refuses a move or a plan."""
+    """Rule that can refuse a move or a plan."""
 
     TARGET = (
         "target",
-        "The executor that was to take the partition is not known, gone, drained or being retired.",
-        "Nothing, the next decision knows; for a saved plan make a new one.",
+        "The target executor is unknown, gone, drained or being released.",
+        "Nothing: the next decision takes it into account. A saved plan must be made anew.",
     )
     QUERY_PROBLEM = (
         "query-problem",
@@ -135,148 +151,166 @@ class Law(Code):
     )
     RUN_UNKNOWN = (
         "run-unknown",
-        "The query's run is not known, so an order could not be bound to it.",
+        "The id of the query's run is unknown, so an order could not be bound to it.",
         "Wait for its next report.",
     )
     STORES_UNKNOWN = (
         "stores-unknown",
-        "The stage or its state stores are not known (yet).",
-        "Wait for a batch; if it lasts, the checkpoint's operator metadata cannot be read.",
+        "The stage or its state stores are unknown.",
+        "Wait for a batch. If it lasts, the checkpoint's operator metadata cannot be read.",
     )
     PARTITION = (
         "partition",
         "The stage has no partition of this number.",
-        "The plan is of another query or checkpoint: make a new one.",
+        "Make a new plan: this one is for another query or checkpoint.",
     )
     IN_FLIGHT = "in-flight", "This partition is being moved already.", "Wait."
     MAX_MOVES = (
         "max-moves",
         (
-            "More moves than `migration.max_moves`; the heaviest go first, the rest follows once they were kept "
-            "(trigger `continuation`)."
+            "The plan has more moves than `migration.max_moves`. The heaviest go first, the others follow if the "
+            "outcome is `kept` (trigger `continuation`)."
         ),
-        "Nothing, or raise it.",
+        "Nothing, or raise the limit.",
     )
     BUDGET = (
         "budget",
-        "More moves than `reschedule.moves_per_hour` leaves.",
-        "Wait for the moment it names; an operator's order is not held back.",
+        "The plan has more moves than `reschedule.moves_per_hour` allows now.",
+        "Wait until the time that the sentence gives. The orders of operators are not limited.",
     )
     UTILIZATION = (
         "utilization",
-        "An executor would be busier than `gate.max_utilization` and than the busiest today.",
-        "Add executors: moving alone does not help.",
+        "An executor would exceed `gate.max_utilization`, and the highest utilization of all executors now.",
+        "Add executors: moving partitions is not enough.",
     )
     GATE = (
         "gate",
-        "It does not pay: too small a gain (`gate.min_gain`), or more cost than gain within `gate.horizon`.",
-        "Nothing. `--force` goes all the same, and is then not moved back by itself.",
+        (
+            "The plan does not pay: its gain is too small (`gate.min_gain`), or its cost exceeds the gain within "
+            "`gate.horizon`."
+        ),
+        "Nothing. `--force` applies it anyway; a forced plan is not undone automatically.",
     )
     COOLDOWN = (
         "cooldown",
         (
-            "The last migration ended less than `gate.cooldown` ago; longer after one that the controller took "
-            "back by itself, and then the sentence says so."
+            "The last migration ended less than `gate.cooldown` ago. After an automatic rollback the cool-down is "
+            "longer, and the sentence says so."
         ),
         "Wait, or `--force`.",
     )
     PAUSED = "paused", "Everything is paused.", "`rechannel resume`."
     SCALE_OUT = (
         "scale-out",
-        "The policy finds no room for everything on these executors.",
-        "Add executors, or another policy.",
+        "The policy finds no room for all partitions on these executors.",
+        "Add executors, or choose another policy.",
     )
     POLICY = (
         "policy",
-        "The policy does not know what it was given, or broke its own rules.",
-        "The sentence says what; a broken rule is a defect: report it.",
+        "The policy cannot handle its input, or broke its own rules.",
+        "See the sentence. A broken rule is a defect: report it.",
     )
-    EXCLUDED = "excluded", "Nothing begins by itself in this period (`reschedule.excluded`).", "Nothing; orders go."
+    EXCLUDED = (
+        "excluded",
+        "Nothing begins automatically in this period (`reschedule.excluded`).",
+        "Nothing: operators can still give orders.",
+    )
     TRIGGER_COOLDOWN = (
         "trigger-cooldown",
-        "The last decision by this trigger is less than its cool-down ago.",
+        "The time since the last decision of this trigger is shorter than the trigger's cool-down.",
         "Nothing.",
     )
     AGREEMENTS = (
         "agreements",
-        "A costly plan has to be recommended `reschedule.agreements` times in a row.",
+        "A costly plan must be recommended `reschedule.agreements` times in a row.",
         "Nothing, or `rechannel rebalance --apply` if you agree.",
     )
     PLAN_EXPIRED = (
         "plan-expired",
-        "A saved plan is for other executors or runs than those of now.",
-        "`rechannel plan --save` anew.",
+        "The saved plan is for executors or runs that have changed since.",
+        "Make a new one with `rechannel plan --save`.",
     )
     WINDOW_PASSED = (
         "window-passed",
-        "A waiting plan could not be begun in its time; the sentence says what was in the way.",
+        "A waiting plan could not be begun in its time; the sentence gives the cause.",
         "Save a new plan, or choose a longer period.",
     )
-    CANCELED = "canceled", "Somebody ended the wait of a plan.", "Nothing."
+    CANCELED = "canceled", "An operator canceled a waiting plan.", "Nothing."
     ROLLBACK = (
         "rollback",
-        "None of the partitions of that decision can go back.",
-        "Nothing; `rechannel plan` says what is better now.",
+        "No partition of that decision can go back.",
+        "Nothing: `rechannel plan` shows what is better now.",
     )
 
 
 class MoveState(Code):
-    """Where a move is in its life; drawn in `rechannel.migration.moves`."""
+    """State of a move; drawn in `rechannel.migration.moves`."""
 
-    PLANNED = "planned", "The link has accepted it.", "Nothing."
-    PREPARED = "prepared", "Its state can be loaded elsewhere.", "Nothing."
-    STEERED = "steered", "Spark was told the new executor.", "Nothing; a query without batches keeps it there."
+    PLANNED = "planned", "The link has accepted the move.", "Nothing."
+    PREPARED = "prepared", "The state can be loaded on another executor.", "Nothing."
+    STEERED = (
+        "steered",
+        "Spark has the new executor as the location of the partition.",
+        "Nothing. While a query has no batches, the move stays in this state.",
+    )
     RELEASED_IDLE = (
         "released_idle",
-        "Spark was told, and no batch comes.",
-        "Nothing: the next batch goes to the target.",
+        "Spark has the new location, but the query has no batches.",
+        "Nothing: the next batch runs on the target.",
     )
-    DRAINED = "drained", "A batch that ran on the target is committed: it has moved.", "Nothing."
-    KILLED = "killed", "The old copy is closed.", "Nothing."
-    ABANDONED = "abandoned", "Given up; the partition stays where it is.", "See its reason."
+    DRAINED = "drained", "A batch that ran on the target is committed: the partition has moved.", "Nothing."
+    KILLED = "killed", "The copy of the state on the old executor is closed.", "Nothing."
+    ABANDONED = "abandoned", "The move is given up; the partition stays where it is.", "See its reason."
 
 
 class MoveReason(Code):
-    """Why a move took a step."""
+    """Cause of a step of a move."""
 
-    ACCEPTED = "accepted", "A signed placement wants it, or the link itself (a new query, a lost executor).", "Nothing."
-    READY = "ready", "The newest snapshot is fresh enough (`migration.max_replay`).", "Nothing."
+    ACCEPTED = (
+        "accepted",
+        "A signed placement asks for the move, or the link itself does (new query, lost executor).",
+        "Nothing.",
+    )
+    READY = "ready", "The newest snapshot is recent enough (`migration.max_replay`).", "Nothing."
     SNAPSHOT_LATE = (
         "snapshot-late",
-        "It was not, after two maintenance intervals; it goes all the same and replays more.",
-        "Shorten Spark's maintenance interval if it happens often.",
+        "No snapshot was recent enough after two maintenance intervals; the move goes on and replays more.",
+        "If it happens often, shorten Spark's maintenance interval.",
     )
-    SAID = "said", "Spark was told.", "Nothing."
+    SAID = "said", "The link has given Spark the new location.", "Nothing."
     SAID_AGAIN = (
         "said-again",
-        "A batch ran it elsewhere, so Spark was told again.",
+        "A batch ran the partition elsewhere, so the link has given Spark the location again.",
         "If it happens often, see `abandoned` by `deadline`.",
     )
-    LANDED = "landed", "It ran on its target.", "Nothing."
+    LANDED = "landed", "The partition ran on its target.", "Nothing."
     NO_BATCH = "no-batch", "The query is idle.", "Nothing."
-    CLOSED = "closed", "The old executor's log says that it closed its copy.", "Nothing."
+    CLOSED = "closed", "The log of the old executor shows that it closed its copy.", "Nothing."
     EXECUTOR_GONE = "executor-gone", "The old executor is gone, and its copy with it.", "Nothing."
     PRESUMED = (
         "presumed",
-        "Two maintenance intervals have passed; no log line was seen.",
-        "Nothing; with executors' logs at INFO it would be known.",
+        "Two maintenance intervals have passed, but no log line about the old copy was found.",
+        "Nothing. With executors' logs at level INFO the line is found.",
     )
     DEADLINE = (
         "deadline",
-        "It missed `link.deadline_batches` batches, or waited `link.deadline_seconds`.",
-        "Tasks drift: a longer `spark.locality.wait`, fewer partitions a core; is the target excluded or stalled?",
+        "The move missed `link.deadline_batches` batches, or waited `link.deadline_seconds`.",
+        (
+            "Tasks drift to other executors: set a longer `spark.locality.wait` or fewer partitions a core. Check that "
+            "the target is not excluded or stalled."
+        ),
     )
-    SUPERSEDED = "superseded", "A newer placement wants something else, or the migration was ended.", "Nothing."
+    SUPERSEDED = "superseded", "A newer placement differs, or the migration was stopped.", "Nothing."
     EXPIRED = (
         "expired",
         "The placement was not renewed: no controller led for `controller.placement_ttl`.",
-        "See to the controllers.",
+        "Check the controllers.",
     )
-    RUN_ENDED = "run-ended", "The query ended or was started again.", "Nothing."
-    TARGET_GONE = "target-gone", "The executor that was to take it is gone.", "Nothing; the next decision knows."
-    ALREADY_THERE = "already-there", "Spark runs it there already.", "Nothing."
+    RUN_ENDED = "run-ended", "The query ended or was restarted.", "Nothing."
+    TARGET_GONE = "target-gone", "The target executor is gone.", "Nothing: the next decision takes it into account."
+    ALREADY_THERE = "already-there", "Spark already runs the partition on the target.", "Nothing."
     STORES_UNKNOWN = (
         "stores-unknown",
-        "The names of its state stores are not known.",
-        "Wait; the next decision tries again.",
+        "The names of the partition's state stores are unknown.",
+        "Wait: the next decision tries again.",
     )

@@ -1,7 +1,7 @@
-"""Typed requests of operators: what the command line builds and the leading controller carries out by `match`.
+"""Typed commands of operators: built by the command line, carried out by the leader.
 
 A request carries its command as plain JSON, so that a controller of another release can still answer that it does not
-know it. Durations are seconds, names are those that `rechannel status` shows; "" stands for "not given".
+know it. Durations are seconds, names are those that `rechannel status` shows; "" means "not given".
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import msgspec
 
 from rechannel.wire.measurements import BoundedFloat
 
-LONGEST_DEADLINE = 3650 * 86_400.0  # seconds; beyond it no message can say when
+LONGEST_DEADLINE = 3650 * 86_400.0  # seconds; a later time does not fit into a message
 
 
 class UnknownCommandError(ValueError):
-    """A command that this release does not have, or whose fields it cannot use; the text names the field."""
+    """Command that this release does not have, or with unusable fields, which the text names."""
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=str.lower, forbid_unknown_fields=True):
     """Base of every command; its tag is the verb."""
 
-    #: it only asks, so viewers may send it
+    #: changes nothing, so viewers may send it
     read_only: ClassVar[bool] = False
-    #: it may need a plan, which can take minutes
+    #: may need a plan, which can take minutes
     plans: ClassVar[bool] = False
 
     @property
@@ -34,7 +34,7 @@ class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", tag=
 
 
 class Plan(_Command, frozen=True):
-    """What would be moved now; with ``drain``, what draining these nodes would move."""
+    """Show what would be moved now; with ``drain``, what draining these nodes would move."""
 
     read_only: ClassVar[bool] = True
     plans: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class Plan(_Command, frozen=True):
 
 
 class Rebalance(_Command, frozen=True):
-    """Plan, and move at once if a law, the gate or the cool-down does not refuse; ``force`` skips the last two."""
+    """Plan and move, unless a law or (without ``force``) the gate or cool-down refuses."""
 
     plans: ClassVar[bool] = True
     application: str = ""
@@ -54,7 +54,7 @@ class Rebalance(_Command, frozen=True):
 
 
 class Apply(_Command, frozen=True):
-    """Carry out the saved plan whose text is ``plan``: now, ``at`` a time of the day or week, or ``when`` off-peak."""
+    """Carry out a saved plan: now, ``at`` a time of the day or week, or ``when`` off-peak."""
 
     plans: ClassVar[bool] = True
     plan: str
@@ -64,7 +64,7 @@ class Apply(_Command, frozen=True):
 
 
 class Cancel(_Command, frozen=True):
-    """Take the saved plan of this id off the list of those that wait."""
+    """Remove the saved plan of this id from the list of waiting plans."""
 
     pending: str
 
@@ -84,7 +84,7 @@ class Stop(_Command, frozen=True):
 
 
 class Pause(_Command, frozen=True):
-    """Begin nothing until `Resume`; running migrations hold."""
+    """Begin nothing until `Resume`; running migrations are held."""
 
 
 class Resume(_Command, frozen=True):
@@ -92,7 +92,7 @@ class Resume(_Command, frozen=True):
 
 
 class Drain(_Command, frozen=True):
-    """Keep nodes free of state; with ``remove`` release their executors, after ``deadline`` even with state left."""
+    """Keep nodes free of state; ``remove`` releases executors, at the ``deadline`` anyway."""
 
     nodes: list[str]
     remove: bool = False
@@ -116,6 +116,10 @@ COMMANDS: dict[str, type[_Command]] = {
 }
 
 
+#: verbs that viewers may send; every other verb is an order and goes to the stream of the operators
+READ_ONLY_VERBS = frozenset(verb for verb, kind in COMMANDS.items() if kind.read_only)
+
+
 def encode(command: Command) -> dict[str, Any]:
     """Return the command as plain values, for `rechannel.wire.messages.Request`."""
     return dict(msgspec.to_builtins(command))
@@ -124,7 +128,7 @@ def encode(command: Command) -> dict[str, Any]:
 def decode(data: dict[str, Any]) -> Command:
     """Read a command, or raise UnknownCommandError."""
     verb = data.get("verb")
-    if verb not in COMMANDS:
+    if not isinstance(verb, str) or verb not in COMMANDS:
         raise UnknownCommandError(f"unknown verb {verb!r}; known are {', '.join(sorted(COMMANDS))}")
     try:
         command: Command = msgspec.convert(data, Command)

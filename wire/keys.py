@@ -16,9 +16,6 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 MAX_MESSAGE_BYTES = 16 * 2**20
 _KIB, _MIB = 2**10, 2**20
 
-# What viewers may ask; every other verb gives an order, and goes to the stream of the operators.
-READ_ONLY_VERBS = frozenset({"plan"})
-
 
 class KeyNameError(ValueError):
     """A cluster, node or application name that cannot be part of a key."""

@@ -326,13 +326,22 @@ class PendingPlans(Body, frozen=True, tag="pending-plans", kw_only=True):
 
 
 class Request(Body, frozen=True, tag="request", kw_only=True):
-    """A request of an operator; the leading controller answers it by its id."""
+    """Order or question of an operator; the leading controller answers it under its id.
+
+    ``command`` is one of `rechannel.wire.commands`, encoded: plain JSON, so that a command of another release can
+    still be answered.
+    """
 
     request: str
-    verb: str
     user: str
     reason: str = ""
-    arguments: dict[str, str] = {}
+    command: dict[str, Any] = {}
+
+    @property
+    def verb(self) -> str:
+        """The verb of the command, which may be unknown here; "" if it has none."""
+        verb = self.command.get("verb")
+        return verb if isinstance(verb, str) else ""
 
 
 class Reply(Body, frozen=True, tag="reply", kw_only=True):

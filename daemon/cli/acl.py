@@ -1,4 +1,4 @@
-"""The command ``acl``: users in Redis that may do what their part needs, and nothing else (`wire.keys` says what)."""
+"""The command ``acl``: makes Redis users with the rights of one role."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rechannel.wire.redis.acl import AclResult
 from rechannel.wire.redis.store import Store
 
 SHORTEST_PASSWORD = 16
-_WHERE = {
+_AUDIENCE = {
     Role.LINK: "where the drivers run",
     Role.CONTROLLER: "on every machine with a controller",
     Role.VIEWER: "for those who look",
@@ -28,7 +28,7 @@ _WHERE = {
 
 
 def user_of(cluster: str, role: Role, name: str = "") -> str:
-    """Return the name of the Redis user of a role; ``name`` tells several of one role apart."""
+    """Return the name of the Redis user of a role, and of one of several with ``name``."""
     return "-".join(part for part in ("rechannel", cluster, role, name) if part)
 
 
@@ -38,38 +38,38 @@ def rules_of(cluster: str, role: Role, name: str, password: str) -> list[str]:
     return ["reset", "on", f"#{digest}", *patterns(role, cluster, name), *commands(role)]
 
 
-def add(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
-    """Make the user of a role, with the password of the file or a new one that is written there."""
+def add_user(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
+    """Make the user of a role with the password in the file, or a new one written to it."""
     role = Role(part)
     if role is Role.AGENT and not name:
         raise CommandError(ExitCode.USAGE, "an agent's user is one node's: name the node")
     cluster = settings.cluster.name
     user = user_of(cluster, role, name)
     path = Path(password_file or f"{user}.password")
-    rules_of(cluster, role, name, "")  # a name that cannot be: before a file is written
-    password, new = _password(path, named=bool(password_file))
+    rules_of(cluster, role, name, "")  # raises for an impossible name, before a file is written
+    password, is_new = _password(path, named=bool(password_file))
     rules = rules_of(cluster, role, name, password)
     line = " ".join(["user", user, *rules])
-    made = None if only_print else _made(settings, user, rules)
+    results = None if only_print else _set_user(settings, user, rules)
     if as_json:
-        click.echo(json.dumps({"user": user, "password_file": str(path), "acl": line, **_document(made)}))
-    if made is None:
+        click.echo(json.dumps({"user": user, "password_file": str(path), "acl": line, **_document(results)}))
+    if results is None:
         if not as_json:
             click.echo(line)
-        if not new:
+        if not is_new:
             click.echo(f"note: the password is that of {path}, which was there already", err=True)
         return
     if not as_json:
-        where = f"on {name}" if role is Role.AGENT else _WHERE[role]
-        kept = "written to" if new else "that of the file which was there already,"
-        click.echo(f"Redis has the user {user}; its password is {kept} {path}")
+        where = f"on {name}" if role is Role.AGENT else _AUDIENCE[role]
+        password_state = "written to" if is_new else "that of the file which was there already,"
+        click.echo(f"Redis has the user {user}; its password is {password_state} {path}")
         click.echo(f'{where}, bring that file there and set redis.username = "{user}" and redis.password_file')
-        _tell(made, line)
+        _print_servers(results, line)
     for sentence in security.redis_notes(settings):
         click.echo(f"note: {sentence}", err=True)
 
 
-def _made(settings: Settings, user: str, rules: list[str]) -> list[AclResult]:
+def _set_user(settings: Settings, user: str, rules: list[str]) -> list[AclResult]:
     store = Store(settings.redis, settings.cluster.name)
     try:
         return store.set_user(user, rules)
@@ -77,38 +77,38 @@ def _made(settings: Settings, user: str, rules: list[str]) -> list[AclResult]:
         store.close()
 
 
-def _document(made: list[AclResult] | None) -> dict[str, object]:
-    if made is None:
+def _document(results: list[AclResult] | None) -> dict[str, object]:
+    if results is None:
         return {"lasting": None, "servers": []}
-    return {"lasting": all(one.lasting for one in made), "servers": [dataclasses.asdict(one) for one in made]}
+    return {"lasting": all(one.lasting for one in results), "servers": [dataclasses.asdict(one) for one in results]}
 
 
-def _tell(made: list[AclResult], line: str) -> None:
-    """Say on which servers the user is, and what is left to be done on the others."""
-    there = [one for one in made if not one.problem]
-    if len(there) > 1:
-        click.echo(f"it is on the master, and on the replicas {', '.join(one.server for one in there[1:])}")
-    forgetful = [one.server for one in there if not one.lasting]
-    if forgetful:
+def _print_servers(results: list[AclResult], line: str) -> None:
+    """Print which servers have the user, and what is left to do on the others."""
+    succeeded = [one for one in results if not one.problem]
+    if len(succeeded) > 1:
+        click.echo(f"it is on the master, and on the replicas {', '.join(one.server for one in succeeded[1:])}")
+    volatile = [one.server for one in succeeded if not one.lasting]
+    if volatile:
         click.echo(
-            f"{', '.join(forgetful)}: this Redis keeps no ACL file and forgets the user when it restarts; put into its "
+            f"{', '.join(volatile)}: this Redis keeps no ACL file and forgets the user when it restarts; put into its "
             "configuration the line below"
         )
-    for one in made:
+    for one in results:
         if one.problem:
             click.echo(
                 f"NOT on {one.server} ({one.problem}): Redis does not replicate users, so this part would be locked "
                 "out after a fail-over to it; run this again, or put into its configuration the line below (`--print` "
                 "shows it at any time)"
             )
-    if forgetful or len(there) < len(made):
+    if volatile or len(succeeded) < len(results):
         click.echo(line)
 
 
 def _password(path: Path, *, named: bool) -> tuple[str, bool]:
-    """Read the password, or write a new one that only its owner can read; says whether it is new.
+    """Return the password in the file, or write a new one; and whether it is new.
 
-    A file that nobody ``named`` and that somebody else put there is refused: he would know the password.
+    A file of another user is refused unless it was ``named``: its owner would know the password.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -119,7 +119,7 @@ def _password(path: Path, *, named: bool) -> tuple[str, bool]:
                 f"{path} is there already and belongs to somebody else, who may know that password; name it with "
                 "--password-file if it is meant, or go to another directory",
             ) from None
-        return _known_password(path), False
+        return _read_password(path), False
     except OSError as error:
         raise CommandError(ExitCode.REFUSED, f"--password-file: {path} cannot be written ({error.strerror})") from error
     password = secrets.token_urlsafe(32)
@@ -128,7 +128,7 @@ def _password(path: Path, *, named: bool) -> tuple[str, bool]:
     return password, True
 
 
-def _known_password(path: Path) -> str:
+def _read_password(path: Path) -> str:
     try:
         password = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Asking the leading controller: a request on the stream of questions or of orders, the reply by its id."""
+"""Client of the leading controller: sends a command through Redis and waits for its reply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.view.last_leader import last_leadership
 from rechannel.wire import keys
-from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.commands import Command, Plan, encode
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply, Request
 from rechannel.wire.printable import plain
@@ -27,199 +28,194 @@ from rechannel.wire.redis.errors import StoreForbiddenError, StoreUnavailableErr
 from rechannel.wire.redis.store import Store
 
 _POLL = 0.05
-_PATIENCE = 5.0  # seconds beyond the lease, so that a take-over meanwhile still answers
-_PLANNING = 10.0  # seconds that a drain waits for its plan, which is only told
-_MISSED = 3  # times that a leader may fail to say that it leads
+_MARGIN = 5.0  # seconds beyond the lease, so that a stand-by that takes over meanwhile can still answer
+_PLANNING = 10.0  # seconds that a drain waits for its plan, which is only shown
+_MISSED = 3  # leader's cycles without a sign of life before it counts as silent
 _MAY_BE_DONE = "the order may have been taken up: see `rechannel history` and `rechannel status` before asking again"
 
 
-def decide(
-    settings: Settings,
-    verb: str,
-    arguments: Mapping[str, str],
-    *,
-    reason: str = "",
-    wait: float | None,
-    as_json: bool,
-    verbose: bool = False,
-    save: str | None = None,
-) -> int:
-    """Ask for a plan or a rebalance and show the decision; ``save``: a file for the plan. Returns the exit code."""
-    reply = ask(settings, verb, arguments, reason=reason, wait=wait)
-    if "decision" not in reply.data:
-        raise CommandError(ExitCode(reply.code), reply.sentence)
-    application, decision = str(reply.data["application"]), msgspec.convert(reply.data["decision"], Decision)
-    if as_json:
-        click.echo(json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}))
-    else:
-        from rechannel.daemon.cli import tables
+class ControllerClient:
+    """Sends commands to the leading controller, and prints its replies.
 
-        tables.print_decision(application, decision, verbose=verbose)
-    if save is not None:
-        _save(settings, application, decision, Path(save), quiet=as_json)
-    if reply.code and (as_json or not sys.stdout.isatty()):  # on a terminal it was read just now
-        click.echo(f"rechannel: {plain(reply.sentence)}", err=True)
-    return reply.code
-
-
-def _save(settings: Settings, application: str, decision: Decision, path: Path, *, quiet: bool) -> None:
-    from rechannel.daemon.decide.requested_placement import saved_plan_of
-
-    if not decision.moves:
-        if not quiet:
-            click.echo(f"nothing to save in {path}")
-        return
-    data = msgspec.json.format(
-        msgspec.json.encode(saved_plan_of(decision, settings.cluster.name, application)), indent=1
-    )
-    try:
-        path.write_bytes(data + b"\n")
-    except OSError as error:
-        raise CommandError(ExitCode.REFUSED, f"{path}: the plan cannot be written ({error.strerror})") from error
-    if not quiet:
-        click.echo(f"saved in {path}; `rechannel apply {path}` does it")
-
-
-def saved_plan(settings: Settings, path: Path) -> str:
-    """Return what stands in the file of a saved plan; CommandError where that is none, before anybody is asked."""
-    from rechannel.daemon.decide.requested_placement import PlanFileError, read_plan
-
-    text = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        read_plan(text, settings.cluster.name)
-    except PlanFileError as error:
-        raise CommandError(ExitCode.REFUSED, f"{path}: {error}") from error
-    return text
-
-
-def plan_drain(settings: Settings, nodes: str, *, wait: float | None, as_json: bool, dry_run: bool) -> dict[str, Any]:
-    """Ask what a drain of these nodes (commas between) would move, and say it; returns the plans, by ``plans``.
-
-    A drain does not depend on it: what is no refusal, such as no answer in time, ends a dry run alone.
+    Parameters
+    ----------
+    settings
+        Redis, cluster and lease.
+    reason
+        The operator's reason, for the audit file and the decision.
+    wait
+        Seconds to wait for a reply; None for a bit longer than the lease.
+    as_json
+        Whether to print one JSON document.
+    verbose
+        Whether to print streams and forecasts of a decision too.
     """
-    patience = _PLANNING if wait is None else min(wait, _PLANNING)
-    try:
-        reply = ask(settings, "plan", {"drain": nodes}, wait=wait if dry_run else patience)
-    except CommandError:
-        if dry_run:
-            raise
-        return {}
-    if reply.code == ExitCode.REFUSED or (reply.code and dry_run):
-        raise CommandError(ExitCode(reply.code), reply.sentence)
-    if "plans" not in reply.data:
-        if dry_run:
-            raise CommandError(ExitCode.REFUSED, "the controller is of a release that plans no drains: upgrade it")
-        return {}
-    if as_json:
-        if dry_run:
-            click.echo(json.dumps({"code": reply.code, "sentence": reply.sentence, **reply.data}))
-        return {"plans": reply.data["plans"]}
-    for plan in reply.data["plans"]:
-        click.echo(plain(f"{plan['application']}: {plan['decision']['sentence']}"))
-        for note in plan["decision"]["notes"]:
-            click.echo(plain(f"  note: {note}"))
-    if dry_run:
-        click.echo(plain(f"{reply.sentence}; a dry run: nothing is drained"))
-    return {}
 
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        reason: str = "",
+        wait: float | None = None,
+        as_json: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.as_json = as_json
+        self._reason = reason
+        self._wait = wait
+        self._verbose = verbose
 
-def order(
-    settings: Settings,
-    verb: str,
-    arguments: Mapping[str, str],
-    *,
-    reason: str,
-    wait: float | None,
-    as_json: bool,
-    more: Mapping[str, Any] | None = None,
-) -> int:
-    """Give a standing order (a pause, a drain) or end it; returns the exit code. ``more``: goes into the document."""
-    reply = ask(settings, verb, arguments, reason=reason, wait=wait)
-    if reply.code:
-        raise CommandError(ExitCode(reply.code), reply.sentence)
-    document = {"code": reply.code, "sentence": reply.sentence, **reply.data, **(more or {})}
-    click.echo(json.dumps(document) if as_json else plain(reply.sentence))
-    return reply.code
+    def decide(self, command: Command, save: str | None = None) -> int:
+        """Send a command, print its decision, save the plan if asked, and return the exit code."""
+        reply = self.ask(command)
+        if "decision" not in reply.data:
+            raise CommandError(ExitCode(reply.code), reply.sentence)
+        application, decision = str(reply.data["application"]), msgspec.convert(reply.data["decision"], Decision)
+        if self.as_json:
+            click.echo(json.dumps(_document(reply)))
+        else:
+            from rechannel.daemon.cli import tables
 
+            tables.decision(application, decision, verbose=self._verbose)
+        if save is not None:
+            self._save(application, decision, Path(save))
+        if reply.code and (self.as_json or not sys.stdout.isatty()):  # on a terminal the table ends with the sentence
+            click.echo(f"rechannel: {plain(reply.sentence)}", err=True)
+        return reply.code
 
-def ask(
-    settings: Settings,
-    verb: str,
-    arguments: Mapping[str, str],
-    *,
-    reason: str = "",
-    wait: float | None = None,
-    clock: Callable[[], float] = time.time,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Reply:
-    """Put a request and wait for its reply; CommandError when no controller answers within ``wait`` seconds."""
-    patience = settings.controller.lease + _PATIENCE if wait is None else wait
-    store = Store(settings.redis, settings.cluster.name)
-    user = _user()
-    request = Request(
-        request=uuid.uuid4().hex,
-        verb=verb,
-        user=user,
-        reason=reason,
-        arguments={name: value for name, value in arguments.items() if value},
-    )
-    author = EnvelopeFactory(settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
-    question = verb in keys.READ_ONLY_VERBS
-    store.check()  # a Redis that is away from the beginning is said at once
-    stream, envelope = keys.QUESTIONS if question else keys.REQUESTS, author.envelope(request, ttl=patience)
-    deadline = clock() + patience
-    sent, away, found = False, None, None
-    while True:
+    def order(self, command: Command, **more: Any) -> int:
+        """Send an order, print the reply with ``more`` in its document, and return the exit code."""
+        reply = self.ask(command)
+        if reply.code:
+            raise CommandError(ExitCode(reply.code), reply.sentence)
+        click.echo(json.dumps(_document(reply) | more) if self.as_json else plain(reply.sentence))
+        return reply.code
+
+    def plan_drain(self, nodes: list[str], *, dry_run: bool) -> dict[str, Any]:
+        """Print what a drain of these nodes would move; returns the plans for its document.
+
+        The drain does not depend on it: unless this is a dry run, only a refusal raises CommandError.
+        """
+        wait = self._wait if dry_run else min(self._wait or _PLANNING, _PLANNING)
         try:
-            if not sent:  # said twice, where Redis went away before it answered, it is one request all the same
-                store.append(stream, "", envelope)
-                sent = True
-            found, away = store.get(keys.REPLY, request.request), None
-        except StoreForbiddenError as error:
-            if question or sent:
+            reply = ControllerClient(self.settings, wait=wait).ask(Plan(drain=nodes))
+        except CommandError:
+            if dry_run:
                 raise
-            raise StoreForbiddenError(
-                f"{verb} is an order, which takes a Redis user of the role operator: {error}"
-            ) from error
-        except StoreUnavailableError as error:  # a fail-over takes some seconds; the order stands meanwhile
-            away = error
-        if found is not None and isinstance(found.body, Reply):
-            return found.body
-        if clock() >= deadline and away is not None:
-            if question:
-                raise away
-            raise CommandError(ExitCode.UNCLEAR, f"{away}; {_MAY_BE_DONE}") from away
-        if clock() >= deadline:
-            raise CommandError(
-                ExitCode.NO_ANSWER,
-                f"no controller answered within {patience:g} s{_who_leads(store, settings, clock())}",
+            return {}
+        if reply.code == ExitCode.REFUSED or (reply.code and dry_run):
+            raise CommandError(ExitCode(reply.code), reply.sentence)
+        plans = reply.data.get("plans", [])
+        if self.as_json:
+            if dry_run:
+                click.echo(json.dumps(_document(reply)))
+            return {"plans": plans}
+        for plan in plans:
+            click.echo(plain(f"{plan['application']}: {plan['decision']['sentence']}"))
+            for note in plan["decision"]["notes"]:
+                click.echo(plain(f"  note: {note}"))
+        if dry_run:
+            click.echo(plain(f"{reply.sentence}; a dry run: nothing is drained"))
+        return {}
+
+    def read_plan(self, path: Path) -> str:
+        """Return the text of a saved plan; CommandError if the file holds none."""
+        from rechannel.daemon.decide.requested_placement import PlanFileError, read_plan
+
+        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            read_plan(text, self.settings.cluster.name)
+        except PlanFileError as error:
+            raise CommandError(ExitCode.REFUSED, f"{path}: {error}") from error
+        return text
+
+    def _save(self, application: str, decision: Decision, path: Path) -> None:
+        from rechannel.daemon.decide.requested_placement import to_save
+
+        if not decision.moves:
+            if not self.as_json:
+                click.echo(f"nothing to save in {path}")
+            return
+        plan = to_save(decision, self.settings.cluster.name, application)
+        try:
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+        except OSError as error:
+            raise CommandError(ExitCode.REFUSED, f"{path}: the plan cannot be written ({error.strerror})") from error
+        if not self.as_json:
+            click.echo(f"saved in {path}; `rechannel apply {path}` does it")
+
+    def ask(
+        self,
+        command: Command,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Reply:
+        """Send a command and return the reply; CommandError if no controller answers in time."""
+        wait = self.settings.controller.lease + _MARGIN if self._wait is None else self._wait
+        store = Store(self.settings.redis, self.settings.cluster.name)
+        user = _user()
+        request = Request(request=uuid.uuid4().hex, user=user, reason=self._reason, command=encode(command))
+        author = EnvelopeFactory(self.settings.cluster.name, f"{user}@{socket.gethostname()}:{os.getpid()}", clock)
+        store.check()  # a Redis that is away from the beginning is reported at once
+        stream = keys.QUESTIONS if command.read_only else keys.REQUESTS
+        envelope = author.envelope(request, ttl=wait)
+        deadline = clock() + wait
+        sent, outage, message = False, None, None
+        while True:
+            try:
+                if not sent:  # sent twice, if Redis goes away before it answers, it is still one request
+                    store.append(stream, "", envelope)
+                    sent = True
+                message, outage = store.get(keys.REPLY, request.request), None
+            except StoreForbiddenError as error:
+                if command.read_only or sent:
+                    raise
+                raise StoreForbiddenError(
+                    f"{command.verb} is an order, which takes a Redis user of the role operator: {error}"
+                ) from error
+            except StoreUnavailableError as error:  # a fail-over takes some seconds; the order stays in its stream
+                outage = error
+            if message is not None and isinstance(message.body, Reply):
+                return message.body
+            if clock() >= deadline and outage is not None:
+                if command.read_only:
+                    raise outage
+                raise CommandError(ExitCode.UNCLEAR, f"{outage}; {_MAY_BE_DONE}") from outage
+            if clock() >= deadline:
+                leader = self._describe_leader(store, clock())
+                raise CommandError(ExitCode.NO_ANSWER, f"no controller answered within {wait:g} s{leader}")
+            sleep(_POLL)
+
+    def _describe_leader(self, store: Store, now: float) -> str:
+        """Describe who leads or led last, as the end of a sentence; "" if Redis is away."""
+        try:
+            last = last_leadership(store)
+        except StoreUnavailableError:
+            return ""
+        if last is None:
+            return ": none leads; start one with `rechannel controller`"
+        leader, age = last.state.leader, now - last.heard
+        if last.expires <= now:
+            return (
+                f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took "
+                "over: start one with `rechannel controller`"
             )
-        sleep(_POLL)
+        if age > _MISSED * self.settings.controller.observe + 1:
+            return (
+                f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {last.expires - now:.0f} s; "
+                "then a stand-by takes over, or start one with `rechannel controller`"
+            )
+        return f", though {leader} leads and was heard {max(0.0, age):.0f} s ago: is it stuck, or are the clocks apart?"
 
 
-def _who_leads(store: Store, settings: Settings, now: float) -> str:
-    try:
-        last = last_leadership(store)
-    except StoreUnavailableError:
-        return ""
-    if last is None:
-        return ": none leads; start one with `rechannel controller`"
-    leader, age = last.state.leader, now - last.sent
-    if last.expires <= now:
-        return (
-            f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took over: "
-            "start one with `rechannel controller`"
-        )
-    if age > _MISSED * settings.controller.observe + 1:
-        return (
-            f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {last.expires - now:.0f} s; "
-            "then a stand-by takes over, or start one with `rechannel controller`"
-        )
-    return f", though {leader} leads and was heard {max(0.0, age):.0f} s ago: is it stuck, or are the clocks apart?"
+def _document(reply: Reply) -> dict[str, Any]:
+    return {"code": reply.code, "sentence": reply.sentence, **reply.data}
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container's user id without a name
+    except (OSError, KeyError):  # a user id without a name, as in a container
         return str(os.getuid())

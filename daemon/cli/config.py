@@ -37,14 +37,14 @@ from rechannel.wire.signing import (
 )
 
 _KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
-# Beside those of settings. The last two pass from `rechannel submit` to what it starts.
+# Beside those of the settings. The last two are passed by `rechannel submit` to the process that it starts.
 _VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", "RECHANNEL_LENT", "RECHANNEL_STRICT")
-_OF_TESTS = "RECHANNEL_TEST"
+_TEST_PREFIX = "RECHANNEL_TEST"
 
 
 def check(config: str | None, *, as_json: bool) -> None:
-    """Check the values and what they point at; every mistake is told at once."""
-    loaded = read_settings(config)
+    """Check the values and the files they name; prints every mistake at once."""
+    loaded = read(config)
     mistakes, notes = examine(loaded)
     if mistakes:
         raise SettingsError(mistakes)
@@ -59,12 +59,12 @@ def check(config: str | None, *, as_json: bool) -> None:
 
 
 def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
-    """Return every mistake in the values and in the files they name, and what is worth knowing."""
+    """Return the mistakes in the values and the files they name, and notes."""
     settings = loaded.settings
-    mistakes = [*loaded.errors, *policy_settings.policy_errors(settings)]
-    missing = _missing(settings)
-    mistakes += missing
-    if not missing:
+    mistakes = [*loaded.mistakes, *policy_settings.mistakes(settings)]
+    unreadable = _unreadable_files(settings)
+    mistakes += unreadable
+    if not unreadable:
         for read_files in (
             lambda: tls.connection_options(settings.redis),
             lambda: tls.read_password(settings.redis.sentinel_password_file, "redis.sentinel_password_file"),
@@ -77,74 +77,72 @@ def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
         AuditFile(settings.controller.audit_file).check()
     except AuditError as error:
         mistakes.append(str(error))
-    key_mistakes, notes = look_at_keys(settings)
+    key_mistakes, notes = check_keys(settings)
     mistakes += key_mistakes
-    mistakes += _open_to_writers(loaded)
-    notes += _open_passwords(settings)
-    notes += _strange_variables(os.environ)
-    notes += installed_policies().errors
+    mistakes += _world_writable(loaded)
+    notes += _world_readable_passwords(settings)
+    notes += _unknown_variables(os.environ)
     notes += security.listen_notes(
         {"controller.listen": settings.controller.listen, "agent.metrics": settings.agent.metrics}
     )
-    if not mistakes:  # only what can be used is worth a connection
+    if not mistakes:  # do not connect with a configuration that cannot be used
         notes += security.redis_notes(settings)
     return list(dict.fromkeys(mistakes)), notes
 
 
-def _strange_variables(environ: Mapping[str, str]) -> list[str]:
-    """Name the variables that look like Rechannel's and are read by nobody."""
-    known = [*_VARIABLES[:-2], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in render.fields())]
-    words = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in known}
-    found = []
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Describe environment variables with the prefix of Rechannel that it does not read."""
+    variables = [*_VARIABLES[:-2], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in render.fields())]
+    by_suffix = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in variables}
+    notes = []
     for name in sorted(environ):
-        read_by_us = name in _VARIABLES or "__" in name or name.startswith(_OF_TESTS)
-        if name.startswith(ENVIRONMENT_PREFIX) and not read_by_us:
-            near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), words, 1)
-            found.append(f"{name}: no variable of Rechannel{f'; did you mean {words[near[0]]}?' if near else ''}")
-    return found
+        is_read = name in _VARIABLES or "__" in name or name.startswith(_TEST_PREFIX)
+        if name.startswith(ENVIRONMENT_PREFIX) and not is_read:
+            near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), by_suffix, 1)
+            notes.append(f"{name}: no variable of Rechannel{f'; did you mean {by_suffix[near[0]]}?' if near else ''}")
+    return notes
 
 
-def _missing(settings: Settings) -> list[str]:
-    """Name the files of the connection that cannot be read."""
-    found = []
+def _unreadable_files(settings: Settings) -> list[str]:
+    """Describe the files of the connection to Redis that cannot be read."""
+    mistakes = []
     for item in dataclasses.fields(settings.redis):
         path = getattr(settings.redis, item.name) if item.name.endswith("_file") else ""
         try:
-            if path and Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
-                found.append(f"redis.{item.name}: {path} is not a regular file; name one")
+            if path and Path(path).exists() and not Path(path).is_file():  # opening a pipe would block
+                mistakes.append(f"redis.{item.name}: {path} is not a regular file; name one")
             elif path:
                 Path(path).open("rb").close()
         except OSError as error:
-            found.append(f"redis.{item.name}: {path} cannot be read ({error.strerror})")
-    return found
+            mistakes.append(f"redis.{item.name}: {path} cannot be read ({error.strerror})")
+    return mistakes
 
 
-def _open_to_writers(loaded: LoadResult) -> list[str]:
-    """Name the files that everybody may write to: who does decides what is trusted."""
+def _world_writable(loaded: LoadResult) -> list[str]:
+    """Describe the files that decide what is trusted and that every user can write to."""
     link, public = loaded.settings.link.directory, loaded.settings.signing.public_key_file
-    found = []
-    named = [(str(path), Path(path)) for path in (loaded.path,) if path is not None]
-    named += [(f"{field}: {path}", Path(path)) for field, path in (("signing.public_key_file", public),) if path]
-    for words, path in named:
-        if _mode(path) & 0o002:
-            found.append(f"{words}{'' if ': ' in words else ':'} can be written to by everybody; `chmod o-w {path}`")
+    mistakes = []
+    if loaded.path is not None and _mode(loaded.path) & 0o002:
+        mistakes.append(f"{loaded.path}: can be written to by everybody; `chmod o-w {loaded.path}`")
+    if public and _mode(Path(public)) & 0o002:
+        mistakes.append(f"signing.public_key_file: {public} can be written to by everybody; `chmod o-w {public}`")
     if link and Path(link).exists() and not Path(link).is_dir():
-        found.append(f"link.directory: {link} is no directory; name one that is Spark's user's, or none")
-    elif link and _mode(Path(link)) & 0o1002 == 0o002:
-        found.append(f"link.directory: everybody can replace what is in {link}; `chmod o-w {link}`")
-    return found
+        mistakes.append(f"link.directory: {link} is no directory; name one that is Spark's user's, or none")
+    elif link and _mode(Path(link)) & 0o1002 == 0o002:  # without the sticky bit
+        mistakes.append(f"link.directory: everybody can replace what is in {link}; `chmod o-w {link}`")
+    return mistakes
 
 
 def _mode(path: Path) -> int:
-    """Return the mode bits; 0 for what is not there, or not to be seen."""
+    """Return the mode bits; 0 for a file that does not exist or cannot be inspected."""
     try:
         return path.stat().st_mode
     except OSError:
         return 0
 
 
-def look_at_keys(settings: Settings) -> tuple[list[str], list[str]]:
-    """What is wrong with the signing keys, and what is worth knowing of them."""
+def check_keys(settings: Settings) -> tuple[list[str], list[str]]:
+    """Return the mistakes in the signing keys, and notes about them."""
     private, public = settings.signing.private_key_file, settings.signing.public_key_file
     mistakes, notes = [], []
     signer = verifier = None
@@ -176,25 +174,26 @@ def look_at_keys(settings: Settings) -> tuple[list[str], list[str]]:
     return mistakes, notes
 
 
-def _open_passwords(settings: Settings) -> list[str]:
-    found = []
+def _world_readable_passwords(settings: Settings) -> list[str]:
+    """Describe the password files that every user can read."""
+    notes = []
     for item in dataclasses.fields(settings.redis):
         path = getattr(settings.redis, item.name) if item.name.endswith("password_file") else ""
         if path and _mode(Path(path)) & 0o007:
-            found.append(f"redis.{item.name}: {path} can be read by everybody; `chmod o= {path}`")
-    return found
+            notes.append(f"redis.{item.name}: {path} can be read by everybody; `chmod o= {path}`")
+    return notes
 
 
 def show(config: str | None, *, as_json: bool) -> None:
-    """Show every setting with where it comes from; of secrets they name the file, never what it holds."""
-    loaded = read_settings(config)
-    if loaded.errors:
-        raise SettingsError(loaded.errors)
-    click.echo(json.dumps(render.to_document(loaded)) if as_json else render.to_toml(loaded).rstrip())
+    """Print every setting with its source; of a secret only the name of its file."""
+    loaded = read(config)
+    if loaded.mistakes:
+        raise SettingsError(loaded.mistakes)
+    click.echo(json.dumps(render.document(loaded)) if as_json else render.toml(loaded).rstrip())
 
 
 def init(file: str, *, as_json: bool) -> None:
-    """Write the commented configuration, which changes nothing until a line of it is."""
+    """Write the commented configuration, in which every line is commented out."""
     path = Path(file)
     text = (resources.files("rechannel.conf") / "rechannel.toml").read_text(encoding="utf-8")
     try:
@@ -211,17 +210,19 @@ def init(file: str, *, as_json: bool) -> None:
     click.echo(f"then: export {CONFIG_VARIABLE}={path.resolve()}; rechannel config check")
 
 
-def keys(directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool) -> None:
-    """Make a signing key pair, or change the one there is without a gap."""
+def change_keys(
+    directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool
+) -> None:
+    """Make a signing key pair, or replace one without a time in which no signature is trusted."""
     if rotate and retire:
         raise CommandError(
             ExitCode.USAGE, "--rotate begins a change of keys and --retire ends it; drivers come between"
         )
     if force and not retire:
         raise CommandError(ExitCode.USAGE, "--force goes with --retire")
-    place = Path(directory)
+    path = Path(directory)
     try:
-        document, lines = _retire(place, force) if retire else _rotate(place) if rotate else _make(place)
+        document, lines = _retire(path, force) if retire else _rotate(path) if rotate else _make(path)
     except KeyFileError as error:
         raise CommandError(ExitCode.REFUSED, str(error)) from error
     except OSError as error:
@@ -229,10 +230,10 @@ def keys(directory: str, *, rotate: bool = False, retire: bool = False, force: b
     click.echo(json.dumps(document) if as_json else "\n".join(lines))
 
 
-_Said = tuple[dict[str, object], list[str]]
+_Result = tuple[dict[str, object], list[str]]  # JSON document, and lines for people
 
 
-def _make(directory: Path) -> _Said:
+def _make(directory: Path) -> _Result:
     private, public = make_keys(directory)
     return {"private_key_file": str(private), "public_key_file": str(public)}, [
         f"signing.private_key_file = {json.dumps(str(private))}   # controllers alone, mode 600",
@@ -240,25 +241,25 @@ def _make(directory: Path) -> _Said:
     ]
 
 
-def _rotate(directory: Path) -> _Said:
-    """Make the next key and add its public half to the bundle. Said again, it goes on with what was begun."""
+def _rotate(directory: Path) -> _Result:
+    """Make the next key and trust it too; a second call continues an interrupted one."""
     private, following, public = directory / _KEY, directory / _NEXT, directory / _PUBLIC
     trusted, current = _pair(directory)
     if not following.exists():
         if len(trusted) > 1:
             raise KeyFileError(f"{public} trusts {len(trusted)} keys already: end that change first, with --retire")
         write_private_key(following)
-    _give(following, private)  # whoever signs with the one in use has to read the next one in its place
-    coming = Signer.from_file(following).public
-    if fingerprint(coming) not in {fingerprint(key) for key in trusted}:
-        _replace(public, b"".join(pem_of(key) for key in (*trusted, coming)))
+    _copy_ownership(following, private)  # the user that signs has to read the next key in place of this one
+    successor = Signer.from_file(following).public
+    if fingerprint(successor) not in {fingerprint(key) for key in trusted}:
+        _replace(public, b"".join(pem_of(key) for key in (*trusted, successor)))
     document: dict[str, object] = {
         "next_private_key_file": str(following),
         "public_key_file": str(public),
-        "keys": [fingerprint(current), fingerprint(coming)],
+        "keys": [fingerprint(current), fingerprint(successor)],
     }
     return document, [
-        f"{public} trusts the key in use ({fingerprint(current)}) and the next one ({fingerprint(coming)})",
+        f"{public} trusts the key in use ({fingerprint(current)}) and the next one ({fingerprint(successor)})",
         f"1. bring {public} to every driver and controller, in place of the old one; links read it again by themselves",
         f"2. copy {following} to every other machine with a controller, over its signing.key (same owner and mode)",
         f"3. here `mv {following} {private}`, which has its owner already; then restart the controllers one by one",
@@ -266,8 +267,8 @@ def _rotate(directory: Path) -> _Said:
     ]
 
 
-def _retire(directory: Path, force: bool) -> _Said:
-    """Leave nothing in the bundle but the key in use, which must be the newest unless ``force``."""
+def _retire(directory: Path, force: bool) -> _Result:
+    """Trust the key in use alone; it must be the newest unless ``force``."""
     following, public = directory / _NEXT, directory / _PUBLIC
     if following.exists():
         raise KeyFileError(
@@ -275,7 +276,7 @@ def _retire(directory: Path, force: bool) -> _Said:
         )
     trusted, current = _pair(directory)
     dropped = [fingerprint(key) for key in trusted if fingerprint(key) != fingerprint(current)]
-    newest = fingerprint(trusted[-1])  # --rotate puts the next one behind the others
+    newest = fingerprint(trusted[-1])  # --rotate appends the next one
     if newest in dropped and not force:
         raise KeyFileError(
             f"{directory / _KEY} is the older key: {fingerprint(current)} would be kept, and {', '.join(dropped)} "
@@ -285,17 +286,17 @@ def _retire(directory: Path, force: bool) -> _Said:
     if dropped:
         _replace(public, pem_of(current))
     document: dict[str, object] = {"public_key_file": str(public), "keys": [fingerprint(current)], "dropped": dropped}
-    said = f"{public} trusts {fingerprint(current)} alone"
+    trust = f"{public} trusts {fingerprint(current)} alone"
     if not dropped:
-        return document, [f"{said}; there was nothing to drop"]
+        return document, [f"{trust}; there was nothing to drop"]
     return document, [
-        f"{said}, which it kept; dropped: {', '.join(dropped)}",
+        f"{trust}, which it kept; dropped: {', '.join(dropped)}",
         "bring it to every driver and controller, in place of the old one; links read it again by themselves",
     ]
 
 
 def _pair(directory: Path) -> tuple[tuple[Ed25519PublicKey, ...], Ed25519PublicKey]:
-    """The keys trusted, and the public half of the private key in use, which must be one of them."""
+    """Return the trusted keys and the one in use; KeyFileError if that is not trusted."""
     private, public = directory / _KEY, directory / _PUBLIC
     current = Signer.from_file(private).public
     trusted = public_keys(public)
@@ -305,12 +306,12 @@ def _pair(directory: Path) -> tuple[tuple[Ed25519PublicKey, ...], Ed25519PublicK
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file anew, at once: whoever reads it meanwhile sees the old one or the new one."""
+    """Replace a file atomically, with owner, group and mode of the old one."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            _own(file.fileno(), path.stat())
+            _set_ownership(file.fileno(), path.stat())
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)
@@ -319,17 +320,17 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def _give(path: Path, like: Path) -> None:
-    """Give a file the owner, group and mode of another one."""
-    # A link in a directory of another user's could name any file; root gives none of those away.
+def _copy_ownership(path: Path, like: Path) -> None:
+    """Copy owner, group and mode of another file."""
+    # O_NOFOLLOW: a symbolic link in another user's directory could name any file, and root would give it away.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        _own(descriptor, like.stat())
+        _set_ownership(descriptor, like.stat())
     finally:
         os.close(descriptor)
 
 
-def _own(descriptor: int, like: os.stat_result) -> None:
-    with contextlib.suppress(PermissionError):  # only root gives away; for anybody else it is their own file already
+def _set_ownership(descriptor: int, like: os.stat_result) -> None:
+    with contextlib.suppress(PermissionError):  # only root can change the owner; another user owns the file already
         os.fchown(descriptor, like.st_uid, like.st_gid)
     os.fchmod(descriptor, like.st_mode & 0o777)

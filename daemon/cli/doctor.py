@@ -1,7 +1,8 @@
-"""The command ``doctor``: gathers the facts, has them checked, and shows what was found. It changes nothing."""
+"""The command ``doctor``: collects facts, runs the checks, and prints the findings."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -22,14 +23,12 @@ from rich.markup import escape
 
 from rechannel.conf.loader import read_settings
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli import config as cli_config
-from rechannel.daemon.cli import tables
-from rechannel.daemon.doctor import cluster as doctor_cluster
-from rechannel.daemon.doctor import node as doctor
-from rechannel.daemon.doctor import spark_properties
-from rechannel.daemon.doctor.cluster import Application, Node
-from rechannel.daemon.doctor.node import Finding, HostFacts, RedisFacts, RedisPermissions, Severity
-from rechannel.daemon.model.application_messages import max_window_age
+from rechannel.daemon.cli import config, tables
+from rechannel.daemon.doctor import cluster, finding, node, spark_properties
+from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
+from rechannel.daemon.doctor.finding import Finding, Severity
+from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
+from rechannel.daemon.model.snapshot import stale_after
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope
@@ -41,15 +40,15 @@ from rechannel.wire.printable import plain
 from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
 from rechannel.wire.redis.store import Store
 
-_BATCHES = 20  # of an application that are looked at
-_WINDOWS, _LOOKED_INTO = 8, 200  # of a node, for so many nodes: one may be a megabyte
+_BATCHES = 20  # newest ones of an application, for the length of its stages
+_WINDOWS, _NODES_READ = 8, 200  # newest windows of a node, of so many nodes: one may have a megabyte
 _NODES = 1000  # at most
-_NAMED = "doctor"  # what stands in a key for an application, a query or a request
+_PLACEHOLDER = "doctor"  # in a key, for an application, a query or a request
 _STYLES = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.FAILED: "bold red"}
-_JAVA_PATIENCE = 20.0  # seconds
+_JAVA_TIMEOUT = 20.0  # seconds
 
-# Sent to learn whether they are allowed. Redis looks at the rights before it looks at what these ask for: the ones that
-# write are refused for their form, the ones that read ask for nothing.
+# Sent to find out whether they are allowed. Redis checks the permission first; then it refuses the writes because of
+# their form, and the reads return nothing.
 _WRITES = {
     "stream": ("XADD", "{}", "no-id", "m", "x"),
     "string": ("SET", "{}", "x", "NO-OPTION"),
@@ -63,199 +62,206 @@ _READS = {
 _ADMINISTRATION = ("CONFIG", "GET", "maxmemory-policy")
 
 
-def run(config: str | None, *, spark_conf: str, as_json: bool) -> ExitCode:
-    """Check everything that can be reached, or one file of Spark settings; returns the exit code."""
-    found = doctor_cluster.settings(spark_defaults(Path(spark_conf)), spark_conf) if spark_conf else examine(config)
-    show(found, as_json=as_json)
-    return doctor.exit_of(found)
+def run(path: str | None, *, spark_conf: str, as_json: bool) -> ExitCode:
+    """Run all checks, or those of a file of Spark settings; returns the exit code."""
+    if spark_conf:
+        findings = cluster.check_settings(read_spark_properties(Path(spark_conf)), spark_conf)
+    else:
+        findings = run_checks(path)
+    print_findings(findings, as_json=as_json)
+    return finding.exit_code_of(findings)
 
 
-def examine(config: str | None) -> list[Finding]:
-    """Gather the facts and check them. Without a usable configuration only this machine is looked at."""
-    loaded = read_settings(config)
-    mistakes, notes = cli_config.examine(loaded)
-    found = [*doctor.machine(this_machine()), *doctor.configuration(loaded, mistakes, notes)]
-    if loaded.errors:
-        return found
+def run_checks(path: str | None) -> list[Finding]:
+    """Collect facts and check them; without a usable configuration only those of this host."""
+    loaded = read(path)
+    mistakes, notes = config.examine(loaded)
+    findings = [*node.check_host(collect_host_facts()), *node.check_configuration(loaded, mistakes, notes)]
+    if loaded.mistakes:
+        return findings
     settings = loaded.settings
-    found += doctor.times(settings)
+    findings += node.check_times(settings)
     try:
         store = Store(settings.redis, settings.cluster.name)
         try:
-            found += _of_redis(store, settings)
+            findings += _check_redis(store, settings)
         finally:
             store.close()
     except StoreError as error:
         sentence, _, cure = str(error).rpartition("; ")
         cure = cure if sentence else "see redis.url and the server"
-        found.append(doctor.failed("redis", sentence or str(error), cure))
-    return found
+        findings.append(finding.failed("redis", sentence or str(error), cure))
+    return findings
 
 
-def show(found: Sequence[Finding], *, as_json: bool) -> None:
-    """Print what was found: JSON, or lines with the cures."""
-    counts = {verdict: sum(item.verdict is verdict for item in found) for verdict in Severity}
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Print findings as JSON, or as lines with their cures."""
+    counts = {severity: sum(item.verdict is severity for item in findings) for severity in Severity}
     if as_json:
-        document = {"ok": not counts[Severity.FAILED], "counts": counts, "checks": [asdict(item) for item in found]}
-        click.echo(json.dumps(document))
+        checks = [asdict(item) for item in findings]
+        click.echo(json.dumps({"ok": not counts[Severity.FAILED], "counts": counts, "checks": checks}))
         return
     console = tables.new_console()
-    for item in found:
+    for item in findings:
         subject = f" {item.subject}:" if item.subject else ""
         style = _STYLES[item.verdict]
-        said = escape(plain(f"{item.check}:{subject} {item.sentence}"))
-        console.print(f"[{style}]{item.verdict:<8}[/{style}]{said}")
+        line = escape(plain(f"{item.check}:{subject} {item.sentence}"))
+        console.print(f"[{style}]{item.verdict:<8}[/{style}]{line}")
         if item.cure:
             console.print(f"        → {escape(plain(item.cure))}")
-    words = [f"{counts[Severity.FAILED]} failed", f"{counts[Severity.WARNING]} warnings", f"{counts[Severity.OK]} ok"]
-    console.print(", ".join(words))
+    console.print(f"{counts[Severity.FAILED]} failed, {counts[Severity.WARNING]} warnings, {counts[Severity.OK]} ok")
 
 
-def this_machine() -> HostFacts:
-    """Return the versions of what is installed here."""
+def collect_host_facts() -> HostFacts:
+    """Return the versions of what is installed on this host, and what Rechannel requires."""
+    try:
+        requirements = importlib.metadata.requires("rechannel") or []
+    except importlib.metadata.PackageNotFoundError:
+        requirements = []
+    requirements = [text for text in requirements if "extra ==" not in text]
     packages = {}
-    for name in doctor.NEEDED:
-        try:
+    for name in {node.parse_requirement(text)[0] for text in requirements}:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return HostFacts(sys.version_info[:3], packages, java_version(os.environ))
+    return HostFacts(sys.version_info[:3], requirements, packages, find_java_version(os.environ))
 
 
-def java_version(environ: Mapping[str, str]) -> str:
-    """Return the version of the Java that Spark would take: JAVA_HOME's, else the first of the path; "" for none."""
+def find_java_version(environ: Mapping[str, str]) -> str:
+    """Return the version of the Java that Spark starts; "" for none."""
     home = environ.get("JAVA_HOME", "")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
     try:
-        # The Java that Spark itself would start.
-        done = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=_JAVA_PATIENCE)  # noqa: S603
+        # The same Java that Spark starts.
+        done = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return ""
     match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
     return match[1] if match else ""
 
 
-def spark_defaults(path: Path) -> dict[str, str]:
-    """Read a file such as spark-defaults.conf."""
+def read_spark_properties(path: Path) -> dict[str, str]:
+    """Read a file of Spark settings; CommandError if it cannot be read."""
     try:
         return spark_properties.read(path)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(ExitCode.REFUSED, f"--conf: {path} cannot be read") from error
 
 
-def _of_redis(store: Store, settings: Settings) -> list[Finding]:
-    """Check Redis, and all that is known through it. Raises StoreError where it cannot be asked."""
-    began, clock = time.monotonic(), time.time()
-    info = store.server_info()
-    seconds = time.monotonic() - began
+def _check_redis(store: Store, settings: Settings) -> list[Finding]:
+    """Check Redis and the cluster; raises StoreError if Redis does not answer."""
+    start, clock = time.monotonic(), time.time()
+    info = store.facts()
+    seconds = time.monotonic() - start
     ahead = float(info.get("server_time_usec", clock * 1e6)) / 1e6 - (clock + seconds / 2)
-    found = doctor.redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)
-    if found[1].verdict is Severity.FAILED:
-        return found
-    rights = rights_of(store, settings)
-    found.append(doctor.rights(rights))
-    if not rights.administrator and not doctor.needs(Role.VIEWER) <= rights.may:
+    findings = node.check_redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)
+    if any(item.check == "redis-version" and item.verdict is Severity.FAILED for item in findings):
+        return findings
+    permissions = probe_permissions(store, settings)
+    findings.append(node.check_permissions(permissions))
+    if not permissions.administrator and not node.permissions_of(Role.VIEWER) <= permissions.allowed:
         sentence = "the running cluster was not looked at: that takes the rights of a viewer"
-        return [*found, doctor.warning("links", sentence, "use the configuration of a viewer or an operator")]
+        return [*findings, finding.warning("links", sentence, "use the configuration of a viewer or an operator")]
     try:
-        return found + _of_cluster(store, settings, ahead, info)
+        return findings + _check_cluster(store, settings, ahead, info)
     except StoreForbiddenError as error:
-        return [*found, doctor.failed("redis-rights", str(error), "make the user anew with `rechannel acl add-role`")]
+        cure = "make the user anew with `rechannel acl add-role`"
+        return [*findings, finding.failed("redis-rights", str(error), cure)]
 
 
-def rights_of(store: Store, settings: Settings) -> RedisPermissions:
-    """Try what the user of these settings may do, without doing it; Redis notes what it refuses in its ACL log."""
-    user = settings.redis.username or "default"
-    administrator = store.can_run(*_ADMINISTRATION)
-    may = set()
+def probe_permissions(store: Store, settings: Settings) -> RedisPermissions:
+    """Find out what the Redis user may do; Redis notes refusals in its ACL log."""
+    administrator = store.may(*_ADMINISTRATION)
+    allowed = set()
     for rule in keys.TABLE:
-        key = store.keys(rule, settings.node if "{node}" in rule.pattern else _NAMED)
+        key = store.keys(rule, settings.node if "{node}" in rule.pattern else _PLACEHOLDER)
         for verb, commands in (("read", _READS), ("write", _WRITES)):
-            if administrator or store.can_run(*(word.format(key) for word in commands[rule.kind])):
-                may.add((rule.pattern, verb))
-    return RedisPermissions(user, doctor.named_role(settings), frozenset(may), administrator)
+            if administrator or store.may(*(word.format(key) for word in commands[rule.kind])):
+                allowed.add((rule.pattern, verb))
+    user = settings.redis.username or "default"
+    return RedisPermissions(user, node.role_of_user(settings), frozenset(allowed), administrator)
 
 
-def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[str, Any]) -> list[Finding]:
+def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping[str, Any]) -> list[Finding]:
     now = time.time() + ahead  # by Redis' clock
-    clocks: dict[str, float] = {}
-    applications = [_application(store, name, now, clocks) for name in store.applications(now - keys.APPLICATIONS.ttl)]
-    heard = [item for item in applications if item is not None]
+    clocks: dict[str, float] = {}  # sender -> seconds by which its clock is ahead of Redis'
+    names = store.applications(now - keys.APPLICATIONS.ttl)
+    applications = [facts for name in names if (facts := _application_facts(store, name, now, clocks)) is not None]
     executors: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for item in heard:
-        for info in item.report.executors if item.report else ():
-            executors[info.host].add((item.application, info.executor))
-    agents = agents_of(store)
+    for application in applications:
+        for executor in application.report.executors if application.report else ():
+            executors[executor.host].add((application.application, executor.executor))
+    agents = list_agents(store)
     nodes = {}
-    strangers = sorted(set(agents or ()) - executors.keys())
-    for number, host in enumerate([*sorted(executors), *strangers][:_NODES]):
-        arrived, last = _newest(store, keys.WINDOWS, host)
+    for number, host in enumerate([*sorted(executors), *sorted(set(agents or ()) - executors.keys())][:_NODES]):
+        arrival, last = _newest_message(store, keys.WINDOWS, host)
         window = last.body if last is not None and isinstance(last.body, AgentWindow) else None
         if last is not None:
-            clocks[last.sender] = last.time - arrived
-        newest = store.last(keys.WINDOWS, host, _WINDOWS) if last is not None and number < _LOOKED_INTO else []
-        nodes[host] = Node(frozenset(executors[host]), window, now - arrived, doctor_cluster.several(newest))
-    arrived, decision = _newest(store, keys.DECISIONS, "")
+            clocks[last.sender] = last.time - arrival
+        newest = store.last(keys.WINDOWS, host, _WINDOWS) if last is not None and number < _NODES_READ else []
+        several = cluster.has_several_agents(newest)
+        nodes[host] = NodeFacts(frozenset(executors[host]), window, now - arrival, several)
+    arrival, decision = _newest_message(store, keys.DECISIONS, "")
     if decision is not None:
-        clocks[decision.sender] = decision.time - arrived
+        clocks[decision.sender] = decision.time - arrival
+    leader = leading(store, now)
     return [
-        doctor_cluster.memory(server, heard, len(executors)),
-        *doctor.clocks(clocks),
-        doctor_cluster.controller(leader.state if (leader := leading(store, now)) is not None else None),
-        *doctor_cluster.agents(nodes, max_window_age(settings), listed=agents is not None),
-        *doctor_cluster.links(heard),
-        *doctor_cluster.spark(heard),
+        cluster.check_memory(info, applications, len(executors)),
+        *node.check_clocks(clocks),
+        cluster.check_controller(leader.state if leader is not None else None),
+        *cluster.check_agents(nodes, stale_after(settings), listed=agents is not None),
+        *cluster.check_links(applications),
+        *cluster.check_spark(applications),
     ]
 
 
-def agents_of(store: Store) -> list[str] | None:
-    """List the nodes that agents report for, whether executors are known there or not; None without that right."""
+def list_agents(store: Store) -> list[str] | None:
+    """Return the nodes with an agent; None without permission to list keys."""
     try:
         return store.list_names(keys.WINDOWS)
     except StoreForbiddenError:
         return None
 
 
-def _application(store: Store, name: str, now: float, clocks: dict[str, float]) -> Application | None:
-    """Look at an application; None for one that ended more than a report's life ago, or that can have no key."""
+def _application_facts(store: Store, name: str, now: float, clocks: dict[str, float]) -> ApplicationFacts | None:
+    """Read the facts of an application; None if it ended long ago or has no possible key."""
     rejected = store.rejected
     try:
         envelope = store.get(keys.REPORT, name)
         if envelope is None or not isinstance(envelope.body, LinkReport):
             recent = name in store.applications(now - 2 * keys.REPORT.ttl)
             unreadable = store.rejected > rejected or envelope is not None
-            return Application(name, None, unreadable=unreadable) if recent or unreadable else None
-        arrived, last = _newest(store, keys.BATCHES, name)
+            return ApplicationFacts(name, None, unreadable=unreadable) if recent or unreadable else None
+        arrival, last = _newest_message(store, keys.BATCHES, name)
         if last is not None:
-            clocks[last.sender] = last.time - arrived
-        reports = [item.body for item in store.last(keys.BATCHES, name, _BATCHES)]
+            clocks[last.sender] = last.time - arrival
+        bodies = [item.body for item in store.last(keys.BATCHES, name, _BATCHES)]
     except KeyNameError:
         return None
-    stages = stage_seconds([body for body in reports if isinstance(body, BatchReport)], envelope.body)
-    return Application(name, envelope.body, max(0.0, now - envelope.time), stages=stages)
+    stages = stage_seconds([body for body in bodies if isinstance(body, BatchReport)], envelope.body)
+    return ApplicationFacts(name, envelope.body, max(0.0, now - envelope.time), stages=stages)
 
 
-def stage_seconds(reports: Sequence[BatchReport], report: LinkReport) -> dict[str, float]:
-    """Return the median seconds of the stateful stages of each query, by its name where it has one."""
+def stage_seconds(batches: Sequence[BatchReport], report: LinkReport) -> dict[str, float]:
+    """Return the median seconds of the stateful stages of each query, by name or id."""
     names = {query.query: query.name or query.query for query in report.queries}
-    found: dict[str, list[float]] = defaultdict(list)
-    for batch in reports:
+    durations: dict[str, list[float]] = defaultdict(list)
+    for batch in batches:
         for stage in batch.stages:
             if stage.stateful >= 0 and stage.tasks:
-                began, ended = min(task.launch for task in stage.tasks), max(task.finish for task in stage.tasks)
-                found[names.get(batch.query, batch.query)].append(ended - began)
-    return {query: median(seconds) for query, seconds in found.items()}
+                duration = max(task.finish for task in stage.tasks) - min(task.launch for task in stage.tasks)
+                durations[names.get(batch.query, batch.query)].append(duration)
+    return {query: median(seconds) for query, seconds in durations.items()}
 
 
-def _newest(store: Store, rule: KeyRule, name: str) -> tuple[float, Envelope | None]:
-    """Return the newest message of a stream and when it arrived, by Redis' clock; 0 and None where there is none.
+def _newest_message(store: Store, rule: KeyRule, name: str) -> tuple[float, Envelope | None]:
+    """Return arrival (by Redis' clock) and content of a stream's newest message; else 0, None.
 
-    Redis counts a stream's entries by the time of their arrival: beside the time in the message that is the difference
-    of two clocks, and of the little while that it travelled.
+    The id of an entry has the time of its arrival. Its difference to the time in the message is the difference between
+    the clocks of Redis and the sender, plus the delay of the message.
     """
     for _ in range(3):
         before = store.last_id(rule, name)
-        found = store.last(rule, name, 1)
-        if before == store.last_id(rule, name):  # nothing came in between
-            return (int(before.partition("-")[0]) / 1000, found[-1]) if found else (0.0, None)
+        messages = store.last(rule, name, 1)
+        if before == store.last_id(rule, name):  # nothing arrived between the two calls
+            return (int(before.partition("-")[0]) / 1000, messages[-1]) if messages else (0.0, None)
     return 0.0, None

@@ -1,205 +1,174 @@
-"""The command ``explain``: one decision fully and plainly, whether it moved anything or not."""
+"""The command ``explain``: prints one decision with all its numbers."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
 
 import click
+import msgspec
 
-from rechannel.daemon.cli.options import (
-    application_option,
-    config_option,
-    guarded,
-    json_option,
-    settings_of,
-    shown_time,
-)
-from rechannel.wire.printable import count, partition_name, query_name
-
-if TYPE_CHECKING:
-    from rechannel.conf.settings import Settings
-    from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, Refusal
+from rechannel.conf.settings import Settings
+from rechannel.daemon.cli.options import format_time
+from rechannel.daemon.cli.tables import price_lines, size
+from rechannel.wire import keys
+from rechannel.wire.codes import Code, Outcome, Trigger
+from rechannel.wire.display_names import count, partition_name, query_name
+from rechannel.wire.exit_codes import CommandError, ExitCode
+from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, MoveTransition, Refusal
+from rechannel.wire.printable import plain
+from rechannel.wire.redis.store import Store
 
 _MOVES_SHOWN = 100
-_TRIGGERS = {
-    "timeout": "it was time (reschedule.timeout)",
-    "executors": "executors joined or left, and their set was stable since (reschedule.settle)",
-    "overload": "an executor or a query was overloaded (reschedule.overload_utilization, reschedule.overload_duration)",
-    "continuation": "the plan before was cut to migration.max_moves, and its outcome was kept",
-    "operator": "an operator asked",
-    "drain": "state was to leave a node (rechannel drain)",
-    "rollback": "what a decision had moved was to go back",
-    "pending": "a saved plan had waited for its time",
-}
-_OUTCOMES = {
-    "applied": "its moves were begun",
-    "planned": "nothing was begun",
-    "refused": "nothing was begun: a law refused",
-    "not-ready": "nothing was decided: the figures were not there",
-}
 
 
-@click.command()
-@config_option
-@click.argument("decision", default="")
-@application_option
-@json_option
-@guarded
-def explain(config: str | None, decision: str, application: str, as_json: bool) -> None:
-    """Explain DECISION with all its numbers: why it was made, what it moves and why, what refused what.
-
-    Without DECISION the last one that moved something or proposed to; the ids are those of `rechannel history`.
-    """
-    run(settings_of(config), decision=decision, application=application, as_json=as_json)
-
-
-def run(settings: Settings, *, decision: str, application: str, as_json: bool) -> None:
-    """Show the decision of this id, for "" the last that moved or proposed something; CommandError without one."""
-    import json
-
-    import msgspec
-
-    from rechannel.wire import keys
-    from rechannel.wire.exit_codes import CommandError, ExitCode
-    from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
-    from rechannel.wire.printable import plain
-    from rechannel.wire.redis.store import Store
-
+def print_explanation(settings: Settings, *, decision: str, application: str, as_json: bool) -> None:
+    """Print the decision of this id, "" for the last one that moved or proposed something."""
     store = Store(settings.redis, settings.cluster.name)
-    kept = [
+    application, selected = _select(store, decision, application)
+    outcome = _outcome(store, selected)
+    states = _move_states(store, application, selected)
+    if as_json:
+        document = {
+            "application": application,
+            "decision": msgspec.to_builtins(selected),
+            "outcome": msgspec.to_builtins(outcome) if outcome is not None else None,
+            "reached": states,
+        }
+        click.echo(json.dumps(document))
+        return
+    for line in lines(application, selected, outcome, states):
+        click.echo(plain(line))
+
+
+def _select(store: Store, decision: str, application: str) -> tuple[str, Decision]:
+    """Return application and decision of an id; "" for the last that proposed something."""
+    decisions = [
         (envelope.application, envelope.body)
         for envelope in store.last(keys.DECISIONS, "", keys.DECISIONS.bound)
         if isinstance(envelope.body, Decision) and application in ("", envelope.application)
     ]
+    if not decisions:
+        raise CommandError(ExitCode.NOTHING, "nothing has been decided yet")
     if decision:
-        found = [it for it in kept if it[1].decision == decision]
-    else:  # a plan that a law refused has no moves, but the executors' load as it would have been
-        found = [it for it in kept if it[1].moves or it[1].batch_time_after] or kept
-    if not found:
-        if not kept:
-            raise CommandError(ExitCode.NOTHING, "nothing has been decided yet")
+        matches = [item for item in decisions if item[1].decision == decision]
+    else:  # a plan that a law refused has no moves, but the load of the executors after it
+        matches = [item for item in decisions if item[1].moves or item[1].batch_time_after] or decisions
+    if not matches:
         raise CommandError(ExitCode.REFUSED, f"unknown decision {decision}; `rechannel history` lists them")
-    of, made = found[-1]
-    outcome = None
-    for envelope in store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound):
-        if isinstance(envelope.body, MigrationOutcome) and envelope.body.decision == made.decision:
-            outcome = envelope.body
-    reached: dict[str, str] = {}
-    if made.outcome == "applied" and keys.is_valid_name(of):
-        for envelope in store.last(keys.JOURNAL, of, keys.JOURNAL.bound):
-            if isinstance(envelope.body, MoveTransition) and envelope.body.decision == made.decision:
-                reached[envelope.body.move] = envelope.body.after
-    if as_json:
-        document = {
-            "application": of,
-            "decision": msgspec.to_builtins(made),
-            "outcome": msgspec.to_builtins(outcome) if outcome is not None else None,
-            "reached": reached,
-        }
-        click.echo(json.dumps(document))
-        return
-    for line in lines(of, made, outcome, reached):
-        click.echo(plain(line))
+    return matches[-1]
 
 
-def lines(application: str, made: Decision, outcome: MigrationOutcome | None, reached: Mapping[str, str]) -> list[str]:
-    """Return the explanation of a decision. ``reached``: move -> how far it came."""
-    at = shown_time(made.at)
-    why = _TRIGGERS.get(made.trigger, made.trigger)
-    who = f", asked by {made.user}" if made.user else ""
-    if made.user and made.trigger == "operator":
-        why, who = f"operator {made.user} asked", ""
-    came = _OUTCOMES.get(made.outcome, made.outcome)
-    if made.outcome == "planned":
-        looked = "a plan was asked for" if made.trigger in ("operator", "drain") else "mode observe, or all was paused"
-        came += f": {looked if made.moves else 'nothing was to be moved'}"
-    how = f"{', forced' if made.forced else ''}{f', undoes {made.rollback_of}' if made.rollback_of else ''}"
-    found = [
-        f"decision {made.decision} on {application}, {at}",
-        f"  why then:  {why}{who}{f': {made.operator_reason}' if made.operator_reason else ''}",
-        f"  result:    {made.outcome} ({made.reason}): {came}",
-        f"  in short:  {made.sentence}",
-        f"  policy:    {made.policy}{how}",
+def _outcome(store: Store, decision: Decision) -> MigrationOutcome | None:
+    outcomes = [envelope.body for envelope in store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)]
+    return next(
+        (it for it in reversed(outcomes) if isinstance(it, MigrationOutcome) and it.decision == decision.decision), None
+    )
+
+
+def _move_states(store: Store, application: str, decision: Decision) -> dict[str, str]:
+    """Return the last state in the journal of each move of the decision."""
+    if decision.outcome != Outcome.APPLIED or not keys.possible(application):
+        return {}
+    journal = [envelope.body for envelope in store.last(keys.JOURNAL, application, keys.JOURNAL.bound)]
+    return {it.move: it.after for it in journal if isinstance(it, MoveTransition) and it.decision == decision.decision}
+
+
+def lines(
+    application: str, decision: Decision, outcome: MigrationOutcome | None, states: Mapping[str, str]
+) -> list[str]:
+    """Return the explanation of a decision; ``states``: move -> its last state in the journal."""
+    cause = _meaning(Trigger, decision.trigger)
+    user = f", asked by {decision.user}" if decision.user else ""
+    if decision.user and decision.trigger == Trigger.OPERATOR:
+        cause, user = f"operator {decision.user} asked", ""
+    result = _meaning(Outcome, decision.outcome)
+    if decision.outcome == Outcome.PLANNED:
+        by_request = decision.trigger in (Trigger.OPERATOR, Trigger.DRAIN)
+        reason = "a plan was asked for" if by_request else "mode observe, or all was paused"
+        result += f": {reason if decision.moves else 'nothing was to be moved'}"
+    options = f"{', forced' if decision.forced else ''}{f', undoes {decision.undoes}' if decision.undoes else ''}"
+    return [
+        f"decision {decision.decision} on {application}, {format_time(decision.at)}",
+        f"  why then:  {cause}{user}{f': {decision.asked}' if decision.asked else ''}",
+        f"  result:    {decision.outcome} ({decision.reason}): {result}",
+        f"  in short:  {decision.sentence}",
+        f"  policy:    {decision.policy}{options}",
+        *_section("what refused what:", _refusals(decision.refusals)),
+        *_section("executors, before -> after:", _executors(decision)),
+        *_section("predicted gain and cost:", _gain(decision)),
+        *_moves(decision, states),
+        *_section("what came of it:", [f"  {outcome.verdict}: {outcome.sentence}"] if outcome is not None else []),
+        *_section("notes:", [f"  {note}" for note in decision.notes]),
     ]
-    found += _refusals(made.refusals)
-    found += _executors(made)
-    found += _gain(made)
-    found += _moves(made, reached)
-    if outcome is not None:
-        found += ["what came of it:", f"  {outcome.verdict}: {outcome.sentence}"]
-    found += ["notes:", *(f"  {note}" for note in made.notes)] if made.notes else []
-    return found
 
 
-def _refusals(refusals: list[Refusal]) -> list[str]:
-    found = ["what refused what:"] if refusals else []
+def _meaning(kind: type[Code], value: str) -> str:
+    """Return the meaning of a code within a sentence; an unknown code is returned as it is."""
+    try:
+        text = kind(value).meaning.replace("`", "").removesuffix(".")
+    except ValueError:
+        return value
+    return text[0].lower() + text[1:]
+
+
+def _section(title: str, rows: Iterable[str]) -> list[str]:
+    rows = list(rows)
+    return [title, *rows] if rows else []
+
+
+def _refusals(refusals: list[Refusal]) -> Iterator[str]:
     for refusal in refusals:
-        found.append(f"  {refusal.law}, which reaches the {refusal.scope}: {refusal.detail}")
+        yield f"  {refusal.law}, which reaches the {refusal.reach}: {refusal.detail}"
         if refusal.measured is not None and refusal.limit is not None:
-            off = refusal.measured - refusal.limit
-            apart = f"{_number(abs(off))} {'over' if off > 0 else 'below'}" if off else "just at it"  # a budget used up
-            found.append(
-                f"    measured {_number(refusal.measured)}, limit {_number(refusal.limit)} {refusal.unit}: {apart}"
-            )
+            excess = refusal.measured - refusal.limit
+            distance = f"{abs(excess):.4g} {'over' if excess > 0 else 'below'}" if excess else "just at it"
+            yield f"    measured {refusal.measured:.4g}, limit {refusal.limit:.4g} {refusal.unit}: {distance}"
         if refusal.until:
-            found.append(f"    until {shown_time(refusal.until)}")
-    return found
+            yield f"    until {format_time(refusal.until)}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _executors(made: Decision) -> list[str]:
-    found = ["executors, before -> after:"] if made.executors else []
-    found += [
+def _executors(decision: Decision) -> list[str]:
+    return [
         f"  {load.executor} on {load.node}: {load.partitions_before} -> {count(load.partitions_after, 'partition')}, "
         f"{load.utilization_before:.0%} -> {load.utilization_after:.0%} busy, "
         f"{load.arrival_before:,.0f} -> {load.arrival_after:,.0f} rows/s"
-        f"{_served(load)}"
-        for load in made.executors
+        f"{_service(load)}"
+        for load in decision.executors
     ]
-    return found
 
 
-def _served(load: ExecutorLoad) -> str:
-    if not load.service_before or not load.service_after:
+def _service(load: ExecutorLoad) -> str:
+    if not load.service or not load.service_after:
         return ""
     return f" of {load.service_before:,.0f} -> {load.service_after:,.0f} it can serve"
 
 
-def _gain(made: Decision) -> list[str]:
-    found = []
-    for query, before in made.batch_time_before.items():
-        after = made.batch_time_after.get(query, before)
+def _gain(decision: Decision) -> Iterator[str]:
+    for query, before in decision.batch_time_before.items():
+        after = decision.batch_time_after.get(query, before)
         change = f" ({(after - before) / before:+.0%})" if before else ""
-        name = query_name(query, made.names.get(query, ""))
-        found.append(f"  critical path of {name}: {before:.2f} s -> {after:.2f} s{change}")
-    if made.gain or made.cost:
-        found.append(f"  gain {made.gain:.1f} s over the horizon (gate.horizon), cost {made.cost:.1f} s")
-    if made.price is not None:
-        from rechannel.daemon.cli.tables import price_lines
-
-        found += [f"  {line}" for line in price_lines(made.price, made.names)]
-    return ["predicted gain and cost:", *found] if found else []
+        name = query_name(query, decision.names.get(query, ""))
+        yield f"  critical path of {name}: {before:.2f} s -> {after:.2f} s{change}"
+    if decision.gain or decision.cost:
+        yield f"  gain {decision.gain:.1f} s over the horizon (gate.horizon), cost {decision.cost:.1f} s"
+    if decision.price is not None:
+        yield from (f"  {line}" for line in price_lines(decision.price, decision.names))
 
 
-def _moves(made: Decision, reached: Mapping[str, str]) -> list[str]:
-    if not made.moves:
-        return []
-    from rechannel.daemon.cli.tables import size
-
-    states = ", ".join(f"{number} {state}" for state, number in sorted(Counter(reached.values()).items()))
-    found = [f"{count(len(made.moves), 'move')}{f', by the journal {states}' if states else ''}:"]
-    for move in made.moves[:_MOVES_SHOWN]:
-        unit = partition_name(move.query, move.stage, move.partition, made.names.get(move.query, ""))
-        why = made.move_reasons.get(move.move, "")
-        found.append(
-            f"  step {move.step}: {unit}, executor {move.source or '?'} -> {move.target}, {size(move.bytes)}"
-            f"{f', {reached[move.move]}' if move.move in reached else ''}{f': {why}' if why else ''}"
+def _moves(decision: Decision, states: Mapping[str, str]) -> Iterator[str]:
+    if not decision.moves:
+        return
+    totals = ", ".join(f"{number} {state}" for state, number in sorted(Counter(states.values()).items()))
+    yield f"{count(len(decision.moves), 'move')}{f', by the journal {totals}' if totals else ''}:"
+    for move in decision.moves[:_MOVES_SHOWN]:
+        partition = partition_name(move.query, move.stage, move.partition, decision.names.get(move.query, ""))
+        state = f", {states[move.move]}" if move.move in states else ""
+        reason = f": {decision.why[move.move]}" if decision.why.get(move.move) else ""
+        yield (
+            f"  step {move.step}: {partition}, executor {move.source or '?'} -> {move.target}, {size(move.bytes)}"
+            f"{state}{reason}"
         )
-    if len(made.moves) > _MOVES_SHOWN:
-        found.append(f"  ... and {len(made.moves) - _MOVES_SHOWN} more (--json has them)")
-    return found
+    if len(decision.moves) > _MOVES_SHOWN:
+        yield f"  ... and {len(decision.moves) - _MOVES_SHOWN} more (--json has them)"

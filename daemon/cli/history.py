@@ -1,4 +1,4 @@
-"""The command ``history``: decisions and the steps of their moves, merged in time, oldest first."""
+"""The command ``history``: decisions, moves and outcomes, oldest first."""
 
 from __future__ import annotations
 
@@ -17,50 +17,51 @@ from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.collector import read_new_entries
 from rechannel.wire import keys
-from rechannel.wire.envelope import Envelope
+from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
+from rechannel.wire.display_names import query_name
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition, QueryState
 from rechannel.wire.printable import query_name
 from rechannel.wire.redis.store import Store
 
 _POLL = 0.5
-#: what decisions are made because of, how they end, and the codes that say why: laws, and what is not ready
-TRIGGERS = ("timeout", "executors", "overload", "continuation", "operator", "drain", "rollback", "pending")
-OUTCOMES = ("applied", "planned", "refused", "not-ready")
-# fmt: off
-REASONS = (
-    "ok", "nothing-to-do", "law", "agreements", "budget", "canceled", "cooldown", "excluded", "gate", "in-flight",
-    "max-moves", "partition", "paused", "plan-expired", "policy", "query-problem", "rollback", "run-unknown",
-    "scale-out", "stores-unknown", "target", "trigger-cooldown", "utilization", "window-passed", "migration-running",
-    "driver-silent", "no-active-query", "no-batches", "no-executors", "no-report", "no-state", "not-leading",
-    "outcome-awaited", "overtaken", "too-few-batches",
-)
-# fmt: on
+_TYPES = {Decision: "decision", MigrationOutcome: "outcome", MoveTransition: "move"}
 
-Entry = dict[str, Any]
+Entry = dict[str, Any]  # one line of the history, as --json has it
 
 
 @dataclass(frozen=True)
 class HistoryFilter:
-    """Which entries are shown: of decisions by this trigger, that ended so (outcome or reason), from ``since`` on."""
+    """Selection of entries; "" and 0 select all.
 
+    Parameters
+    ----------
+    application, query
+        Entries of this application, and of this query by id or name.
+    trigger, outcome
+        Decisions of this trigger, with this outcome or reason; and the moves and outcomes of those.
+    since
+        Entries not older than this time, in seconds since the epoch.
+    """
+
+    application: str = ""
+    query: str = ""
     trigger: str = ""
     outcome: str = ""
     since: float = 0.0
 
     @property
-    def some(self) -> bool:
-        """Whether not all are."""
+    def selects_decisions(self) -> bool:
+        """Whether some decisions are left out by trigger or outcome."""
         return bool(self.trigger or self.outcome)
 
     def accepts(self, decision: Decision) -> bool:
-        """Whether a decision is among them, whenever it was."""
-        by = self.trigger in ("", decision.trigger)
-        return by and self.outcome in ("", decision.outcome, decision.reason)
+        """Whether trigger and outcome of a decision match."""
+        return self.trigger in ("", decision.trigger) and self.outcome in ("", decision.outcome, decision.reason)
 
 
-def moment(text: str, now: Callable[[], float] = time.time) -> float:
-    """Read a time: so long ago (90s, 10m, 2h, 3d), or a date with or without a time of day; 0 where there is none."""
+def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
+    """Parse an age (90s, 10m, 2h, 3d) or a date with or without a time; 0 for ""."""
     if not text:
         return 0.0
     number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(text[-1], 0)
@@ -74,78 +75,85 @@ def moment(text: str, now: Callable[[], float] = time.time) -> float:
         ) from None
 
 
-def run(
-    settings: Settings,
-    *,
-    application: str,
-    query: str,
-    limit: int,
-    as_json: bool,
-    follow_until: threading.Event | None,
-    wanted: HistoryFilter | None = None,
+def show_history(
+    settings: Settings, selection: HistoryFilter, *, limit: int, as_json: bool, follow_until: threading.Event | None
 ) -> None:
-    """Show the newest ``limit`` entries, then with an event to stop on, whatever comes."""
-    reader = HistoryReader(Store(settings.redis, settings.cluster.name), time.time, application)
-    reader.wanted = wanted or HistoryFilter()
-    reader.only_query(query)
-    first = reader.first(limit)
-    reader.examine()
-    if follow_until is None:
-        if as_json:
-            click.echo(json.dumps({"entries": first}))
-            return
-        _show(first, as_json=False)
-        if not first:
-            seen = reader.seen
-            decisions = f"none of {seen} decisions matches" if seen > 1 else "the one decision does not match"
-            click.echo(decisions if seen else "nothing has been decided yet")
-        return
-    _show(first, as_json)
-    for entries in reader.follow(follow_until):
-        _show(entries, as_json)
+    """Print the newest ``limit`` entries; until ``follow_until`` is set also new ones."""
+    reader = HistoryReader(Store(settings.redis, settings.cluster.name), time.time, selection)
+    entries = reader.first(limit)
+    if follow_until is not None:
+        _print(entries, as_json=as_json)
+        for more in reader.follow(follow_until):
+            _print(more, as_json=as_json)
+    elif as_json:
+        click.echo(json.dumps({"entries": entries}))
+    elif entries:
+        _print(entries, as_json=False)
+    else:
+        count = reader.decisions_read
+        unmatched = f"none of {count} decisions matches" if count > 1 else "the one decision does not match"
+        click.echo(unmatched if count else "nothing has been decided yet")
 
 
-def _show(entries: list[Entry], as_json: bool) -> None:
+def _print(entries: list[Entry], *, as_json: bool) -> None:
+    from rechannel.daemon.cli.tables import history_line
+
     for entry in entries:
-        if as_json:
-            click.echo(json.dumps(entry))
-        else:
-            from rechannel.daemon.cli import tables
-
-            click.echo(tables.history_line(entry))
+        click.echo(json.dumps(entry) if as_json else history_line(entry))
 
 
 class HistoryReader:
-    """Reads decisions and journals of one application, or of all. ``seen``: decisions read, wanted or not."""
+    """Reader of decisions, outcomes and journals; ``decisions_read`` counts all decisions."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], application: str = "") -> None:
+    def __init__(self, store: Store, clock: Callable[[], float], selection: HistoryFilter | None = None) -> None:
         self._store = store
         self._clock = clock
-        self._only = application
-        self.wanted = HistoryFilter()
-        self.seen = 0
-        self._names: set[str] = set()  # triggers, outcomes and reasons of what was read: those of later releases too
-        self._query = ""
-        self._called: dict[str, str] = {}  # query -> its name, as decisions and reports have it
-        self._accepted: set[str] = set()  # decisions that are wanted, so that their moves are too
+        self._selection = selection or HistoryFilter()
+        self.decisions_read = 0
+        self._query = ""  # id of the query that is selected
+        self._codes: set[str] = set()  # triggers, outcomes and reasons in Redis: a later release may have others
+        self._query_names: dict[str, str] = {}
+        self._matching: set[str] = set()  # ids of matching decisions, whose moves are shown too
         self._after: dict[tuple[str, str], str] = {}  # stream's pattern and application -> last id
         self._shown: set[tuple[str, ...]] = set()
 
-    def only_query(self, query: str) -> None:
-        """Show nothing but what touches this query, by id or name; CommandError when no application has it."""
-        if not query:
-            return
-        known = {query_name(state.query, state.name): state.query for state in self._reported()}
-        found = known.get(query, query if query in known.values() else "")
-        if not found:
-            # A query that has ended is in no report any more, but its moves are in the journal.
-            past = {entry["query"] for entry in self.first(keys.JOURNAL.bound) if entry["type"] == "move"}
-            if query not in past:
-                names = ", ".join(sorted(set(known) | past)) or "none"
-                raise CommandError(ExitCode.REFUSED, f"unknown query {query}; known are {names}")
-        self._query = found or query
+    def first(self, limit: int) -> list[Entry]:
+        """Return the newest entries, oldest first; CommandError if the filter has an unknown name."""
+        names = self._applications()
+        application = self._selection.application
+        if application and application not in names:
+            raise CommandError(
+                ExitCode.REFUSED, f"unknown application {application}; known are {', '.join(names) or 'none'}"
+            )
+        self._query_names |= {state.query: state.name for state in self._reported_queries() if state.name}
+        if self._selection.query:
+            self._query = self._resolve_query(self._selection.query)
+        entries = self._read_all(limit)
+        self._check_code("trigger", self._selection.trigger, (*Trigger,))
+        self._check_code("outcome", self._selection.outcome, (*Outcome, *PlanResult, *Law, *NotReadyReason))
+        return entries
 
-    def _reported(self) -> list[QueryState]:
+    def follow(self, stop: threading.Event) -> Iterator[list[Entry]]:
+        """Yield new entries until ``stop`` is set."""
+        while not stop.wait(_POLL):
+            entries = self._read_new(keys.DECISIONS.bound)
+            if entries:
+                yield entries
+
+    def _resolve_query(self, query: str) -> str:
+        """Return the id of a query given by id or name; CommandError if it is unknown."""
+        ids = {query_name(state.query, state.name): state.query for state in self._reported_queries()}
+        if query in ids:
+            return ids[query]
+        if query not in ids.values():
+            # A query that has ended is in no report any more, but its moves are in the journal.
+            past = {entry["query"] for entry in self._read_all(keys.JOURNAL.bound) if entry["type"] == "move"}
+            if query not in past:
+                names = ", ".join(sorted(set(ids) | past)) or "none"
+                raise CommandError(ExitCode.REFUSED, f"unknown query {query}; known are {names}")
+        return query
+
+    def _reported_queries(self) -> list[QueryState]:
         reports = [self._store.get(keys.REPORT, application) for application in self._applications()]
         return [
             state
@@ -154,83 +162,68 @@ class HistoryReader:
             for state in report.body.queries
         ]
 
-    def examine(self) -> None:
-        """CommandError where what is wanted has a name that no decision can have."""
-        for what, name, known in (
-            ("trigger", self.wanted.trigger, TRIGGERS),
-            ("outcome", self.wanted.outcome, (*OUTCOMES, *REASONS)),
-        ):
-            if name and name not in (*known, *self._names):
-                raise CommandError(ExitCode.REFUSED, f"unknown {what} {name}; {suggest_names(name, known)}")
-
-    def first(self, limit: int) -> list[Entry]:
-        """Return the newest entries, oldest first."""
-        known = self._applications()
-        self._called |= {state.query: state.name for state in self._reported() if state.name}
-        if self._only and self._only not in known:
-            raise CommandError(
-                ExitCode.REFUSED, f"unknown application {self._only}; known are {', '.join(known) or 'none'}"
-            )
-        self._after.clear()
-        self._shown.clear()
-        self.seen = 0
-        return self._new(limit)[-limit:]
-
-    def follow(self, stop: threading.Event) -> Iterator[list[Entry]]:
-        """Yield what is new until ``stop`` is set."""
-        while not stop.wait(_POLL):
-            entries = self._new(keys.DECISIONS.bound)
-            if entries:
-                yield entries
+    def _check_code(self, option: str, code: str, known: tuple[str, ...]) -> None:
+        if code and code not in known and code not in self._codes:
+            names = known_are(code, tuple(dict.fromkeys(known)))
+            raise CommandError(ExitCode.REFUSED, f"unknown {option} {code}; {names}")
 
     def _applications(self) -> list[str]:
-        seen = set(self._store.applications(self._clock() - keys.APPLICATIONS.ttl))
+        reporting = set(self._store.applications(self._clock() - keys.APPLICATIONS.ttl))
         decided = {envelope.application for envelope in self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)}
-        return sorted(name for name in seen | decided if keys.is_valid_name(name))
+        return sorted(name for name in reporting | decided if keys.possible(name))
 
-    def _new(self, first: int) -> list[Entry]:
+    def _read_all(self, limit: int) -> list[Entry]:
+        self._after.clear()
+        self._shown.clear()
+        self.decisions_read = 0
+        return self._read_new(limit)[-limit:]
+
+    def _read_new(self, limit: int) -> list[Entry]:
+        """Return entries since the last call; of a stream not read before the newest ``limit``."""
         entries: list[Entry] = []
-        journals = [self._only] if self._only else self._applications()
+        selection = self._selection
+        journals = [selection.application] if selection.application else self._applications()
         streams = [(keys.DECISIONS, ""), (keys.OUTCOMES, ""), *((keys.JOURNAL, name) for name in journals)]
         for rule, name in streams:
-            known = self._after.get((rule.pattern, name), "")
-            count = rule.bound if self.wanted.some else first
-            self._after[rule.pattern, name], envelopes = read_new_entries(self._store, rule, name, known, first=count)
+            after = self._after.get((rule.pattern, name), "")
+            first = rule.bound if selection.selects_decisions else limit
+            self._after[rule.pattern, name], envelopes = read_on(self._store, rule, name, after, first=first)
             entries += [entry for envelope in envelopes if (entry := self._entry(envelope)) is not None]
-        entries = [entry for entry in entries if entry["at"] >= self.wanted.since and self._is_new(entry)]
+        entries = [entry for entry in entries if entry["at"] >= selection.since and self._is_new(entry)]
         return sorted(entries, key=lambda entry: float(entry["at"]))
 
     def _is_new(self, entry: Entry) -> bool:
-        # What came in while a stream was read for the first time is read a second time.
+        # What arrives while a stream is read for the first time is read a second time.
         key = (entry["type"], entry["decision"], entry.get("move", ""), entry.get("after", ""), str(entry["at"]))
         new = key not in self._shown
         self._shown.add(key)
         return new
 
     def _entry(self, envelope: Envelope) -> Entry | None:
+        """Return the entry of a message; None if it is of another type or does not match."""
         body = envelope.body
-        if self._only and envelope.application != self._only:
+        if self._selection.application not in ("", envelope.application):
             return None
         if isinstance(body, Decision):
-            self.seen += 1
-            self._names |= {body.trigger, body.outcome, body.reason}
-            self._called |= body.names
-        if self.wanted.some:
-            if isinstance(body, Decision) and self.wanted.accepts(body):
-                self._accepted.add(body.decision)
-            if getattr(body, "decision", "") not in self._accepted:
-                return None
-        if isinstance(body, Decision):
-            if self._query and self._query not in {*body.batch_time_before, *(move.query for move in body.moves)}:
-                return None
-            return {"application": envelope.application, **msgspec.to_builtins(body), "type": "decision"}
-        if isinstance(body, MigrationOutcome):
-            if self._query and self._query not in body.batch_before:
-                return None
-            return {"application": envelope.application, **msgspec.to_builtins(body), "type": "outcome"}
+            self.decisions_read += 1
+            self._codes |= {body.trigger, body.outcome, body.reason}
+            self._query_names |= body.names
+            if self._selection.accepts(body):
+                self._matching.add(body.decision)
+        if not isinstance(body, Decision | MigrationOutcome | MoveTransition):
+            return None
+        if self._selection.selects_decisions and body.decision not in self._matching:
+            return None
+        if self._query and self._query not in _queries(body):
+            return None
+        entry = {"application": envelope.application, **msgspec.to_builtins(body), "type": _TYPES[type(body)]}
         if isinstance(body, MoveTransition):
-            if self._query and body.query != self._query:
-                return None
-            move = {**msgspec.to_builtins(body), "name": self._called.get(body.query, "")}
-            return {"application": envelope.application, **move, "type": "move"}
-        return None
+            entry["name"] = self._query_names.get(body.query, "")
+        return entry
+
+
+def _queries(body: Decision | MigrationOutcome | MoveTransition) -> set[str]:
+    """Return the ids of the queries that an entry is about."""
+    if isinstance(body, Decision):
+        return {*body.batch_time_before, *(move.query for move in body.moves)}
+    return set(body.batch_before) if isinstance(body, MigrationOutcome) else {body.query}

@@ -1,29 +1,17 @@
-"""The command line ``rechannel``: shows, asks the leading controller, starts the daemons. It plans nothing itself.
+"""The command line ``rechannel``.
 
-Exit codes (also of the controller's replies):
-
-==== ==================================================================
-0    done
-1    the request is wrong, or a law refuses it
-2    wrong usage of the command line
-3    nothing to do, or the gate or the cool-down says no
-4    not ready: the figures a decision needs are not there yet; of doctor: something failed
-5    Redis cannot be reached, or refuses
-6    no controller answered
-7    the configuration is wrong
-8    a controller took the order up and lost the lead; history says how far it came
-130  interrupted
-==== ==================================================================
+The exit codes are those of `rechannel.wire.exit_codes`, and 130 if interrupted.
 
 With ``--json`` exactly one JSON document is on standard output (for ``history --follow`` and ``drain --follow``, one a
 line); on an error it is ``{"error": sentence, "code": number}``, for a configuration with its ``mistakes`` too. The
 sentence always goes to standard error too.
 
-Nothing heavy is imported here: each command imports what it needs, so that ``--help`` is quick everywhere.
+Nothing heavy is imported here: each command imports what it needs, so that ``--help`` stays quick.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,16 +19,15 @@ import click
 
 from rechannel import __version__
 from rechannel.daemon.cli import orders
-from rechannel.daemon.cli.explain import explain
 from rechannel.daemon.cli.options import (
     application_option,
     config_option,
-    guarded,
+    exit_code_on_error,
     json_lines_option,
     json_option,
+    load_settings,
     log_source,
-    reread_on_hangup,
-    settings_of,
+    reload_on_hangup,
     stop_on_signals,
     verbose_option,
 )
@@ -52,7 +39,7 @@ if TYPE_CHECKING:
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {code.meaning}" for code in ExitCode)
 _EPILOG += "\n  130  interrupted"
-#: what the overview says of each command; its own help says more
+#: one line of the overview for each command, by section
 OVERVIEW = {
     "Look": {
         "status": "Controller, executors, queries, moves",
@@ -88,7 +75,7 @@ OVERVIEW = {
 
 
 class _Grouped(click.Group):
-    """Its help lists the commands by what they are for."""
+    """Group of commands whose help lists them by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
@@ -100,48 +87,49 @@ class _Grouped(click.Group):
 @click.group(cls=_Grouped, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rechannel")
 def main() -> None:
-    """Rechannel: moves stateful partitions of running PySpark streaming queries to where they run best."""
+    """Rechannel: moves stateful partitions of running PySpark streaming queries to where they
+    run best.
+    """
 
 
 for _command in orders.COMMANDS:
     main.add_command(_command)
-main.add_command(explain)
 main.add_command(submit)
 
 
 @main.command()
 @config_option
 @click.option("--node", metavar="NAME", default="", help="The host name this node's executors carry in Spark.")
-@guarded
+@exit_code_on_error
 def agent(config: str | None, node: str) -> None:
     """Run the monitor of this node until it is told to stop."""
-    import dataclasses
-
     from rechannel.daemon import log
     from rechannel.monitors.node.agent import run_agent
 
-    def settings() -> Settings:
-        found = settings_of(config)
-        return dataclasses.replace(found, agent=dataclasses.replace(found.agent, node=node)) if node else found
+    def load() -> Settings:
+        settings = load_settings(config)
+        return dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node)) if node else settings
 
-    given = settings()
+    settings = load()
     log.set_up()
     log_source(config)
-    run_agent(given, stop=stop_on_signals(), reload_signal=reread_on_hangup(settings))
+    run_agent(settings, stop=stop_on_signals(), reread=reload_on_hangup(load))
 
 
 @main.command()
 @config_option
-@guarded
+@exit_code_on_error
 def controller(config: str | None) -> None:
-    """Run the controller: lead or stand by, decide, and follow migrations, until it is told to stop."""
+    """Run the controller: lead or stand by, decide, and follow migrations, until it is told to
+    stop.
+    """
     from rechannel.daemon import log
     from rechannel.daemon.service import run_controller
 
-    settings = settings_of(config)
+    settings = load_settings(config)
     log.set_up()
     log_source(config)
-    run_controller(settings, stop_on_signals(), reread=reread_on_hangup(lambda: settings_of(config)))
+    run_controller(settings, stop_on_signals(), reread=reload_on_hangup(lambda: load_settings(config)))
 
 
 @main.command()
@@ -152,15 +140,12 @@ def controller(config: str | None) -> None:
 @click.option("--partitions", is_flag=True, help="Also every partition: CPU, rows, state, snapshot lag.")
 @verbose_option
 @json_option
-@guarded
-def status(
-    config: str | None, application: str, query: str, node: str, partitions: bool, verbose: bool, as_json: bool
-) -> None:
+@exit_code_on_error
+def status(config: str | None, **options: Any) -> None:
     """Show the controller, the executors with their load, the queries, and moves under way."""
-    from rechannel.daemon.cli.status import StatusFilter, run
+    from rechannel.daemon.cli.status import run
 
-    only = StatusFilter(application, query, node)
-    run(settings_of(config), only, partitions=partitions, verbose=verbose, as_json=as_json)
+    run(load_settings(config), **options)
 
 
 @main.command()
@@ -168,12 +153,12 @@ def status(
 @application_option
 @click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Show it once and end.")
-@guarded
-def top(config: str | None, application: str, every: float, once: bool) -> None:
+@exit_code_on_error
+def top(config: str | None, **options: Any) -> None:
     """Watch executors, partitions, hot streams and moves live, until interrupted."""
     from rechannel.daemon.cli.top import run
 
-    run(settings_of(config), stop_on_signals(), application=application, every=every, once=once)
+    run(load_settings(config), stop_on_signals(), **options)
 
 
 @main.command()
@@ -186,42 +171,41 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Newest entries shown.")
 @click.option("--follow", is_flag=True, help="Go on showing what happens until interrupted.")
 @json_lines_option
-@guarded
-def history(
-    config: str | None,
-    application: str,
-    query: str,
-    trigger: str,
-    outcome: str,
-    since: str,
-    limit: int,
-    follow: bool,
-    as_json: bool,
-) -> None:
+@exit_code_on_error
+def history(config: str | None, since: str, limit: int, follow: bool, as_json: bool, **filters: str) -> None:
     """Show decisions, who asked for them and why, and the steps of their moves, oldest first."""
-    from rechannel.daemon.cli import history as cli_history
+    from rechannel.daemon.cli.history import HistoryFilter, parse_time, show_history
 
-    wanted = cli_history.HistoryFilter(trigger, outcome, cli_history.moment(since))
+    selection = HistoryFilter(since=parse_time(since), **filters)
     stop = stop_on_signals() if follow else None
-    cli_history.run(
-        settings_of(config),
-        application=application,
-        query=query,
-        limit=limit,
-        as_json=as_json,
-        follow_until=stop,
-        wanted=wanted,
-    )
+    show_history(load_settings(config), selection, limit=limit, as_json=as_json, follow_until=stop)
+
+
+@main.command()
+@config_option
+@click.argument("decision", default="")
+@application_option
+@json_option
+@exit_code_on_error
+def explain(config: str | None, **options: Any) -> None:
+    """Explain DECISION with all its numbers: why it was made, what it moves and why, what
+    refused what.
+
+    Without DECISION the last one that moved something or proposed to; the ids are those of `rechannel history`.
+    """
+    from rechannel.daemon.cli.explain import print_explanation
+
+    print_explanation(load_settings(config), **options)
 
 
 @main.command()
 @json_option
-@guarded
+@exit_code_on_error
 def policies(as_json: bool) -> None:
     """Show the policies, their parameters, and the scenarios they can be tried on."""
-    from rechannel.daemon.cli import simulate as cli_simulate
+    from rechannel.daemon.cli.simulate import show_policies
 
-    cli_simulate.policies(as_json=as_json)
+    show_policies(as_json=as_json)
 
 
 @main.command()
@@ -232,12 +216,12 @@ def policies(as_json: bool) -> None:
 @click.option("--set", "settings", metavar="POLICY.PARAMETER=VALUE", multiple=True, help="May be given several times.")
 @click.option("--save", metavar="FILE", default="", help="Write the scenario there as JSON, over what is there.")
 @json_option
-@guarded
-def simulate(policy: str, workload: str, settings: tuple[str, ...], save: str, as_json: bool) -> None:
+@exit_code_on_error
+def simulate(**options: Any) -> None:
     """Compare what policies would make of a scenario; no cluster is asked."""
-    from rechannel.daemon.cli import simulate as cli_simulate
+    from rechannel.daemon.cli.simulate import compare_policies
 
-    cli_simulate.simulate(policy=policy, workload=workload, settings=settings, save=save, as_json=as_json)
+    compare_policies(**options)
 
 
 @main.command()
@@ -250,15 +234,16 @@ def simulate(policy: str, workload: str, settings: tuple[str, ...], save: str, a
     help="Check this file of Spark settings (spark-defaults.conf) alone, before a start.",
 )
 @json_option
-@guarded
+@exit_code_on_error
 def doctor(config: str | None, spark_conf: str, as_json: bool) -> int:
-    """Look for what keeps Rechannel from doing its work here, and say the cure; changes nothing.
+    """Look for what keeps Rechannel from doing its work here, and say the cure; changes
+    nothing.
 
     Ends with 0 where nothing failed: warnings do not count.
     """
-    from rechannel.daemon.cli import doctor as cli_doctor
+    from rechannel.daemon.cli.doctor import run
 
-    return cli_doctor.run(config, spark_conf=spark_conf, as_json=as_json)
+    return run(config, spark_conf=spark_conf, as_json=as_json)
 
 
 @main.group()
@@ -269,38 +254,44 @@ def config() -> None:
 @config.command("check")
 @config_option
 @json_option
-@guarded
+@exit_code_on_error
 def config_check(config: str | None, as_json: bool) -> None:
-    """Say whether the configuration can be used, with every mistake, also in the files that it names."""
-    from rechannel.daemon.cli import config as cli_config
+    """Say whether the configuration can be used, with every mistake, also in the files that it
+    names.
+    """
+    from rechannel.daemon.cli.config import check
 
-    cli_config.check(config, as_json=as_json)
+    check(config, as_json=as_json)
 
 
 @config.command("show")
 @config_option
 @json_option
-@guarded
+@exit_code_on_error
 def config_show(config: str | None, as_json: bool) -> None:
-    """Show what is in force as a TOML file: each setting, where its value comes from, unit, bounds and reason."""
-    from rechannel.daemon.cli import config as cli_config
+    """Show what is in force as a TOML file: each setting, where its value comes from, unit,
+    bounds and reason.
+    """
+    from rechannel.daemon.cli.config import show
 
-    cli_config.show(config, as_json=as_json)
+    show(config, as_json=as_json)
 
 
 @config.command("init")
 @click.argument("file", type=click.Path(dir_okay=False), default="rechannel.toml")
 @json_option
-@guarded
+@exit_code_on_error
 def config_init(file: str, as_json: bool) -> None:
-    """Write a commented configuration to FILE, all of it at its defaults; never over what is there."""
-    from rechannel.daemon.cli import config as cli_config
+    """Write a commented configuration to FILE, all of it at its defaults; never over what is
+    there.
+    """
+    from rechannel.daemon.cli.config import init
 
-    cli_config.init(file, as_json=as_json)
+    init(file, as_json=as_json)
 
 
 @config.command("reference")
-@guarded
+@exit_code_on_error
 def config_reference() -> None:
     """Print the table of all settings in Markdown, as it stands in docs/configuration.md."""
     from rechannel.conf.render import to_markdown
@@ -314,12 +305,14 @@ def config_reference() -> None:
 @click.option("--retire", is_flag=True, help="Let signing.pub trust the key in use alone; it must be the newest.")
 @click.option("--force", is_flag=True, help="With --retire: even if the key in use is not the newest.")
 @json_option
-@guarded
+@exit_code_on_error
 def config_keys(directory: str, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
-    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for drivers and them."""
-    from rechannel.daemon.cli import config as cli_config
+    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for
+    drivers and them.
+    """
+    from rechannel.daemon.cli.config import change_keys
 
-    cli_config.keys(directory, rotate=rotate, retire=retire, force=force, as_json=as_json)
+    change_keys(directory, rotate=rotate, retire=retire, force=force, as_json=as_json)
 
 
 @main.group()
@@ -342,15 +335,16 @@ def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @config_option
 @click.argument("node")
 @_acl_options
-@guarded
+@exit_code_on_error
 def acl_add_node(config: str | None, node: str, password_file: str, only_print: bool, as_json: bool) -> None:
-    """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing else.
+    """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing
+    else.
 
     Asks Redis with the user of the configuration, which needs the right to use ACL SETUSER.
     """
-    from rechannel.daemon.cli import acl as cli_acl
+    from rechannel.daemon.cli.acl import add_user
 
-    cli_acl.add(settings_of(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
+    add_user(load_settings(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
 
 
 @acl.command("add-role")
@@ -358,16 +352,16 @@ def acl_add_node(config: str | None, node: str, password_file: str, only_print: 
 @click.argument("role", type=click.Choice(["agent", "link", "controller", "viewer", "operator"]))
 @click.argument("name", default="")
 @_acl_options
-@guarded
+@exit_code_on_error
 def acl_add_role(config: str | None, role: str, name: str, password_file: str, only_print: bool, as_json: bool) -> None:
     """Make a Redis user of a ROLE: it can do what that part needs and nothing else.
 
     A NAME makes several of one role, each with a password of its own: a link's for one application, an operator's for
     one person. An agent's is its node.
     """
-    from rechannel.daemon.cli import acl as cli_acl
+    from rechannel.daemon.cli.acl import add_user
 
-    cli_acl.add(settings_of(config), role, name, password_file, only_print=only_print, as_json=as_json)
+    add_user(load_settings(config), role, name, password_file, only_print=only_print, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -1,264 +1,230 @@
-"""The commands that ask the leading controller to do something, or what it would do."""
+"""Commands for the leading controller: orders, and plans of them.
+
+`order_command` declares what all of them have in common; each function states its own options and builds its typed
+command. ``rechannel.wire.commands`` is imported in the functions, so that ``--help`` stays quick.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rechannel.daemon.cli.options import (
     application_option,
     config_option,
-    duration,
-    guarded,
+    exit_code_on_error,
     json_lines_option,
     json_option,
+    load_settings,
     policy_option,
-    settings_of,
+    read_duration,
     stop_on_signals,
     verbose_option,
     wait_option,
 )
+from rechannel.wire.exit_codes import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from rechannel.daemon.cli.client import ControllerClient
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+COMMANDS: list[click.Command] = []
+_DECISION, _LOG, _ORDER = "Kept with the decision.", "Kept in the controller's log.", "Kept with the order."
+_NODES = click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
+_FORCE = click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
 
 
-@click.command()
-@config_option
-@application_option
-@policy_option
-@click.option("--force", is_flag=True, help="Plan as if gate and cool-down said yes.")
-@click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Keep the plan there, for `apply`.")
-@wait_option
-@verbose_option
-@json_option
-@guarded
-def plan(
-    config: str | None,
-    application: str,
-    policy: str,
-    force: bool,
-    save: str | None,
-    wait: float | None,
-    verbose: bool,
-    as_json: bool,
-) -> int:
+def _reason(text: str) -> Decorator:
+    return click.option("--reason", metavar="TEXT", default="", help=text)
+
+
+def order_command(
+    *options: Decorator, verbose: bool = False, json: Decorator = json_option
+) -> Callable[[Callable[..., int]], click.Command]:
+    """Make a command of a function that takes a `ControllerClient` and its own ``options``.
+
+    Adds ``--config``, ``--wait``, ``--json``, and with ``verbose`` that option too.
+    """
+
+    def make(function: Callable[..., int]) -> click.Command:
+        @functools.wraps(function)
+        def run(
+            config: str | None, wait: float | None, as_json: bool, reason: str = "", verbose: bool = False, **own: Any
+        ) -> int:
+            from rechannel.daemon.cli.client import ControllerClient
+
+            client = ControllerClient(load_settings(config), reason=reason, wait=wait, as_json=as_json, verbose=verbose)
+            return function(client, **own)
+
+        decorated: Callable[..., Any] = exit_code_on_error(run)
+        decorators: list[Decorator] = [config_option, *options, wait_option]
+        decorators += [verbose_option, json] if verbose else [json]
+        for decorate in reversed(decorators):
+            decorated = decorate(decorated)
+        command = click.command()(decorated)
+        COMMANDS.append(command)
+        return command
+
+    return make
+
+
+@order_command(
+    application_option,
+    policy_option,
+    click.option("--force", is_flag=True, help="Plan as if gate and cool-down said yes."),
+    click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Keep the plan there, for `apply`."),
+    verbose=True,
+)
+def plan(client: ControllerClient, application: str, policy: str, force: bool, save: str | None) -> int:
     """Say what would be moved now, and why; move nothing."""
-    from rechannel.daemon.cli import client
+    from rechannel.wire.commands import Plan
 
-    arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
-    return client.decide(settings_of(config), "plan", arguments, wait=wait, as_json=as_json, verbose=verbose, save=save)
+    return client.decide(Plan(application=application, policy=policy, force=force), save)
 
 
-@click.command()
-@config_option
-@click.argument("plan", metavar="PLAN", type=click.Path(exists=True, dir_okay=False))
-@click.option("--at", metavar="PERIOD", default="", help='Wait for this time of the day or week: "Sun 02:00-05:00".')
-@click.option("--when", type=click.Choice(["off-peak"]), default=None, help="Wait for the next reschedule.off_peak.")
-@click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
-@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
-@wait_option
-@json_option
-@guarded
-def apply(
-    config: str | None,
-    plan: str,
-    at: str,
-    when: str | None,
-    force: bool,
-    reason: str,
-    wait: float | None,
-    as_json: bool,
-) -> int:
-    """Do what a saved PLAN says, checked anew; refused where executors or queries are others by now.
+@order_command(
+    application_option,
+    policy_option,
+    click.option("--apply", is_flag=True, help="Do it. Without this it is a dry run, the same as `plan`."),
+    _FORCE,
+    _reason(_DECISION),
+    verbose=True,
+)
+def rebalance(client: ControllerClient, application: str, policy: str, apply: bool, force: bool) -> int:
+    """Rebalance now."""
+    from rechannel.wire.commands import Plan, Rebalance
+
+    kind = Rebalance if apply else Plan
+    return client.decide(kind(application=application, policy=policy, force=force))
+
+
+@order_command(
+    click.argument("plan", metavar="PLAN", type=click.Path(exists=True, dir_okay=False)),
+    click.option(
+        "--at", metavar="PERIOD", default="", help='Wait for this time of the day or week: "Sun 02:00-05:00".'
+    ),
+    click.option(
+        "--when", type=click.Choice(["off-peak"]), default=None, help="Wait for the next reschedule.off_peak."
+    ),
+    _FORCE,
+    _reason(_DECISION),
+)
+def apply(client: ControllerClient, plan: str, at: str, when: str | None, force: bool) -> int:
+    """Do what a saved PLAN says, checked anew; refused where executors or queries are others
+    by now.
 
     With --at or --when the controller keeps it until then, and checks it then. `rechannel status` lists what waits,
     `rechannel cancel` ends it.
     """
-    from rechannel.daemon.cli import client
+    from rechannel.wire.commands import Apply
 
     if at and when:
         raise click.UsageError("--at and --when both say for what to wait: give one of them")
-    settings = settings_of(config)
-    arguments = {
-        "plan": client.saved_plan(settings, Path(plan)),
-        "at": at,
-        "when": when or "",
-        "force": "yes" if force else "",
-    }
-    if at or when:
-        return client.order(settings, "apply", arguments, reason=reason, wait=wait, as_json=as_json)
-    return client.decide(settings, "apply", arguments, reason=reason, wait=wait, as_json=as_json)
+    command = Apply(plan=client.read_plan(Path(plan)), at=at, when=when or "", force=force)
+    return client.order(command) if at or when else client.decide(command)
 
 
-@click.command()
-@config_option
-@click.argument("pending", metavar="ID")
-@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
-@wait_option
-@json_option
-@guarded
-def cancel(config: str | None, pending: str, reason: str, wait: float | None, as_json: bool) -> int:
+@order_command(click.argument("pending", metavar="ID"), _reason(_DECISION))
+def cancel(client: ControllerClient, pending: str) -> int:
     """Let a saved plan wait no longer: the ID that `apply --at` said, and `status` shows."""
-    from rechannel.daemon.cli import client
+    from rechannel.wire.commands import Cancel
 
-    arguments = {"pending": pending}
-    return client.order(settings_of(config), "cancel", arguments, reason=reason, wait=wait, as_json=as_json)
-
-
-@click.command()
-@config_option
-@application_option
-@click.option("--decision", metavar="ID", default="", help="What to undo. [default: the last that moved something]")
-@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
-@wait_option
-@json_option
-@guarded
-def rollback(
-    config: str | None, application: str, decision: str, reason: str, wait: float | None, as_json: bool
-) -> int:
-    """Move back what a decision moved; a running migration is ended first."""
-    from rechannel.daemon.cli import client
-
-    arguments = {"application": application, "decision": decision}
-    return client.order(settings_of(config), "rollback", arguments, reason=reason, wait=wait, as_json=as_json)
+    return client.order(Cancel(pending=pending))
 
 
-@click.command()
-@config_option
-@application_option
-@policy_option
-@click.option("--apply", is_flag=True, help="Do it. Without this it is a dry run, the same as `plan`.")
-@click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
-@click.option("--reason", metavar="TEXT", default="", help="Kept with the decision.")
-@wait_option
-@verbose_option
-@json_option
-@guarded
-def rebalance(
-    config: str | None,
-    application: str,
-    policy: str,
-    apply: bool,
-    force: bool,
-    reason: str,
-    wait: float | None,
-    verbose: bool,
-    as_json: bool,
-) -> int:
-    """Rebalance now."""
-    from rechannel.daemon.cli import client
-
-    arguments = {"application": application, "policy": policy, "force": "yes" if force else ""}
-    verb = "rebalance" if apply else "plan"
-    return client.decide(
-        settings_of(config), verb, arguments, reason=reason, wait=wait, as_json=as_json, verbose=verbose
-    )
-
-
-@click.command()
-@config_option
-@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
-@wait_option
-@json_option
-@guarded
-def pause(config: str | None, reason: str, wait: float | None, as_json: bool) -> int:
-    """Pause everything: nothing is begun, and running migrations hold after the moves already steered."""
-    from rechannel.daemon.cli import client
-
-    return client.order(settings_of(config), "pause", {}, reason=reason, wait=wait, as_json=as_json)
-
-
-@click.command()
-@config_option
-@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
-@wait_option
-@json_option
-@guarded
-def resume(config: str | None, reason: str, wait: float | None, as_json: bool) -> int:
-    """End the pause."""
-    from rechannel.daemon.cli import client
-
-    return client.order(settings_of(config), "resume", {}, reason=reason, wait=wait, as_json=as_json)
-
-
-@click.command()
-@config_option
-@application_option
-@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
-@wait_option
-@json_option
-@guarded
-def stop(config: str | None, application: str, reason: str, wait: float | None, as_json: bool) -> int:
-    """End the running migration at the next batch boundary; what was moved stays moved."""
-    from rechannel.daemon.cli import client
-
-    arguments = {"application": application}
-    return client.order(settings_of(config), "stop", arguments, reason=reason, wait=wait, as_json=as_json)
-
-
-@click.command()
-@config_option
-@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only say what would move, and whether the others can hold it.")
-@click.option("--remove", is_flag=True, help="Release the nodes' executors once they hold nothing.")
-@click.option(
-    "--deadline",
-    metavar="DURATION",
-    default="",
-    callback=duration,
-    help="With --remove: release them after this time even if state is left (seconds, or 90s, 10m, 2h).",
+@order_command(
+    application_option,
+    click.option("--decision", metavar="ID", default="", help="What to undo. [default: the last that moved something]"),
+    _reason(_DECISION),
 )
-@click.option("--reason", metavar="TEXT", default="", help="Kept with the order.")
-@click.option("--follow", is_flag=True, help="Show how far it is until nothing is left.")
-@wait_option
-@json_lines_option
-@guarded
+def rollback(client: ControllerClient, application: str, decision: str) -> int:
+    """Move back what a decision moved; a running migration is ended first."""
+    from rechannel.wire.commands import Rollback
+
+    return client.order(Rollback(application=application, decision=decision))
+
+
+@order_command(application_option, _reason(_LOG))
+def stop(client: ControllerClient, application: str) -> int:
+    """End the running migration at the next batch boundary; what was moved stays moved."""
+    from rechannel.wire.commands import Stop
+
+    return client.order(Stop(application=application))
+
+
+@order_command(_reason(_LOG))
+def pause(client: ControllerClient) -> int:
+    """Pause everything: nothing is begun, and running migrations hold after the moves already
+    steered.
+    """
+    from rechannel.wire.commands import Pause
+
+    return client.order(Pause())
+
+
+@order_command(_reason(_LOG))
+def resume(client: ControllerClient) -> int:
+    """End the pause."""
+    from rechannel.wire.commands import Resume
+
+    return client.order(Resume())
+
+
+@order_command(
+    _NODES,
+    click.option("--dry-run", is_flag=True, help="Only say what would move, and whether the others can hold it."),
+    click.option("--remove", is_flag=True, help="Release the nodes' executors once they hold nothing."),
+    click.option(
+        "--deadline",
+        metavar="DURATION",
+        default="",
+        callback=read_duration,
+        help="With --remove: release them after this time even if state is left (seconds, or 90s, 10m, 2h).",
+    ),
+    _reason(_ORDER),
+    click.option("--follow", is_flag=True, help="Show how far it is until nothing is left."),
+    json=json_lines_option,
+)
 def drain(
-    config: str | None,
-    nodes: tuple[str, ...],
-    dry_run: bool,
-    remove: bool,
-    deadline: float,
-    reason: str,
-    follow: bool,
-    wait: float | None,
-    as_json: bool,
+    client: ControllerClient, nodes: tuple[str, ...], dry_run: bool, remove: bool, deadline: float, follow: bool
 ) -> int:
     """Empty nodes: nothing new lands on NODE, and what is there leaves step by step.
 
     First it says what is to move, and warns where the executors that stay would be overloaded.
     """
-    from rechannel.daemon.cli import client
+    from rechannel.wire.commands import Drain
 
     if deadline and not remove:
         raise click.UsageError("--deadline is when executors are released all the same: it needs --remove")
     if dry_run and follow:
         raise click.UsageError("--dry-run drains nothing that --follow could follow")
-    settings, names = settings_of(config), ",".join(nodes)
-    plans = client.plan_drain(settings, names, wait=wait, as_json=as_json, dry_run=dry_run)
+    try:
+        command = Drain(nodes=_split(nodes), remove=remove, deadline=deadline)
+    except ValueError as error:
+        raise CommandError(ExitCode.REFUSED, f"--{error}") from error
+    plans = client.plan_drain(command.nodes, dry_run=dry_run)
     if dry_run:
         return 0
-    arguments = {"node": names, "remove": "yes" if remove else "", "deadline": f"{deadline:g}" if deadline else ""}
-    code = client.order(settings, "drain", arguments, reason=reason, wait=wait, as_json=as_json, more=plans)
+    code = client.order(command, **plans)
     if follow:
-        from rechannel.daemon.cli import status
+        from rechannel.daemon.cli.status import follow_drain
 
-        status.follow_drain(settings, nodes, stop_on_signals(), as_json=as_json)
+        follow_drain(client.settings, command.nodes, stop_on_signals(), as_json=client.as_json)
     return code
 
 
-@click.command()
-@config_option
-@click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
-@click.option("--reason", metavar="TEXT", default="", help="Kept in the controller's log.")
-@wait_option
-@json_option
-@guarded
-def undrain(config: str | None, nodes: tuple[str, ...], reason: str, wait: float | None, as_json: bool) -> int:
+@order_command(_NODES, _reason(_LOG))
+def undrain(client: ControllerClient, nodes: tuple[str, ...]) -> int:
     """Let each drained NODE hold state again."""
-    from rechannel.daemon.cli import client
+    from rechannel.wire.commands import Undrain
 
-    settings, names = settings_of(config), ",".join(nodes)
-    return client.order(settings, "undrain", {"node": names}, reason=reason, wait=wait, as_json=as_json)
+    return client.order(Undrain(nodes=_split(nodes)))
 
 
-COMMANDS = (plan, rebalance, apply, cancel, rollback, stop, pause, resume, drain, undrain)
+def _split(nodes: tuple[str, ...]) -> list[str]:
+    """Return the nodes of the command line, where commas may separate them too."""
+    return [name for text in nodes for node in text.split(",") if (name := node.strip())]

@@ -1,7 +1,11 @@
-"""Write the reference of all commands: ``python -m rechannel.daemon.cli.reference docs/cli.md``."""
+"""Generator of the reference of commands, and of the tables of codes in the handbook.
+
+``python -m rechannel.daemon.cli.reference docs/cli.md docs/handbook.md`` writes both pages.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +13,9 @@ from pathlib import Path
 import click
 
 from rechannel.daemon.cli.main import main as cli
-from rechannel.wire.exit_codes import ExitCode
+from rechannel.wire import codes
+from rechannel.wire.codes import Code
+from rechannel.wire.exit_codes import EXIT_WORDS
 
 _HEAD = """\
 # Commands and exit codes
@@ -23,49 +29,65 @@ With `--json` exactly one JSON document is on standard output (for
 for a configuration with an array of its `mistakes` too. The sentence always goes to standard error as well.
 `RECHANNEL_DEBUG=1` shows the traceback of an unexpected error.
 """
+#: a table of a page: between these markers, one row for each code of the enum of that name
+_TABLE = re.compile(r"(<!-- codes: (\w+), from wire/codes.py -->\n).*?(<!-- end of codes -->)", re.DOTALL)
+_COLUMNS = {"Law": "law", "MoveState": "state", "MoveReason": "reason"}  # heads of the first column; else "code"
 
 
-def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield every command that is no group, with the words that call it, in the order of their names."""
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every command that is not a group, with the words that call it, sorted by name."""
     for name in sorted(group.commands):
         command = group.commands[name]
         if isinstance(command, click.Group):
-            yield from commands(command, (*words, name))
+            yield from commands(command, (*path, name))
         else:
-            yield (*words, name), command
+            yield (*path, name), command
 
 
 def markdown() -> str:
-    """Return the page: exit codes, then each command with its usage, what it does, and its options."""
+    """Return the reference: exit codes, then each command with usage, description and options."""
     lines = [_HEAD, "## Exit codes", "", "Also the codes of the controller's replies.", "", "| code | meaning |"]
-    lines += ["| --- | --- |", *(f"| {int(code)} | {code.meaning} |" for code in ExitCode)]
+    lines += ["| --- | --- |", *(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_WORDS.items())]
     lines += ["| 130 | interrupted |", ""]
-    for words, command in commands(cli):
-        lines += _command(words, command)
+    for path, command in commands(cli):
+        lines += _command(path, command)
     return "\n".join(lines).rstrip() + "\n"
 
 
+def with_code_tables(page: str) -> str:
+    """Return a page with the tables of codes between its markers written anew."""
+    return _TABLE.sub(lambda match: f"{match[1]}\n{_code_table(getattr(codes, match[2]))}\n{match[3]}", page)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Write the page into the files named; without any, print it."""
+    """Write files: tables where a file has markers, else the reference; print it without any."""
     if not arguments:
         sys.stdout.write(markdown())
-    for name in arguments:
-        Path(name).write_text(markdown(), encoding="utf-8")
+    for file in map(Path, arguments):
+        page = file.read_text(encoding="utf-8") if file.exists() else ""
+        file.write_text(with_code_tables(page) if _TABLE.search(page) else markdown(), encoding="utf-8")
     return 0
 
 
-def _command(words: tuple[str, ...], command: click.Command) -> Iterator[str]:
-    context = click.Context(command, info_name=" ".join(("rechannel", *words)))
+def _code_table(kind: type[Code]) -> str:
+    columns = 3 if any(code.cure for code in kind) else 2
+    rows = [(_COLUMNS.get(kind.__name__, "code"), "means", "do"), ("---",) * 3]
+    rows += [(f"`{code}`", code.meaning, code.cure) for code in kind]
+    return "".join(f"| {' | '.join(row[:columns])} |\n" for row in rows)
+
+
+def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
+    context = click.Context(command, info_name=" ".join(("rechannel", *path)))
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    yield from (f"## rechannel {' '.join(words)}", "", f"    {usage}", "")
+    yield from (f"## rechannel {' '.join(path)}", "", f"    {usage}", "")
     for part in (command.help or "").replace("\b\n", "").split("\n\n"):
         yield from (_plain(part), "")
     options = [item for item in command.params if isinstance(item, click.Option)]
     if options:
         yield from ("| option | |", "| --- | --- |")
         for option in options:
-            names, said = option.get_help_record(context) or ("", "")
-            yield f"| `{names}` | {_cell(said)} |"
+            names, text = option.get_help_record(context) or ("", "")
+            yield f"| `{names}` | {_cell(text)} |"
         yield ""
 
 
@@ -74,7 +96,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line in which nothing looks like HTML."""
+    """Join a text to one line in which nothing looks like HTML."""
     return " ".join(text.split()).replace("<", "&lt;")
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rechannel.daemon.cli.options import shown_time
+from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.view.status import (
     ApplicationStatus,
     ClusterStatus,
@@ -310,7 +310,7 @@ def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
 def history_line(entry: dict[str, Any]) -> str:
     """Return one line of the history."""
     entry = plain(entry)
-    at = shown_time(entry["at"])
+    at = format_time(entry["at"])
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
         who += f": {entry['operator_reason']}" if entry.get("operator_reason") else ""

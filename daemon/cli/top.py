@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli.options import shown_time
+from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import (
     BUSY,
     controller_line,
@@ -74,7 +74,7 @@ class Screen:
             raise CommandError(ExitCode.REFUSED, f"unknown application {self._application}; known are {known}")
         self._reported = True  # an application that leaves later may return
         shown = [row for row in status.applications if self._application in ("", row.application)]
-        clock = shown_time(now, "%H:%M:%S %Z")
+        clock = format_time(now, "%H:%M:%S %Z")
         parts: list[RenderableType] = [
             f"[bold]rechannel top[/bold]  {clock}  {controller_line(plain(status.controller), now)}"
         ]

@@ -1,7 +1,7 @@
-"""The audit file: what operators ordered, what became of it, and what was refused; append-only, one JSON object a line.
+"""The audit file: append-only JSON lines of orders, results, and refused attempts.
 
-An order leaves two lines: `asked` is on the disk before anything is done, `answered` says how it ended. What the desk
-itself refuses leaves one, `refused`. Each line stands by itself, with all that is known at that moment.
+An order leaves two lines: `asked` is on the disk before anything is done, `answered` has the result. An order that
+`RequestHandler` itself refuses leaves one line, `refused`. Every line is complete by itself.
 """
 
 from __future__ import annotations
@@ -17,35 +17,26 @@ from pathlib import Path
 
 import msgspec
 
+from rechannel.wire.commands import COMMANDS
 from rechannel.wire.messages import Reply, Request
+from rechannel.wire.redis.store import Lease
 
 ASKED, ANSWERED, REFUSED = "asked", "answered", "refused"
-_ARGUMENTS = (
-    "application",
-    "at",
-    "deadline",
-    "decision",
-    "drain",
-    "force",
-    "node",
-    "pending",
-    "policy",
-    "remove",
-    "when",
-)
-_LONGEST = 1000  # characters of what somebody else wrote
-_MODE = 0o640  # who may read it can lock it, and with it keep orders from being given
-_TRIES, _BETWEEN = 20, 0.05  # of taking the lock, and seconds between two: a line is written much faster
+_RENAMED = {"nodes": "node"}  # field of a command -> its name in the file, where they differ
+_MAX_LENGTH = 1000  # characters of a text from outside
+_MODE = 0o640  # a user who may read the file can lock it, and so keep orders from being given
+_LOCK_ATTEMPTS, _LOCK_RETRY = 20, 0.05  # seconds between two attempts; a line is written much faster
 
 
 class AuditError(RuntimeError):
-    """The audit file cannot be written; names it and the cure."""
+    """The audit file cannot be written; the text names the file and the cure."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. ``arguments`` are those that verbs have; of a saved plan only its digest. ``code`` None: not known yet.
+    """One line of the file.
 
-    ``user`` is what the command line said; that it had an operator's password is what Redis saw to.
+    ``arguments`` are the fields of the command, of a saved plan only its digest. ``user`` is what the sender says;
+    Redis' ACL ensures that the sender had an operator's password. ``code`` is None until the order is answered.
     """
 
     at: str
@@ -64,15 +55,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     decision: str = ""
 
 
-def line(
-    event: str, request: Request, *, sender: str, at: float, leader: str, epoch: int, reply: Reply | None = None
-) -> Line:
-    """Return the line of an event. ``at`` in seconds since the epoch."""
-    arguments = {name: _short(request.arguments[name]) for name in _ARGUMENTS if name in request.arguments}
-    if "plan" in request.arguments:
-        arguments["plan"] = f"sha256:{hashlib.sha256(request.arguments['plan'].encode(errors='replace')).hexdigest()}"
+def line(event: str, request: Request, *, sender: str, at: float, leader: Lease, reply: Reply | None = None) -> Line:
+    """Return the line of an event; ``at`` is in seconds since the epoch."""
     data = reply.data if reply is not None else {}
-    decided = data.get("decision")
+    decision = data.get("decision")
     return Line(
         at=time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z",
         event=event,
@@ -81,25 +67,43 @@ def line(
         user=_short(request.user),
         sender=_short(sender),
         reason=_short(request.reason),
-        arguments=arguments,
-        leader=leader,
-        epoch=epoch,
+        arguments=_arguments(request),
+        leader=leader.holder,
+        epoch=leader.epoch,
         code=reply.code if reply is not None else None,
         sentence=reply.sentence if reply is not None else "",
         application=str(data.get("application", "")),
-        decision=str(decided.get("decision", "")) if isinstance(decided, Mapping) else "",
+        decision=str(decision.get("decision", "")) if isinstance(decision, Mapping) else "",
     )
 
 
+def _arguments(request: Request) -> dict[str, str]:
+    """Return the fields that the verb has, as text; a sender may add any others."""
+    kind = COMMANDS.get(request.verb)
+    fields = kind.__struct_fields__ if kind is not None else ()
+    values = {name: request.command[name] for name in fields if request.command.get(name)}
+    return {_RENAMED.get(name, name): _text(name, value) for name, value in values.items()}
+
+
+def _text(name: str, value: object) -> str:
+    if name == "plan":
+        return f"sha256:{hashlib.sha256(str(value).encode(errors='replace')).hexdigest()}"
+    if isinstance(value, list):
+        return _short(",".join(map(str, value[:_MAX_LENGTH])))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "yes" if value is True else _short(str(value))
+
+
 class AuditFile:
-    """The file of the settings; without a path every line is let go. ``sleep`` takes seconds."""
+    """The file named in the settings; without a path nothing is written."""
 
     def __init__(self, path: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._path = Path(path) if path else None
         self._sleep = sleep
 
     def check(self) -> None:
-        """Raise AuditError where nothing can be appended. Makes no file: it would be whose who looks."""
+        """Raise AuditError if nothing can be appended; creates no file."""
         if self._path is None:
             return
         directory = self._path.parent
@@ -107,9 +111,9 @@ class AuditFile:
             os.close(self._open(self._path, 0))
         except FileNotFoundError as error:
             if not directory.is_dir():
-                raise self._cannot(error.strerror) from error
+                raise self._error(error.strerror) from error
             if not os.access(directory, os.W_OK | os.X_OK):
-                raise self._cannot(f"it is not there, and {directory} cannot be written to") from error
+                raise self._error(f"it is not there, and {directory} cannot be written to") from error
 
     def append(self, entry: Line) -> None:
         """Append a line and wait until it is on the disk, or raise AuditError."""
@@ -119,58 +123,58 @@ class AuditFile:
         try:
             descriptor = self._open(self._path, os.O_CREAT)
         except FileNotFoundError as error:
-            raise self._cannot(error.strerror) from error
+            raise self._error(error.strerror) from error
         try:
             self._lock(descriptor)
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                data = b"\n" + data  # a disk that was full took half a line
+                data = b"\n" + data  # the last line is incomplete: the disk was full
             while data:
                 data = data[os.write(descriptor, data) :]
             os.fsync(descriptor)
         except OSError as error:
-            raise self._cannot(error.strerror) from error
+            raise self._error(error.strerror) from error
         finally:
             os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
-        """Wait for another controller of this machine, which may write to it too, but not for ever."""
-        for left in reversed(range(_TRIES)):
+        """Lock the file; waits a limited time for another controller of this machine."""
+        for left in reversed(range(_LOCK_ATTEMPTS)):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise
                 if not left:
-                    raise self._cannot("another process keeps it locked; `fuser` says which") from error
-                self._sleep(_BETWEEN)
+                    raise self._error("another process keeps it locked; `fuser` says which") from error
+                self._sleep(_LOCK_RETRY)
             else:
                 return
 
-    def _open(self, path: Path, more: int) -> int:
-        """Open it with these flags more; FileNotFoundError where it is not there, else AuditError."""
-        # Not blocking: a pipe without a reader must not hold the controller up before it is refused.
+    def _open(self, path: Path, extra_flags: int) -> int:
+        """Open the file for appending; raises FileNotFoundError if there is none, else AuditError."""
+        # O_NONBLOCK: opening a pipe without a reader would block the controller before the pipe is refused.
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(path, flags | more, 0o600)
+            descriptor = os.open(path, flags | extra_flags, 0o600)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise self._cannot(error.strerror) from error
-        found = os.fstat(descriptor)
+            raise self._error(error.strerror) from error
+        status = os.fstat(descriptor)
         problem = ""
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             problem = "it is no ordinary file"
-        elif found.st_mode & 0o077 & ~_MODE:
-            problem = f"others can open it (mode {stat.S_IMODE(found.st_mode):o}); `chmod {_MODE:o} {path}`"
+        elif status.st_mode & 0o077 & ~_MODE:
+            problem = f"others can open it (mode {stat.S_IMODE(status.st_mode):o}); `chmod {_MODE:o} {path}`"
         if problem:
             os.close(descriptor)
-            raise self._cannot(problem)
+            raise self._error(problem)
         return descriptor
 
-    def _cannot(self, why: str | None) -> AuditError:
-        return AuditError(f"controller.audit_file: {self._path} cannot be appended to ({why})")
+    def _error(self, cause: str | None) -> AuditError:
+        return AuditError(f"controller.audit_file: {self._path} cannot be appended to ({cause})")
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}… ({len(text)} characters)"

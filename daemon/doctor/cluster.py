@@ -1,4 +1,4 @@
-"""What `rechannel doctor` checks of the running cluster: controller, agents, links, each application's Spark. Pure."""
+"""Checks of the running cluster: controller, agents, links and Spark. Pure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from itertools import pairwise
 from typing import Any
 
 from rechannel import __version__
-from rechannel.daemon.doctor.node import Finding, failed, ok, warning
+from rechannel.daemon.doctor.finding import Finding, failed, ok, warning
 from rechannel.migration.spark import compatibility, versions
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.messages import ControllerState, LinkReport
 from rechannel.wire.redis import capacity
 
-_OVERLAPS, _SHARED = 3, 0.4  # windows of the last ones, that have such a share of their time in common
+_OVERLAPS, _SHARED = 3, 0.4  # pairs of windows with at least this share of their time in common
 _LISTED = 5  # nodes
 _COMPLETE = 0.8  # share of a window's samples
-_BUSY_WAIT = 10  # a wait that is so many times a stage holds a batch up more than it helps
+_BUSY_WAIT = 10  # times the longest stage; a longer wait delays batches more than it helps
 _DEFAULT_WAIT = 3.0  # seconds
 
 
 @dataclass(frozen=True)
-class Application:
-    """An application on the list: its link's last report (None: silent, or unreadable) and its age in seconds.
+class ApplicationFacts:
+    """Last report of an application's link (None: silent or unreadable) and its age.
 
-    ``unreadable``: there is a message, but not one that this release reads. ``stages``: query -> median seconds of its
+    ``unreadable``: there is a report, but this release cannot read it. ``stages``: query -> median seconds of its
     stateful stages.
     """
 
@@ -39,10 +39,10 @@ class Application:
 
 
 @dataclass(frozen=True)
-class Node:
-    """A node: its executors, and the agent's last window (None: none) with its age in seconds.
+class NodeFacts:
+    """Executors of a node, and the last window of its agent (None: none) with its age.
 
-    ``several``: more than one agent reports for it.
+    ``several``: more than one agent reports for the node.
     """
 
     executors: frozenset[tuple[str, str]]  # application and executor
@@ -51,8 +51,8 @@ class Node:
     several: bool = False
 
 
-def controller(state: ControllerState | None) -> Finding:
-    """Check that somebody leads."""
+def check_controller(state: ControllerState | None) -> Finding:
+    """Check that a controller leads."""
     if state is None:
         cure = "start `rechannel controller`; if it runs, see its log"
         return failed("controller", "no controller leads: nothing is decided, and orders stay unanswered", cure)
@@ -60,31 +60,31 @@ def controller(state: ControllerState | None) -> Finding:
     return ok("controller", f"{state.leader} leads in epoch {state.epoch}, mode {state.mode}{held}")
 
 
-def memory(info: Mapping[str, Any], applications: Sequence[Application], nodes: int) -> Finding:
-    """Check that Redis (``info``: INFO) has room for all that this cluster's keys may come to hold."""
+def check_memory(info: Mapping[str, Any], applications: Sequence[ApplicationFacts], nodes: int) -> Finding:
+    """Check that Redis has room for the largest size of all keys of the cluster."""
     reports = [item.report for item in applications if item.report is not None]
-    need = capacity.required_memory(nodes, [_capacity(report) for report in reports])
-    limit = info.get("maxmemory", 0)
-    limit = float(limit) if isinstance(limit, int | float) else 0.0
-    holds = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.format_mib(need)}"
+    need = capacity.need(nodes, [_capacity_of(report) for report in reports])
+    maxmemory = info.get("maxmemory", 0)
+    limit = float(maxmemory) if isinstance(maxmemory, int | float) else 0.0
+    size = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.mebibytes(need)}"
     if not limit:
-        return ok("redis-memory", f"{holds}; maxmemory is not set")
+        return ok("redis-memory", f"{size}; maxmemory is not set")
     if limit < need:
-        sentence = f"maxmemory is {capacity.format_mib(limit)}, but {holds}: when full, Redis refuses what is measured"
+        sentence = f"maxmemory is {capacity.mebibytes(limit)}, but {size}: when full, Redis refuses what is measured"
         return warning("redis-memory", sentence, f"in redis.conf: maxmemory {math.ceil(need / 2**20)}mb, or more")
-    return ok("redis-memory", f"{holds}, and maxmemory is {capacity.format_mib(limit)}")
+    return ok("redis-memory", f"{size}, and maxmemory is {capacity.mebibytes(limit)}")
 
 
-def _capacity(report: LinkReport) -> capacity.Application:
+def _capacity_of(report: LinkReport) -> capacity.Application:
     partitions = sum(stage.partitions for query in report.queries for stage in query.stages)
     return capacity.Application(len(report.executors), len(report.queries), partitions)
 
 
-def several(messages: Sequence[Envelope]) -> bool:
-    """Whether these messages of a node, in the order of their arrival, come from more than one agent at a time.
+def has_several_agents(messages: Sequence[Envelope]) -> bool:
+    """Whether messages of a node (in order of arrival) come from several agents at a time.
 
-    The windows of one follow upon each other; a message that was pushed twice is the same twice, and a restart or a
-    clock that was set may let two overlap.
+    The windows of one agent follow each other. A message that was sent twice counts once, and a restart or a changed
+    clock may let two windows overlap.
     """
     windows = {(item.time, item.sequence): item.body for item in messages if isinstance(item.body, AgentWindow)}
     overlaps = 0
@@ -94,67 +94,68 @@ def several(messages: Sequence[Envelope]) -> bool:
     return overlaps >= _OVERLAPS
 
 
-def agents(nodes: Mapping[str, Node], stale: float, *, listed: bool = True) -> list[Finding]:
-    """Check that each node with executors is measured; a window older than ``stale`` seconds is not used.
+def check_agents(nodes: Mapping[str, NodeFacts], stale: float, *, listed: bool = True) -> list[Finding]:
+    """Check that each node with executors has windows newer than ``stale`` seconds.
 
-    ``listed``: agents of nodes without executors are among them.
+    ``listed``: agents of nodes without executors are included.
     """
-    found = _odd_agents(nodes, stale)
-    measured = {host: node for host, node in nodes.items() if node.executors}
-    start = "start `rechannel agent` there as Spark's user; if it runs, set agent.node to the host Spark shows"
-    for host, node in sorted(measured.items()):
-        window = node.window
-        if window is None:
-            found.append(
-                failed("agents", f"no agent was heard of, and it has {len(node.executors)} executors", start, host)
-            )
-        elif node.age > stale:
-            sentence = f"the agent's last window is {node.age:.0f} s old; older than {stale:.0f} s is not used"
-            found.append(failed("agents", sentence, "see the agent's log there, and whether it reaches Redis", host))
-        elif unseen := node.executors - {(usage.application, usage.executor) for usage in window.executors}:
-            sentence = f"the agent does not see {len(unseen)} of {len(node.executors)} executors"
-            found.append(warning("agents", sentence, "run it as Spark's user, in the same PID namespace", host))
-        elif window.complete < _COMPLETE:
-            sentence = f"the agent took only {window.complete:.0%} of its samples"
-            found.append(
-                warning("agents", sentence, "the node is overloaded: raise agent.sample, or see what is", host)
-            )
-    if not found:
-        said = f"{len(measured)} nodes with executors, each measured" if measured else "no executors are known"
-        blind = "" if listed else "; agents of other nodes can be listed by an administrator of Redis alone"
-        return [ok("agents", said + blind)]
-    return found
+    findings = _check_unexpected_agents(nodes, stale)
+    busy = {host: node for host, node in nodes.items() if node.executors}
+    findings += [finding for host, node in sorted(busy.items()) if (finding := _check_agent(host, node, stale))]
+    if findings:
+        return findings
+    measured = f"{len(busy)} nodes with executors, each measured" if busy else "no executors are known"
+    restriction = "" if listed else "; agents of other nodes can be listed by an administrator of Redis alone"
+    return [ok("agents", measured + restriction)]
 
 
-def _odd_agents(nodes: Mapping[str, Node], stale: float) -> list[Finding]:
-    """Find agents that report for one node together, and those whose node no application knows."""
-    known = sorted(host for host, node in nodes.items() if node.executors)
-    found = []
+def _check_agent(host: str, node: NodeFacts, stale: float) -> Finding | None:
+    """Check the agent of a node with executors; None if there is no problem."""
+    window = node.window
+    if window is None:
+        cure = "start `rechannel agent` there as Spark's user; if it runs, set agent.node to the host Spark shows"
+        return failed("agents", f"no agent was heard of, and it has {len(node.executors)} executors", cure, host)
+    if node.age > stale:
+        sentence = f"the agent's last window is {node.age:.0f} s old; older than {stale:.0f} s is not used"
+        return failed("agents", sentence, "see the agent's log there, and whether it reaches Redis", host)
+    if unseen := node.executors - {(usage.application, usage.executor) for usage in window.executors}:
+        sentence = f"the agent does not see {len(unseen)} of {len(node.executors)} executors"
+        return warning("agents", sentence, "run it as Spark's user, in the same PID namespace", host)
+    if window.complete < _COMPLETE:
+        sentence = f"the agent took only {window.complete:.0%} of its samples"
+        return warning("agents", sentence, "the node is overloaded: raise agent.sample, or see what is", host)
+    return None
+
+
+def _check_unexpected_agents(nodes: Mapping[str, NodeFacts], stale: float) -> list[Finding]:
+    """Find nodes with several agents, and agents of nodes that no application knows."""
+    hosts = sorted(host for host, node in nodes.items() if node.executors)
+    findings = []
     for host, node in sorted(nodes.items()):
         if node.window is None or node.age > stale:
             continue
         if node.several:
             sentence = "more than one agent reports for it, and their figures mix"
             cure = "stop all but one; if they run on several machines, give each its own agent.node"
-            found.append(warning("agents", sentence, cure, host))
-        if known and not node.executors and not node.window.executors:
-            listed = ", ".join(known[:_LISTED]) + (", …" if len(known) > _LISTED else "")
-            sentence = f"an agent reports for it, but no application has executors there, only on {listed}"
+            findings.append(warning("agents", sentence, cure, host))
+        if hosts and not node.executors and not node.window.executors:
+            names = ", ".join(hosts[:_LISTED]) + (", …" if len(hosts) > _LISTED else "")
+            sentence = f"an agent reports for it, but no application has executors there, only on {names}"
             cure = "if executors run on that machine, set agent.node to the host Spark shows for them; else it is idle"
-            found.append(warning("agents", sentence, cure, host))
-    return found
+            findings.append(warning("agents", sentence, cure, host))
+    return findings
 
 
-def links(applications: Sequence[Application]) -> list[Finding]:
-    """Check what each link says, and that it says something."""
-    found = [found for application in applications for found in _link(application)]
+def check_links(applications: Sequence[ApplicationFacts]) -> list[Finding]:
+    """Check that every link reports, and the problems that it reports."""
+    findings = [finding for application in applications for finding in _check_link(application)]
     if not any(application.report or application.unreadable for application in applications):
         cure = "start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
-        found.append(failed("links", "no application reports", cure))
-    return found
+        findings.append(failed("links", "no application reports", cure))
+    return findings
 
 
-def _link(application: Application) -> list[Finding]:
+def _check_link(application: ApplicationFacts) -> list[Finding]:
     name, report = application.application, application.report
     if report is None and application.unreadable:
         cure = "use one release of Rechannel everywhere; if it is one, somebody else writes to that key"
@@ -162,72 +163,69 @@ def _link(application: Application) -> list[Finding]:
     if report is None:
         cure = "if it still runs, see its driver's log (rechannel submit, rechannel.attach)"
         return [warning("links", "its link has been silent for a minute", cure, name)]
-    found = []
+    findings = []
     release = report.environment.get("rechannel", "")
     if release != __version__:
-        of = f"of release {release}" if release else "of an older release, which does not tell its Spark's settings"
-        found.append(warning("links", f"its link is {of}, this is {__version__}", "use one release everywhere", name))
+        origin = f"of release {release}" if release else "of an older release, which does not tell its Spark's settings"
+        sentence = f"its link is {origin}, this is {__version__}"
+        findings.append(warning("links", sentence, "use one release everywhere", name))
     if refusal := versions.refusal(report.spark_version):
-        found.append(warning("links", refusal, "see docs/compatibility.md for what each version has", name))
+        findings.append(warning("links", refusal, "see docs/compatibility.md for what each version has", name))
     if report.rejected_messages:
         sentence = f"its link refused {report.rejected_messages} messages: malformed, unsigned, or of another key"
         cure = "compare the controllers' key with its signing.public_key_file (`rechannel config check`)"
-        found.append(warning("links", sentence, cure, name))
-    known = {finding.sentence for finding in _findings(report)}  # spark-settings tells those
+        findings.append(warning("links", sentence, cure, name))
+    of_settings = {finding.sentence for finding in _examine(report.environment)}  # reported as spark-settings
     for problem in report.problems:
-        if problem not in known:
-            sentence, cure = _apart(problem)
-            found.append(warning("links", sentence, cure or "see the driver's log", name))
-    found += [
+        if problem not in of_settings:
+            sentence, cure = _split_cure(problem)
+            findings.append(warning("links", sentence, cure or "see the driver's log", name))
+    findings += [
         warning("links", f"query {query.name or query.query}: {query.problem}", "see docs/compatibility.md", name)
         for query in report.queries
         if query.problem
     ]
-    said = f"its link was heard {application.age:.0f} s ago, on Spark {report.spark_version}"
-    return found or [ok("links", said, name)]
+    sentence = f"its link was heard {application.age:.0f} s ago, on Spark {report.spark_version}"
+    return findings or [ok("links", sentence, name)]
 
 
-def spark(applications: Sequence[Application]) -> list[Finding]:
-    """Check the Spark settings of each application that tells them."""
-    found = []
+def check_spark(applications: Sequence[ApplicationFacts]) -> list[Finding]:
+    """Check the Spark settings of each application that reports them."""
+    findings = []
     for application in applications:
         report = application.report
         if report is not None and report.environment:
-            found += settings(report.environment, application.application)
-            found.append(_locality(report, application))
-    return found
+            findings += check_settings(report.environment, application.application)
+            findings.append(_check_locality(report, application))
+    return findings
 
 
-def settings(given: Mapping[str, str], subject: str) -> list[Finding]:
-    """Check Spark settings, of an application or of a file; those that are not given are at their default."""
-
-    def read(key: str, default: str) -> str:
-        return given.get(key, default)
-
-    found = []
-    for finding in compatibility.check_settings(read):
-        sentence, cure = _apart(finding.sentence)
-        say = failed if finding.code == "local-master" else warning
-        found.append(say("spark-settings", sentence, cure or "see docs/compatibility.md", subject))
-    if not found:
-        found.append(ok("spark-settings", "no setting stands in the way", subject))
+def check_settings(settings: Mapping[str, str], subject: str) -> list[Finding]:
+    """Check Spark settings of an application or a file; a missing one has its default."""
+    findings = []
+    for finding in _examine(settings):
+        sentence, cure = _split_cure(finding.sentence)
+        report = failed if finding.code == "local-master" else warning
+        findings.append(report("spark-settings", sentence, cure or "see docs/compatibility.md", subject))
     return [
-        *found,
-        _shuffle(compatibility.advice(read), read(compatibility.BYPASS, "200"), subject),
-        _cores(read("spark.task.cpus", "1"), subject),
-        _scheduler(read("spark.scheduler.mode", ""), subject),
+        *(findings or [ok("spark-settings", "no setting stands in the way", subject)]),
+        _check_shuffle(settings, subject),
+        _check_cores(settings.get("spark.task.cpus", "1"), subject),
+        _check_scheduler(settings.get("spark.scheduler.mode", ""), subject),
     ]
 
 
-def _shuffle(advice: Sequence[compatibility.Finding], threshold: str, subject: str) -> Finding:
+def _check_shuffle(settings: Mapping[str, str], subject: str) -> Finding:
+    advice = compatibility.advice(lambda key, default: settings.get(key, default))
     if not advice:
-        said = f"{compatibility.BYPASS} is {threshold}: no shuffle takes the writer that may lose rows (SPARK-37473)"
-        return ok("spark-shuffle", said, subject)
-    sentence, cure = _apart(advice[0].sentence)
+        threshold = settings.get(compatibility.BYPASS, "200")
+        reason = "no shuffle takes the writer that may lose rows (SPARK-37473)"
+        return ok("spark-shuffle", f"{compatibility.BYPASS} is {threshold}: {reason}", subject)
+    sentence, cure = _split_cure(advice[0].sentence)
     return warning("spark-shuffle", sentence, cure, subject)
 
 
-def _cores(cores: str, subject: str) -> Finding:
+def _check_cores(cores: str, subject: str) -> Finding:
     if not cores.strip().isdecimal() or int(cores) <= 1:
         return ok("spark-cores", "a task takes one core", subject)
     sentence = (
@@ -238,16 +236,16 @@ def _cores(cores: str, subject: str) -> Finding:
     return warning("spark-cores", sentence, cure, subject)
 
 
-def _scheduler(mode: str, subject: str) -> Finding:
-    said = f"spark.scheduler.mode={mode or 'FIFO'} orders jobs, not their places: nothing to do"
+def _check_scheduler(mode: str, subject: str) -> Finding:
     if mode.strip().upper() in ("", "FIFO", "FAIR"):
-        return ok("spark-scheduler", said, subject)
+        sentence = f"spark.scheduler.mode={mode or 'FIFO'} orders jobs, not their places: nothing to do"
+        return ok("spark-scheduler", sentence, subject)
     sentence = f"spark.scheduler.mode={mode} is none of Spark's: the application does not start with it"
     return warning("spark-scheduler", sentence, "set it to FIFO or FAIR", subject)
 
 
-def _locality(report: LinkReport, application: Application) -> Finding:
-    """Compare the wait with the stages: tasks drift in stages longer than it, and a long one holds short ones up."""
+def _check_locality(report: LinkReport, application: ApplicationFacts) -> Finding:
+    """Compare the wait with the stages: it should be longer, but not by far."""
     name = application.application
     value = report.environment.get("spark.locality.wait", "3s")
     wait = compatibility.seconds(value)
@@ -262,7 +260,7 @@ def _locality(report: LinkReport, application: Application) -> Finding:
         if longest > compatibility.LONG_WAIT:
             cure = "a wait that long would hold whole batches up, so some drift stays; shorten the stages if it matters"
             return ok("spark-locality", f"{sentence}; {cure}", name)
-        # None that another check finds too short or too long.
+        # Within the limits that `check_settings` accepts.
         better = min(max(2 * longest, _DEFAULT_WAIT), compatibility.LONG_WAIT)
         return warning("spark-locality", sentence, f"set spark.locality.wait to {math.ceil(better)}s", name)
     if wait > _DEFAULT_WAIT and wait > _BUSY_WAIT * longest:
@@ -276,14 +274,14 @@ def _locality(report: LinkReport, application: Application) -> Finding:
     )
 
 
-def _findings(report: LinkReport) -> list[compatibility.Finding]:
-    return compatibility.check_settings(lambda key, default: report.environment.get(key, default))
+def _examine(settings: Mapping[str, str]) -> list[compatibility.Finding]:
+    return compatibility.examine(lambda key, default: settings.get(key, default))
 
 
-def _apart(text: str) -> tuple[str, str]:
-    """Part a sentence from the cure that ends it; "" where it has none."""
-    for mark in (". ", "; "):
-        sentence, found, cure = text.rpartition(mark)
-        if found:
+def _split_cure(text: str) -> tuple[str, str]:
+    """Split a text into a sentence and the cure at its end, "" if it has none."""
+    for separator in (". ", "; "):
+        sentence, separated, cure = text.rpartition(separator)
+        if separated:
             return sentence, cure.removesuffix(".")
     return text, ""

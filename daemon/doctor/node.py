@@ -1,80 +1,34 @@
-"""What `rechannel doctor` checks of this machine, its settings and Redis. Pure: facts in, findings out.
+"""Checks of this host, its settings and Redis. Pure: facts in, findings out.
 
-`rechannel.daemon.doctor.cluster` holds the checks of agents, links and Spark, `rechannel.daemon.cli.doctor` gathers the
-facts. `CATALOG` names every check; docs/doctor.md is held to it.
+`rechannel.daemon.doctor.cluster` has the checks of agents, links and Spark; `rechannel.daemon.cli.doctor` collects the
+facts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from rechannel.conf import lease_timing
 from rechannel.conf.loader import LoadResult
 from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings
+from rechannel.daemon.doctor.finding import Finding, failed, ok, warning
 from rechannel.wire import keys
-from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import Role
 
-#: check -> what it is about. The page docs/doctor.md says of each what it means and what to do.
-CATALOG = {
-    "python": "the Python that runs this",
-    "packages": "the packages it needs, in versions that fit",
-    "java": "a Java that the Spark installed here can run on",
-    "configuration": "values, policies' parameters, and the files that are named",
-    "signing-keys": "the key pair: there, matching, closed to others",
-    "times": "time limits against each other",
-    "redis": "Redis can be reached, lets us in, and is quick enough",
-    "redis-version": "Redis 7.0 or newer, or Valkey",
-    "redis-role": "it takes writes",
-    "redis-eviction": "it evicts nothing",
-    "redis-memory": "it has room",
-    "redis-persistence": "it keeps drains, pauses and history across a restart",
-    "redis-rights": "what the Redis user of this configuration may do",
-    "clock": "this machine's clock against Redis'",
-    "clock-parts": "the clocks of agents, links and controllers against Redis'",
-    "controller": "a controller leads",
-    "agents": "an agent on every node with executors, its windows fresh",
-    "links": "every application's link: heard, of our release, without problems",
-    "spark-settings": "settings of an application that change what Rechannel can do",
-    "spark-shuffle": "rows that Spark itself may lose when executors are ended by others",
-    "spark-locality": "spark.locality.wait against the length of the stages",
-    "spark-cores": "spark.task.cpus: how many tasks an executor runs at a time",
-    "spark-scheduler": "spark.scheduler.mode",
-}
-
-#: package -> the oldest version that will do, and the first that will not ("": any). As in pyproject.toml.
-NEEDED = {
-    "apscheduler": ("3.11", "4"),
-    "click": ("8.1", ""),
-    "cryptography": ("43", ""),
-    "inotify-simple": ("1.3.5", ""),
-    "jinja2": ("3.1.5", ""),
-    "msgspec": ("0.19", ""),
-    "numpy": ("1.26", ""),
-    "prometheus-client": ("0.20", ""),
-    "psutil": ("6", ""),
-    "pyspark": ("3.5", "5"),
-    "redis": ("5.2", ""),
-    "rich": ("13.9", ""),
-    "starlette": ("0.46", ""),
-    "structlog": ("24.4", ""),
-    "uvicorn": ("0.34", ""),
-}
 OLDEST_PYTHON = (3, 11)
-CLOCK_WARNING, CLOCK_FAILURE = 1.0, 5.0  # seconds; the second is a window of the agents
+CLOCK_WARNING, CLOCK_FAILURE = 1.0, 5.0  # seconds; the second is the length of an agent's window
 _FULL = 0.8  # share of Redis' memory
-_SLOW = 0.25  # share of redis.timeout that one call takes
+_SLOW = 0.25  # of redis.timeout, for one call
 _JAVA = {3: 8, 4: 17}  # major version of Spark -> the oldest Java
-_NEWEST_JAVA = ((4, 1), 21)  # Sparks older than this end with that Java
+_NEWEST_JAVA = ((4, 1), 21)  # versions of Spark before this one support no newer Java
 _MISSING_KEYS = ("signing.private_key_file is not set, so", "signing.public_key_file is not set: a link")
-#: how a mistake or a note begins -> the check that tells it, where that is not "configuration"
+#: prefix of a mistake or a note -> its check, if that is not "configuration"
 _CHECKS = {"signing.": "signing-keys", "Redis ": "redis-rights"}
-#: the same -> the cure of one that names none
+#: prefix of a mistake or a note -> the cure of one that names none
 _CURES = (
     ("signing.", "bring both files from one `rechannel config keys DIR`"),
     ("RECHANNEL_", "unset that variable, or write its name as `rechannel config show` has it"),
@@ -83,37 +37,31 @@ _CURES = (
 _TIME = "let a time service (chrony, systemd-timesyncd) set the clock of that machine"
 
 
-class Severity(StrEnum):
-    """How a check went."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one check says of one ``subject`` ("" where there is only one), with the ``cure`` where it is not well."""
-
-    check: str
-    verdict: Severity
-    sentence: str
-    cure: str = ""
-    subject: str = ""
-
-
 @dataclass(frozen=True)
 class HostFacts:
-    """Versions on this machine: Python's, of packages by name (those that are missing left out), Java's ("": none)."""
+    """Versions on this host.
+
+    Parameters
+    ----------
+    python
+        Version of the running interpreter.
+    requirements
+        Required packages, as in the metadata of the installed Rechannel; empty if it is not installed.
+    packages
+        Versions of those that are installed.
+    java
+        Version of Java, "" for none.
+    """
 
     python: tuple[int, int, int]
+    requirements: Sequence[str]
     packages: Mapping[str, str]
     java: str
 
 
 @dataclass(frozen=True)
 class RedisFacts:
-    """What Redis says of itself (INFO), how many seconds that took, and by how many its clock is ahead of ours."""
+    """INFO of Redis, seconds that the call took, and seconds by which its clock is ahead."""
 
     info: Mapping[str, Any]
     seconds: float
@@ -122,112 +70,101 @@ class RedisFacts:
 
 @dataclass(frozen=True)
 class RedisPermissions:
-    """What a user was found to be allowed: (pattern of a key, "read" or "write"). ``named`` is the role in its name."""
+    """Permissions of a Redis user: (pattern of a key, "read" or "write"); role in its name."""
 
     user: str
-    named: Role | None
-    may: frozenset[tuple[str, str]]
+    role: Role | None
+    allowed: frozenset[tuple[str, str]]
     administrator: bool
 
 
-def ok(check: str, sentence: str, subject: str = "") -> Finding:
-    """Say that all is well."""
-    return Finding(check, Severity.OK, sentence, "", subject)
-
-
-def warning(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
-    """Say what is not as it should be, but can be lived with."""
-    return Finding(check, Severity.WARNING, sentence, cure, subject)
-
-
-def failed(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
-    """Say what keeps Rechannel from doing its work."""
-    return Finding(check, Severity.FAILED, sentence, cure, subject)
-
-
-def exit_of(found: Iterable[Finding]) -> ExitCode:
-    """Return the exit code: only what failed counts, and the cause before its consequences."""
-    bad = {item.check for item in found if item.verdict is Severity.FAILED}
-    if bad & {"configuration", "signing-keys", "times"}:
-        return ExitCode.CONFIGURATION
-    if any(check.startswith("redis") for check in bad):
-        return ExitCode.REDIS
-    return ExitCode.NOT_READY if bad else ExitCode.DONE
-
-
-def machine(facts: HostFacts) -> list[Finding]:
+def check_host(facts: HostFacts) -> list[Finding]:
     """Check Python, packages and Java."""
     version = ".".join(map(str, facts.python))
     oldest = ".".join(map(str, OLDEST_PYTHON))
     if facts.python[:2] < OLDEST_PYTHON:
-        first = failed("python", f"Python {version} is too old", f"use Python {oldest} or newer")
+        python = failed("python", f"Python {version} is too old", f"use Python {oldest} or newer")
     else:
-        first = ok("python", f"Python {version}")
-    return [first, *_packages(facts.packages), _java(facts)]
+        python = ok("python", f"Python {version}")
+    return [python, *_check_packages(facts), _check_java(facts)]
 
 
-def _packages(installed: Mapping[str, str]) -> list[Finding]:
-    found = []
-    for name, (low, high) in NEEDED.items():
+def _check_packages(facts: HostFacts) -> list[Finding]:
+    if not facts.requirements:
+        sentence = "Rechannel is not installed as a package, so the versions of its packages are not checked"
+        return [warning("packages", sentence, "install it with pip")]
+    findings = []
+    for requirement in facts.requirements:
+        name, low, high = parse_requirement(requirement)
+        version = facts.packages.get(name, "")
+        report = warning if name == "pyspark" else failed  # only the machines of drivers need it
         rule = f">={low}{f',<{high}' if high else ''}"
-        version = installed.get(name, "")
-        say = warning if name == "pyspark" else failed  # only the driver's machine needs it
         cure = f"pip install '{name}{rule}'"
         if not version:
             where = ", which the machines of the drivers need" if name == "pyspark" else ""
-            found.append(say("packages", f"{name} is not installed{where}", cure, name))
-        elif version_of(version) < version_of(low) or (high and version_of(version) >= version_of(high)):
-            found.append(say("packages", f"{name} {version} does not fit: {rule} is needed", cure, name))
-    return found or [ok("packages", f"all {len(NEEDED)} packages are here, in versions that fit")]
+            findings.append(report("packages", f"{name} is not installed{where}", cure, name))
+        elif parse_version(version) < parse_version(low) or (high and parse_version(version) >= parse_version(high)):
+            findings.append(report("packages", f"{name} {version} does not fit: {rule} is needed", cure, name))
+    return findings or [ok("packages", f"all {len(facts.requirements)} packages are here, in versions that fit")]
 
 
-def _java(facts: HostFacts) -> Finding:
-    spark = version_of(facts.packages.get("pyspark", ""))
+def parse_requirement(text: str) -> tuple[str, str, str]:
+    """Return name, oldest version and first version too new ("": none) of a requirement."""
+    match = re.match(r"[\w.-]+", text)
+    name = match[0] if match else text
+    bounds = dict(re.findall(r"(>=|<)\s*([\w.]+)", text))
+    return name.lower(), bounds.get(">=", "0"), bounds.get("<", "")
+
+
+def _check_java(facts: HostFacts) -> Finding:
+    spark = parse_version(facts.packages.get("pyspark", ""))
     least = _JAVA.get(spark[0] if spark else 4, 17)
-    named = f"Spark {facts.packages['pyspark']}" if spark else "Spark 4"
+    spark_name = f"Spark {facts.packages['pyspark']}" if spark else "Spark 4"
     if not facts.java:
         cure = f"install Java {least} or newer, and set JAVA_HOME, where drivers or executors are to run"
         return warning("java", "no Java was found; only machines of drivers and executors need one", cure)
-    parts = version_of(facts.java)
+    parts = parse_version(facts.java)
     major = parts[1] if parts[:1] == (1,) and len(parts) > 1 else (parts[0] if parts else 0)  # 1.8 is Java 8
     if major < least:
         cure = f"install Java {least} or newer, and set JAVA_HOME"
-        return failed("java", f"Java {facts.java} is too old for {named}, which needs {least}", cure)
+        return failed("java", f"Java {facts.java} is too old for {spark_name}, which needs {least}", cure)
     before, newest = _NEWEST_JAVA
     if spark and spark < before and major > newest:
-        return warning("java", f"Java {facts.java} is newer than {named} was made for", f"use Java {least} or {newest}")
-    return ok("java", f"Java {facts.java} will do for {named}")
+        sentence = f"Java {facts.java} is newer than {spark_name} was made for"
+        return warning("java", sentence, f"use Java {least} or {newest}")
+    return ok("java", f"Java {facts.java} will do for {spark_name}")
 
 
-def configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str]) -> list[Finding]:
-    """Sort what `config check` finds: keys have a check of their own, and so has what Redis lets others do."""
-    found = []
-    for text, say in [*((text, failed) for text in mistakes), *((text, warning) for text in notes)]:
+def check_configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str]) -> list[Finding]:
+    """Sort the mistakes and notes of `config check` into checks."""
+    findings = []
+    for text, report in [*((text, failed) for text in mistakes), *((text, warning) for text in notes)]:
         if text.startswith(_MISSING_KEYS):
-            continue  # which of the two are needed depends on who they are for
-        check = next((check for mark, check in _CHECKS.items() if text.startswith(mark)), "configuration")
-        told, _, cure = text.rpartition("; ")
-        told, cure = (told, cure) if told else (text, next(cure for mark, cure in _CURES if text.startswith(mark)))
-        found.append(say(check, loaded.with_locations([told])[0], cure))
-    seen = {item.check for item in found}
-    if "configuration" not in seen:
-        found.insert(0, _source(loaded))
-    if "signing-keys" not in seen:
-        found.append(_keys(loaded.settings))
-    return found
+            continue  # `_check_keys` reports those that the role needs
+        check = next((check for prefix, check in _CHECKS.items() if text.startswith(prefix)), "configuration")
+        sentence, _, cure = text.rpartition("; ")
+        if not sentence:
+            sentence, cure = text, next(cure for prefix, cure in _CURES if text.startswith(prefix))
+        findings.append(report(check, loaded.located([sentence])[0], cure))
+    checks = {item.check for item in findings}
+    if "configuration" not in checks:
+        findings.insert(0, _check_source(loaded))
+    if "signing-keys" not in checks:
+        findings.append(_check_keys(loaded.settings))
+    return findings
 
 
-def _source(loaded: LoadResult) -> Finding:
-    used = loaded.describe()
+def _check_source(loaded: LoadResult) -> Finding:
+    source = loaded.sentence()
     if loaded.path is None and not loaded.origins:
         cure = f"name a file: `export {CONFIG_VARIABLE}=FILE`; `rechannel config init` writes one"
-        return warning("configuration", used, cure)
-    return ok("configuration", f"{used}; all values and the files they name can be used")
+        return warning("configuration", source, cure)
+    return ok("configuration", f"{source}; all values and the files they name can be used")
 
 
-def _keys(settings: Settings) -> Finding:
-    """Check that those keys are named that the user of these settings needs."""
-    check, role = "signing-keys", named_role(settings)
+def _check_keys(settings: Settings) -> Finding:
+    """Check that the settings name the keys that the role of the Redis user needs."""
+    check, role = "signing-keys", role_of_user(settings)
     private, public = bool(settings.signing.private_key_file), bool(settings.signing.public_key_file)
     if role in (Role.AGENT, Role.VIEWER, Role.OPERATOR):
         return ok(check, f"the role {role} needs none")
@@ -237,25 +174,25 @@ def _keys(settings: Settings) -> Finding:
         return failed(check, sentence, f"{pair} signing.key there")
     if not private and not public:
         sentence = "neither signing.private_key_file nor signing.public_key_file is set"
-        whom = (
+        effect = (
             "its link obeys nobody" if role is Role.LINK else "no controller starts with that, and a link obeys nobody"
         )
         cure = f"{pair} signing.pub for drivers and controllers, its signing.key for controllers alone"
-        return failed(check, f"{sentence}: {whom}", cure)
+        return failed(check, f"{sentence}: {effect}", cure)
     if not private:
         return ok(check, "public keys are set, which is all that a driver needs; a controller needs a private one too")
     return ok(check, "the pair matches, and others cannot read the private key")
 
 
-def named_role(settings: Settings) -> Role | None:
-    """Return the role in the name of the Redis user, as `rechannel acl` makes it."""
-    found = re.match(rf"rechannel-{re.escape(settings.cluster.name)}-({'|'.join(Role)})(-|$)", settings.redis.username)
-    return Role(found[1]) if found else None
+def role_of_user(settings: Settings) -> Role | None:
+    """Return the role in the name of the Redis user, if `rechannel acl` made that name."""
+    match = re.match(rf"rechannel-{re.escape(settings.cluster.name)}-({'|'.join(Role)})(-|$)", settings.redis.username)
+    return Role(match[1]) if match else None
 
 
-def times(settings: Settings) -> list[Finding]:
-    """Check time limits against each other; those that must hold are mistakes of the configuration already."""
-    found = []
+def check_times(settings: Settings) -> list[Finding]:
+    """Check time limits against each other, beyond those that loading the settings checks."""
+    findings = []
     controller, rules = settings.controller, settings.reschedule
     takeover = controller.lease + controller.observe
     if controller.placement_ttl <= takeover:
@@ -263,56 +200,55 @@ def times(settings: Settings) -> list[Finding]:
             f"controller.placement_ttl ({controller.placement_ttl:g} s) is over before a stand-by takes over "
             f"({takeover:g} s): a running migration stands still then"
         )
-        found.append(warning("times", sentence, f"raise controller.placement_ttl above {takeover:g}"))
+        findings.append(warning("times", sentence, f"raise controller.placement_ttl above {takeover:g}"))
     measured = settings.agent.window * rules.windows
     if rules.timeout < measured:
         sentence = f"reschedule.timeout ({rules.timeout:g} s) is shorter than what a decision averages ({measured:g} s)"
-        found.append(warning("times", sentence, f"raise reschedule.timeout to {measured:g} or more"))
+        findings.append(warning("times", sentence, f"raise reschedule.timeout to {measured:g} or more"))
     if settings.link.report * 3 > keys.REPORT.ttl:
         sentence = (
             f"link.report ({settings.link.report:g} s): a report lasts {keys.REPORT.ttl} s, so one late is missed"
         )
-        found.append(warning("times", sentence, f"lower link.report to {keys.REPORT.ttl // 3}"))
+        findings.append(warning("times", sentence, f"lower link.report to {keys.REPORT.ttl // 3}"))
     call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
     spare = controller.lease - lease_timing.least_lease(controller.observe, call)
-    return found or [
+    return findings or [
         ok("times", f"they fit; the lease of {controller.lease:g} s is {max(spare, 0):.1f} s over the least")
     ]
 
 
-def redis(server: RedisFacts, timeout: float) -> list[Finding]:
-    """Check the server by what it says of itself; ``timeout`` is redis.timeout."""
+def check_redis(server: RedisFacts, timeout: float) -> list[Finding]:
+    """Check the server by its INFO; ``timeout`` is redis.timeout."""
     info = server.info
     version = str(info.get("valkey_version") or info.get("redis_version") or "")
     name = "Valkey" if info.get("valkey_version") else "Redis"
     if server.seconds > _SLOW * timeout:
         sentence = f"a call took {server.seconds:.2f} s of the {timeout:g} s of redis.timeout"
-        first = warning("redis", sentence, "see to the network and to slow commands, or raise redis.timeout")
+        speed = warning("redis", sentence, "see to the network and to slow commands, or raise redis.timeout")
     else:
-        first = ok("redis", f"{name} answers in {server.seconds * 1000:.1f} ms")
-    old = version_of(str(info.get("redis_version", "0")))[:2] < (7, 0)
-    second = (
-        failed(
-            "redis-version", f"{name} {version or 'of unknown version'} is too old", "use Redis 7.0 or newer, or Valkey"
-        )
-        if old
-        else ok("redis-version", f"{name} {version}")
-    )
-    return [first, second, _role(info), _eviction(info), _memory(info), _persistence(info), clock(server)]
+        speed = ok("redis", f"{name} answers in {server.seconds * 1000:.1f} ms")
+    old = parse_version(str(info.get("redis_version", "0")))[:2] < (7, 0)
+    if old:
+        sentence = f"{name} {version or 'of unknown version'} is too old"
+        age = failed("redis-version", sentence, "use Redis 7.0 or newer, or Valkey")
+    else:
+        age = ok("redis-version", f"{name} {version}")
+    checks = (_check_replication, _check_eviction, _check_memory, _check_persistence)
+    return [speed, age, *(check(info) for check in checks), check_clock(server)]
 
 
-def _role(info: Mapping[str, Any]) -> Finding:
+def _check_replication(info: Mapping[str, Any]) -> Finding:
     if info.get("role", "master") != "master":
         cure = "name the master in redis.url, or let sentinels find it (sentinel://)"
         return failed("redis-role", "this server is a replica and takes no writes", cure)
     return ok("redis-role", "the server takes writes")
 
 
-def _eviction(info: Mapping[str, Any]) -> Finding:
-    policy, limit, gone = info.get("maxmemory_policy", ""), _number(info, "maxmemory"), _number(info, "evicted_keys")
+def _check_eviction(info: Mapping[str, Any]) -> Finding:
+    policy, limit, evicted = info.get("maxmemory_policy", ""), _number(info, "maxmemory"), _number(info, "evicted_keys")
     cure = "in redis.conf: maxmemory-policy noeviction"
-    if policy != "noeviction" and (limit or gone):
-        lost = f", and {gone:.0f} are gone already" if gone else ""
+    if policy != "noeviction" and (limit or evicted):
+        lost = f", and {evicted:.0f} are gone already" if evicted else ""
         return failed(
             "redis-eviction", f"maxmemory-policy is {policy}: when full, Redis drops keys such as the lease{lost}", cure
         )
@@ -321,17 +257,16 @@ def _eviction(info: Mapping[str, Any]) -> Finding:
     return ok("redis-eviction", "maxmemory-policy is noeviction")
 
 
-def _memory(info: Mapping[str, Any]) -> Finding:
+def _check_memory(info: Mapping[str, Any]) -> Finding:
     used, limit = _number(info, "used_memory"), _number(info, "maxmemory")
-    words = (
-        f"{used / 2**20:.0f} MiB of {limit / 2**20:.0f} MiB are used" if limit else f"{used / 2**20:.0f} MiB are used"
-    )
+    usage = f"{used / 2**20:.0f} MiB of {limit / 2**20:.0f} MiB" if limit else f"{used / 2**20:.0f} MiB"
     if limit and used > _FULL * limit:
-        return warning("redis-memory", f"{words}; when full it refuses writes", "raise maxmemory in redis.conf")
-    return ok("redis-memory", words)
+        sentence = f"{usage} are used; when full it refuses writes"
+        return warning("redis-memory", sentence, "raise maxmemory in redis.conf")
+    return ok("redis-memory", f"{usage} are used")
 
 
-def _persistence(info: Mapping[str, Any]) -> Finding:
+def _check_persistence(info: Mapping[str, Any]) -> Finding:
     check = "redis-persistence"
     for field in ("rdb_last_bgsave_status", "aof_last_write_status", "aof_last_bgrewrite_status"):
         if info.get(field, "ok") != "ok":
@@ -347,69 +282,66 @@ def _persistence(info: Mapping[str, Any]) -> Finding:
     )
 
 
-def clock(server: RedisFacts) -> Finding:
-    """Check this machine's clock; how long the call took is allowed for."""
-    off = max(0.0, abs(server.ahead) - server.seconds)
-    words = f"this machine's clock is {abs(server.ahead):.1f} s {'behind' if server.ahead > 0 else 'ahead of'} Redis'"
-    if off > CLOCK_FAILURE:
-        return failed("clock", words, _TIME)
-    return (
-        warning("clock", words, _TIME)
-        if off > CLOCK_WARNING
-        else ok("clock", "this machine's clock agrees with Redis'")
-    )
+def check_clock(server: RedisFacts) -> Finding:
+    """Check this host's clock, less the time that the call took."""
+    offset = max(0.0, abs(server.ahead) - server.seconds)
+    if offset <= CLOCK_WARNING:
+        return ok("clock", "this machine's clock agrees with Redis'")
+    direction = "behind" if server.ahead > 0 else "ahead of"
+    report = failed if offset > CLOCK_FAILURE else warning
+    return report("clock", f"this machine's clock is {abs(server.ahead):.1f} s {direction} Redis'", _TIME)
 
 
-def clocks(ahead: Mapping[str, float]) -> list[Finding]:
-    """Check the clocks of those who write: part -> by how many seconds its clock is ahead of Redis'."""
-    found = []
+def check_clocks(ahead: Mapping[str, float]) -> list[Finding]:
+    """Check the clocks of senders: part -> seconds by which its clock is ahead of Redis'."""
+    findings = []
     for part, seconds in sorted(ahead.items()):
-        # A message takes a moment to arrive, which looks like a clock that is behind.
-        off = seconds if seconds > 0 else max(0.0, -seconds - CLOCK_WARNING)
-        words = f"its messages are {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} Redis' clock"
-        if off > CLOCK_WARNING:
-            say = failed if off > CLOCK_FAILURE else warning
-            found.append(say("clock-parts", words, _TIME, part))
-    known = f"the clocks of {len(ahead)} parts agree with Redis'" if ahead else "no part has written anything yet"
-    return found or [ok("clock-parts", known)]
+        # A message takes a moment to arrive, so its sender seems to be behind.
+        offset = seconds if seconds > 0 else max(0.0, -seconds - CLOCK_WARNING)
+        if offset > CLOCK_WARNING:
+            report = failed if offset > CLOCK_FAILURE else warning
+            direction = "ahead of" if seconds > 0 else "behind"
+            sentence = f"its messages are {abs(seconds):.1f} s {direction} Redis' clock"
+            findings.append(report("clock-parts", sentence, _TIME, part))
+    agree = f"the clocks of {len(ahead)} parts agree with Redis'" if ahead else "no part has written anything yet"
+    return findings or [ok("clock-parts", agree)]
 
 
-def rights(facts: RedisPermissions) -> Finding:
-    """Compare what a user may with what its role needs: no less, and no more."""
-    check, user = "redis-rights", f"the user {facts.user}"
+def check_permissions(facts: RedisPermissions) -> Finding:
+    """Compare the permissions of a user with those that its role needs: no less, and no more."""
+    check, user, allowed = "redis-rights", f"the user {facts.user}", facts.allowed
     cure = "make a user of its role with `rechannel acl add-role ROLE`, and set redis.username and redis.password_file"
     if facts.administrator:
         return warning(check, f"{user} may do everything, as CONFIG", cure)
-    wanted = {role: needs(role) for role in Role}
-    role = facts.named or next((role for role in Role if wanted[role] == facts.may), None)
+    needed = {role: permissions_of(role) for role in Role}
+    role = facts.role or next((role for role in Role if needed[role] == allowed), None)
+    if role is None:  # the largest role within the permissions
+        role = max((role for role in Role if needed[role] <= allowed), key=lambda role: len(needed[role]), default=None)
     if role is None:
-        held = [role for role in Role if wanted[role] <= facts.may]
-        role = max(held, key=lambda role: len(wanted[role]), default=None)
-    if role is None:
-        return failed(check, f"{user} lacks rights for any role; it may {_listed(facts.may)}", cure)
-    if missing := wanted[role] - facts.may:
+        return failed(check, f"{user} lacks rights for any role; it may {_list(allowed)}", cure)
+    if missing := needed[role] - allowed:
         again = f"give the role its rights again: `rechannel acl add-{'node' if role is Role.AGENT else 'role'}`"
-        return failed(check, f"{user} lacks for the role {role}: {_listed(missing)}", again)
-    if more := facts.may - wanted[role]:
-        return warning(check, f"{user} may more than the role {role}: {_listed(more)}", cure)
-    return ok(check, f"{user} has the role {role}: may {_listed(facts.may)}, and nothing else")
+        return failed(check, f"{user} lacks for the role {role}: {_list(missing)}", again)
+    if more := allowed - needed[role]:
+        return warning(check, f"{user} may more than the role {role}: {_list(more)}", cure)
+    return ok(check, f"{user} has the role {role}: may {_list(allowed)}, and nothing else")
 
 
-def needs(role: Role) -> frozenset[tuple[str, str]]:
-    """Return what a role may do: pattern of a key, and read or write."""
+def permissions_of(role: Role) -> frozenset[tuple[str, str]]:
+    """Return the permissions of a role: (pattern of a key, "read" or "write")."""
     reads = {(rule.pattern, "read") for rule in keys.TABLE if rule.read_by(role)}
     return frozenset(reads | {(rule.pattern, "write") for rule in keys.TABLE if rule.written_by(role)})
 
 
-def version_of(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: of 4.1.0rc1 4, 1 and 0."""
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (4, 1, 0) for 4.1.0rc1."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
-def _listed(rights: Iterable[tuple[str, str]]) -> str:
-    words = [f"{verb} {', '.join(sorted(key for key, act in rights if act == verb))}" for verb in ("read", "write")]
-    return "; ".join(word for word in words if not word.endswith(" ")) or "nothing"
+def _list(permissions: Collection[tuple[str, str]]) -> str:
+    keys_by_verb = {verb: sorted(key for key, act in permissions if act == verb) for verb in ("read", "write")}
+    return "; ".join(f"{verb} {', '.join(names)}" for verb, names in keys_by_verb.items() if names) or "nothing"
 
 
 def _number(info: Mapping[str, Any], name: str) -> float:

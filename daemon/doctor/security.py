@@ -1,4 +1,4 @@
-"""What does not keep Rechannel from running but is not safe, as sentences for people: with the cure."""
+"""Notes about unsafe settings that do not keep Rechannel from running, each with its cure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ LISTENS = (
 
 
 def key_notes(settings: Settings) -> list[str]:
-    """Say what a controller with these keys cannot do."""
+    """Return notes about the signing keys of a controller."""
     signing = settings.signing
     return [NO_PUBLIC_KEYS] if signing.private_key_file and not signing.public_key_file else []
 
 
 def redis_notes(settings: Settings) -> list[str]:
-    """Ask Redis whether it is open to everybody; nothing is said where it does not answer."""
-    return [OPEN_REDIS] if acl.allows_anonymous(settings.redis) else []
+    """Return a note if Redis needs no password; none if it does not answer."""
+    return [OPEN_REDIS] if acl.open_to_all(settings.redis) else []
 
 
 def listen_notes(addresses: dict[str, str]) -> list[str]:
-    """Say which of these lets others in than this machine. By field: host:port, "" for none."""
+    """Return notes about addresses (by setting, "" for none) that other machines can reach."""
     return [
         LISTENS.format(field=field, listen=listen)
         for field, listen in addresses.items()
@@ -43,9 +43,9 @@ def listen_notes(addresses: dict[str, str]) -> list[str]:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a server at this host, whose first address it takes, is reached from this machine alone."""
+    """Whether the first address of this host is reached from this machine alone."""
     try:
-        place = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
-        return ipaddress.ip_address(str(place).partition("%")[0]).is_loopback
+        address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
+        return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
     except (OSError, ValueError):
-        return True  # there is no such host: nothing listens there
+        return True  # no such host, so nothing listens there

@@ -1,4 +1,4 @@
-"""Reads the files that hold Spark's settings, such as spark-defaults.conf."""
+"""Reader of files with Spark settings, such as spark-defaults.conf."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return what a file sets: ``key value``, ``key=value`` or ``key: value`` a line, as java.util.Properties has it.
+    """Return the settings of a file in the format of java.util.Properties.
 
-    Raises OSError or UnicodeDecodeError where it cannot be read.
+    Raises OSError or UnicodeDecodeError if the file cannot be read.
     """
     text = path.read_text(encoding="utf-8")
-    found = {}
+    settings = {}
     for line in re.sub(r"\\\n[ \t]*", "", text).splitlines():
         match = re.fullmatch(r"\s*([^\s#!=:][^\s=:]*)\s*[=:\s]\s*(.*)", line)
         if match:
-            found[match[1]] = match[2].rstrip()
-    return found
+            settings[match[1]] = match[2].rstrip()
+    return settings

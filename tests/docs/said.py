@@ -1,4 +1,4 @@
-"""What the code can say, collected from its source: laws, reasons, codes, alerts and events of the log."""
+"""Messages collected from the source code: exit codes, events of the log, and what agents do not measure; alerts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rechannel.wire import codes
-from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.exit_codes import ExitCode
 
 from .pages import ROOT
@@ -57,28 +55,6 @@ def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _members(kind: str) -> set[str]:
-    """Return the codes of one enum that the source names."""
-    enum = getattr(codes, kind)
-    nodes = [node for _, node in _nodes() if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
-    return {enum[node.attr].value for node in nodes if ast.unparse(node.value) == kind and node.attr.isupper()}
-
-
-def laws() -> set[str]:
-    """Return every law that a `Refusal` can name."""
-    found = _members("Law")
-    for path, call in _calls():
-        if _name(call) == "Refusal":
-            law = next(item.value for item in call.keywords if item.arg == "law")
-            found |= _words(path, law) if isinstance(law, ast.Constant | ast.Name) else set()
-    return found
-
-
-def not_ready() -> set[str]:
-    """Return every code of a `NotReady`."""
-    return _members("NotReadyReason")
-
-
 def events() -> set[str]:
     """Return the names of all events that are logged as warnings or errors."""
     found: set[str] = set()
@@ -118,16 +94,6 @@ def alerts() -> set[str]:
     """Return the names of all alerts."""
     text = (ROOT / "conf" / "alerts" / "rechannel.rules.yml").read_text(encoding="utf-8")
     return set(re.findall(r"- alert: (\w+)", text))
-
-
-def reasons() -> set[str]:
-    """Return why a move takes a step."""
-    return {str(reason) for reason in MoveReason}
-
-
-def states() -> set[str]:
-    """Return where a move can be."""
-    return {str(state) for state in MoveState}
 
 
 def exits() -> set[str]:

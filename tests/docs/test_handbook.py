@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from rechannel.daemon.cli import explain, history
+from rechannel.daemon.cli import reference
+from rechannel.wire.codes import Code
 
 from . import said
 from .pages import DOCS
@@ -42,14 +43,10 @@ def names(table: list[list[str]]) -> list[str]:
     ("table", "known"),
     [
         (rows("Exit codes"), said.exits()),
-        (rows("Not ready"), said.not_ready()),
-        (rows("Laws"), said.laws()),
-        (rows("Steps of moves", column="state"), said.states()),
-        (rows("Steps of moves", column="reason"), said.reasons()),
         (rows("Controllers") + rows("Agents", column="event") + rows("Links"), said.events()),
         (rows("Agents", column="not measured"), said.skipped()),
     ],
-    ids=["exit codes", "not ready", "laws", "states", "reasons", "events", "not measured"],
+    ids=["exit codes", "events", "not measured"],
 )
 def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], known: set[str]):
     found = names(table)
@@ -60,10 +57,19 @@ def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], known
         assert len(row) == 3 and all(len(cell) > 3 or cell.startswith("`") for cell in row), row
 
 
-def test_history_can_be_asked_for_every_name():
-    assert set(history.REASONS) == {"ok", "nothing-to-do", "law"} | said.laws() | said.not_ready()
-    assert set(history.TRIGGERS) == set(explain._TRIGGERS)
-    assert set(history.OUTCOMES) == set(explain._OUTCOMES)
+def test_the_tables_of_codes_are_generated():
+    assert reference.with_code_tables(TEXT) == TEXT, "run: python -m rechannel.daemon.cli.reference docs/handbook.md"
+    tables = re.findall(r"<!-- codes: (\w+),", TEXT)
+    assert tables == ["NotReadyReason", "Law", "PlanResult", "MoveState", "MoveReason", "OutcomeVerdict"]
+
+
+@pytest.mark.parametrize("kind", Code.__subclasses__())
+def test_every_code_has_a_meaning_of_whole_sentences(kind: type[Code]):
+    for code in kind:
+        for text in (code.meaning, code.cure):
+            assert not text or ((text[0].isupper() or text[0] == "`") and text.endswith(".")), code
+        assert code.meaning, code
+        assert bool(code.cure) == any(other.cure for other in kind), code
 
 
 def test_every_alert_has_a_section_and_every_section_an_alert():
@@ -74,5 +80,4 @@ def test_every_alert_has_a_section_and_every_section_an_alert():
 
 
 def test_the_collector_sees_what_is_there():
-    assert {"gate", "budget", "max-moves", "excluded"} <= said.laws()
     assert {"redis-away", "jobs-hang", "no executor of this node"} <= said.events()

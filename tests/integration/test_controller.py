@@ -243,7 +243,7 @@ def test_a_plan_that_waits_outlives_its_controller(
         assert soon["pending"] not in run("status").stdout
         assert f"waiting {later['pending']}: " in run("status").stdout
         explained = run("explain", done[-1]["decision"]).stdout
-        assert "why then:  a saved plan had waited for its time, asked by " in explained
+        assert "why then:  the time of a waiting saved plan had come, asked by " in explained
         assert "frees executor 0" in explained
         assert run_json("explain")["decision"]["decision"]
         assert "is canceled by " in run("cancel", later["pending"], "--reason", "no need").stdout

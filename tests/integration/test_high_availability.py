@@ -207,7 +207,7 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
     leads.follow()
     # It was stopped right after it had looked whether it leads.
     monkeypatch.setattr(late.lead, "holds", lambda: True)
-    order = Request(request="r1", verb="pause", user="u", reason="r")
+    order = Request(request="r1", user="u", reason="r", command={"verb": "pause"})
     store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli").envelope(order, ttl=60))
     before = content(store)
     refused = 0
@@ -246,7 +246,7 @@ def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answe
         real(rule, name, envelope, ttl)
 
     monkeypatch.setattr(first.lead.store, "put", vanish)
-    order = Request(request="r1", verb="rebalance", user="u", reason="r", arguments={"force": "yes"})
+    order = Request(request="r1", user="u", reason="r", command={"verb": "rebalance", "force": True})
     store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli").envelope(order, ttl=60))
     with pytest.raises(StoreUnavailableError):
         first.answer_requests()
@@ -370,7 +370,7 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
     author = EnvelopeFactory("default", "cli")
 
     def order(name: str, verb: str) -> None:
-        asked = Request(request=name, verb=verb, user="u", reason="r")
+        asked = Request(request=name, user="u", reason="r", command={"verb": verb})
         store.append(keys.REQUESTS, "", author.envelope(asked, ttl=PATIENCE))
 
     with leading(settings, lambda: state(store)):

@@ -307,7 +307,7 @@ def test_an_order_among_the_questions_is_refused_whoever_wrote_it(
     viewer = open_as(Role.VIEWER)
     author = EnvelopeFactory("default", "thief")
     for verb in ("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain"):
-        request = Request(request=f"forged-{verb}", verb=verb, user="root", arguments={"node": NODE})
+        request = Request(request=f"forged-{verb}", user="root", command={"verb": verb, "nodes": [NODE]})
         viewer.append(keys.QUESTIONS, "", author.envelope(request, ttl=30))
         found = until(lambda verb=verb: viewer.get(keys.REPLY, f"forged-{verb}"))
         assert (found.body.code, found.body.sentence.split(",")[0]) == (1, f"{verb} is an order")

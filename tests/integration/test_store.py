@@ -43,7 +43,7 @@ def raw(store: Store) -> redis.Redis:
 
 
 def request(name: str):
-    return AUTHOR.envelope(Request(request=name, verb="status", user="u"), ttl=60)
+    return AUTHOR.envelope(Request(request=name, user="u", command={"verb": "status"}), ttl=60)
 
 
 def test_a_stream_is_read_in_order_and_from_where_one_left(store):

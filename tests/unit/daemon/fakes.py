@@ -531,9 +531,9 @@ def request(
     ttl: float = 20,
     name: str = "r1",
     stream: KeyRule = keys.REQUESTS,
-    **arguments: str,
+    **fields: Any,
 ) -> None:
-    body = Request(request=name, verb=verb, user="root", reason="because", arguments=arguments)
+    body = Request(request=name, user="root", reason="because", command={"verb": verb, **fields})
     store.append(stream, "", EnvelopeFactory("default", "cli", store.clock).envelope(body, ttl=ttl))
 
 
@@ -541,3 +541,17 @@ def reply(store: FakeStore, name: str = "r1") -> Reply | None:
     found = store.get(keys.REPLY, name)
     assert found is None or isinstance(found.body, Reply)
     return found.body if found is not None else None
+
+
+def read_reply(store: FakeStore, name: str = "r1") -> Reply:
+    """Return the reply of this id, which must be there."""
+    message = reply(store, name)
+    assert message is not None
+    return message
+
+
+def ask(leader: Controller, store: FakeStore, verb: str, **more: Any) -> Reply:
+    """Send a request and return the leader's reply."""
+    request(store, verb, **more)
+    leader.answer_requests()
+    return read_reply(store, more.get("name", "r1"))

@@ -185,7 +185,7 @@ SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.ORDERS, "", ORDERS),
     (keys.PENDING, "", PendingPlans(plans=[PLAN])),
     (keys.PLACEMENT, QUERY, LAST),
-    (keys.REQUESTS, "", Request(request="r1", verb="plan", user="root", reason="r", arguments={"node": HOST})),
+    (keys.REQUESTS, "", Request(request="r1", user="root", reason="r", command={"verb": "plan", "drain": [HOST]})),
     (keys.REPLY, "r1", Reply(request="r1", code=0, sentence="s", data={"a": 1})),
 ]
 HOSTILE = st.one_of(

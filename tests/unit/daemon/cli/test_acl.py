@@ -16,8 +16,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def printed(*words: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, ["acl", *words, "--print"])
+def printed(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, ["acl", *arguments, "--print"])
     assert done.exit_code == code, done.output
     return done
 

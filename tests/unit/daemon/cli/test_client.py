@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from rechannel.daemon.cli import client
+from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
+from rechannel.wire.commands import Command, Pause, Plan, Rebalance
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply
 from rechannel.wire.redis.errors import StoreUnavailableError
@@ -34,54 +36,54 @@ class Asked:
             self.leader.observe()
             self.leader.answer_requests()
 
-    def ask(self, verb: str, wait: float = 20.0) -> Reply:
-        return client.ask(CONFIG, verb, {}, wait=wait, clock=self.clock, sleep=self.sleep)
+    def ask(self, command: Command, wait: float = 20.0) -> Reply:
+        return ControllerClient(CONFIG, wait=wait).ask(command, clock=self.clock, sleep=self.sleep)
 
 
 @pytest.fixture
-def asked(
+def session(
     store: FakeStore, clock: FakeClock, leader: Controller, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> Asked:
     return Asked(store, clock, leader, monkeypatch)
 
 
-@pytest.mark.parametrize("verb", ["pause", "plan"])
-def test_a_fail_over_is_waited_for(asked: Asked, verb: str) -> None:
-    asked.away = (0.0, 8.0)
-    assert asked.ask(verb).code == ExitCode.DONE
+@pytest.mark.parametrize("command", [Pause(), Plan()])
+def test_a_fail_over_is_waited_for(session: Asked, command: Command) -> None:
+    session.away = (0.0, 8.0)
+    assert session.ask(command).code == ExitCode.DONE
 
 
 def test_what_was_lost_on_the_way_back_is_said_again_and_done_once(
-    asked: Asked, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+    session: Asked, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, said = store.append, []
+    real, sent = store.append, []
 
     def append(rule: Any, name: str, *envelopes: Any) -> None:
         real(rule, name, *envelopes)
         if rule is keys.REQUESTS:
-            said.append(envelopes)
-            if len(said) == 1:
+            sent.append(envelopes)
+            if len(sent) == 1:
                 raise StoreUnavailableError("the answer was lost")
 
     monkeypatch.setattr(store, "append", append)
     done: list[bool] = []
-    monkeypatch.setattr(asked.leader, "pause", lambda paused: done.append(paused) or "paused")
-    assert asked.ask("pause").code == ExitCode.DONE
-    assert (len(said), done) == (2, [True])
+    monkeypatch.setattr(session.leader, "pause", lambda paused: done.append(paused) or "paused")
+    assert session.ask(Pause()).code == ExitCode.DONE
+    assert (len(sent), done) == (2, [True])
 
 
-def test_an_order_whose_fate_is_not_known_says_so(asked: Asked) -> None:
-    asked.away = (0.0, 1e9)
-    with pytest.raises(CommandError, match="may have been taken up") as found:
-        asked.ask("pause", wait=5.0)
-    assert found.value.code == ExitCode.UNCLEAR
+def test_an_order_whose_fate_is_not_known_says_so(session: Asked) -> None:
+    session.away = (0.0, 1e9)
+    with pytest.raises(CommandError, match="may have been taken up") as caught:
+        session.ask(Pause(), wait=5.0)
+    assert caught.value.code == ExitCode.UNCLEAR
 
 
-def test_a_redis_that_is_away_is_said_at_once(asked: Asked, store: FakeStore, clock: FakeClock) -> None:
+def test_a_redis_that_is_away_is_said_at_once(session: Asked, store: FakeStore, clock: FakeClock) -> None:
     store.away = True
     before = clock()
     with pytest.raises(StoreUnavailableError):
-        asked.ask("pause")
+        session.ask(Pause())
     assert clock() == before
 
 
@@ -89,7 +91,7 @@ def test_a_redis_that_is_away_is_said_at_once(asked: Asked, store: FakeStore, cl
 def test_on_a_terminal_a_sentence_is_said_once(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = Decision(
+    decision = Decision(
         decision="d",
         at=NOW,
         trigger="operator",
@@ -99,17 +101,19 @@ def test_on_a_terminal_a_sentence_is_said_once(
         reason="no-state",
         sentence="not yet",
     )
-    data = {"application": "app", "decision": msgspec.to_builtins(made)}
-    monkeypatch.setattr(client, "ask", lambda *_, **__: Reply(request="r", code=4, sentence="not yet", data=data))
+    data = {"application": "app", "decision": msgspec.to_builtins(decision)}
+    monkeypatch.setattr(
+        ControllerClient, "ask", lambda *_, **__: Reply(request="r", code=4, sentence="not yet", data=data)
+    )
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert client.decide(CONFIG, "rebalance", {}, wait=None, as_json=False) == 4
-    told = capsys.readouterr()
-    assert "not yet" in told.out
-    assert told.err == ("" if terminal else "rechannel: not yet\n")
+    assert ControllerClient(CONFIG).decide(Rebalance()) == 4
+    captured = capsys.readouterr()
+    assert "not yet" in captured.out
+    assert captured.err == ("" if terminal else "rechannel: not yet\n")
 
 
 @pytest.mark.parametrize(
-    ("silent", "said"),
+    ("silent", "leader_state"),
     [
         (1.0, " leads and was heard 3 s ago: is it stuck, or are the clocks apart?"),
         (6.0, " led and was last heard 8 s ago. Its lease runs out in 7 s; then a stand-by takes over, or start one"),
@@ -118,11 +122,16 @@ def test_on_a_terminal_a_sentence_is_said_once(
     ],
 )
 def test_without_an_answer_it_is_said_who_leads_or_led(
-    store: FakeStore, clock: FakeClock, leader: Controller, monkeypatch: pytest.MonkeyPatch, silent: float, said: str
+    store: FakeStore,
+    clock: FakeClock,
+    leader: Controller,
+    monkeypatch: pytest.MonkeyPatch,
+    silent: float,
+    leader_state: str,
 ) -> None:
     monkeypatch.setattr(client, "Store", lambda *_: store)
     clock.sleep(silent)
     with pytest.raises(CommandError) as error:
-        client.ask(CONFIG, "pause", {}, wait=2.0, clock=clock, sleep=lambda _: clock.sleep(1.0))
+        ControllerClient(CONFIG, wait=2.0).ask(Pause(), clock=clock, sleep=lambda _: clock.sleep(1.0))
     assert error.value.code == ExitCode.NO_ANSWER
-    assert said in error.value.sentence
+    assert leader_state in error.value.sentence

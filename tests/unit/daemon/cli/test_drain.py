@@ -10,53 +10,64 @@ import pytest
 from click.testing import CliRunner
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli import client, status
 from rechannel.daemon.cli import main as cli
-from rechannel.daemon.view.status import ClusterStatus, DrainState
-from rechannel.daemon.view.status_builder import drain_status
+from rechannel.daemon.cli import status
+from rechannel.daemon.cli.client import ControllerClient
+from rechannel.daemon.cli.status import _drain
+from rechannel.wire import commands
+from rechannel.wire.commands import Plan, Undrain
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Drain, MoveView, Reply
 from unit.daemon.fakes import query, report
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    found = []
+def answered(monkeypatch):
+    """Answer every command with what stands here; a code of 6 is no answer."""
+    answer = {"code": 0, "sentence": "n1: state of 1 application would leave", "data": {"plans": []}, "sent": []}
 
-    def order(settings, verb, arguments, *, reason, wait, as_json, more=None):
-        found.append((verb, arguments, reason))
-        return 0
+    def ask(client, command):
+        answer["sent"].append((command, client._reason))
+        if answer["code"] == 6:
+            raise CommandError(ExitCode.NO_ANSWER, "no controller answered")
+        return Reply(request="r", code=answer["code"], sentence=answer["sentence"], data=answer["data"])
 
-    monkeypatch.setattr(client, "order", order)
-    monkeypatch.setattr(client, "plan_drain", lambda settings, nodes, **more: found.append(("plan", nodes)))
-    return found
+    monkeypatch.setattr(ControllerClient, "ask", ask)
+    return answer
 
 
 @pytest.mark.parametrize(
-    ("words", "arguments"),
+    ("arguments", "command"),
     [
-        (["drain", "n1"], {"node": "n1", "remove": "", "deadline": ""}),
-        (["drain", "n1", "--remove", "--deadline", "90"], {"node": "n1", "remove": "yes", "deadline": "90"}),
-        (["drain", "n1", "--remove", "--deadline", "10m"], {"node": "n1", "remove": "yes", "deadline": "600"}),
-        (["drain", "n1", "n2"], {"node": "n1,n2", "remove": "", "deadline": ""}),
-        (["undrain", "n1"], {"node": "n1"}),
-        (["undrain", "n1", "n2"], {"node": "n1,n2"}),
+        (["drain", "n1"], commands.Drain(nodes=["n1"])),
+        (["drain", "n1", "--remove", "--deadline", "90"], commands.Drain(nodes=["n1"], remove=True, deadline=90.0)),
+        (["drain", "n1", "--remove", "--deadline", "10m"], commands.Drain(nodes=["n1"], remove=True, deadline=600.0)),
+        (["drain", "n1", "n2"], commands.Drain(nodes=["n1", "n2"])),
+        (["drain", "n1, n2"], commands.Drain(nodes=["n1", "n2"])),
+        (["undrain", "n1"], Undrain(nodes=["n1"])),
+        (["undrain", "n1,n2"], Undrain(nodes=["n1", "n2"])),
     ],
 )
-def test_words_become_a_request(asked, words, arguments):
-    done = CliRunner().invoke(cli.main, [*words, "--reason", "why"])
+def test_words_become_a_command(answered, arguments, command):
+    done = CliRunner().invoke(cli.main, [*arguments, "--reason", "why"])
     assert done.exit_code == 0, done.output
-    first = [("plan", arguments["node"])] if words[0] == "drain" else []
-    assert asked == [*first, (words[0], arguments, "why")], "what it means is said first"
+    first = [(Plan(drain=command.nodes), "")] if arguments[0] == "drain" else []
+    assert answered["sent"] == [*first, (command, "why")], "what it means is said first"
 
 
-def test_a_dry_run_orders_nothing(asked):
+def test_a_dry_run_orders_nothing(answered):
     done = CliRunner().invoke(cli.main, ["drain", "n1", "n2", "--dry-run"])
-    assert (done.exit_code, asked) == (0, [("plan", "n1,n2")])
+    assert (done.exit_code, answered["sent"]) == (0, [(Plan(drain=["n1", "n2"]), "")])
+
+
+def test_a_deadline_that_no_message_can_hold_is_refused(answered):
+    done = CliRunner().invoke(cli.main, ["drain", "n1", "--remove", "--deadline", "1000000h"])
+    assert (done.exit_code, answered["sent"]) == (1, [])
+    assert done.stderr.startswith("rechannel: --deadline: expected 0 to")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["drain"], "Missing argument"),
         (["drain", "n1", "--deadline", "10m"], "needs --remove"),
@@ -66,10 +77,10 @@ def test_a_dry_run_orders_nothing(asked):
         (["drain", "n1", "--remove", "--deadline", "nan"], "is no time"),
     ],
 )
-def test_mistakes_are_wrong_usage(asked, words, said):
-    done = CliRunner().invoke(cli.main, words)
-    assert (done.exit_code, asked) == (2, [])
-    assert said in done.output
+def test_mistakes_are_wrong_usage(answered, arguments, message):
+    done = CliRunner().invoke(cli.main, arguments)
+    assert (done.exit_code, answered["sent"]) == (2, [])
+    assert message in done.output
 
 
 GONE = MoveView(move="m", query="q1", stage=0, partition=3, source="3", target="0", step=0, state="released_idle")
@@ -81,33 +92,30 @@ def test_a_drain_says_what_cannot_be_moved():
 
 
 @pytest.mark.parametrize(
-    ("drain", "where", "moves", "state", "words"),
+    ("drain", "where", "moves", "state", "phrase"),
     [
         (Drain(node="127.0.0.5", since=0), "0123", [], "draining", "1 partition is left on 1 executor"),
         (Drain(node="127.0.0.5", since=0, deadline=5), "0123", [], "draining", "the deadline has passed"),
-        (Drain(node="127.0.0.5", since=0), "0123", [GONE], "empty", "1 executor still runs source and stateless tasks"),
-        (Drain(node="127.0.0.5", since=0, remove=True), "0120", [], "releasing", "to be released at a batch boundary"),
+        (
+            Drain(node="127.0.0.5", since=0),
+            "0123",
+            [GONE],
+            "empty",
+            "1 executor still runs source and stateless tasks",
+        ),
+        (
+            Drain(node="127.0.0.5", since=0, remove=True),
+            "0120",
+            [],
+            "releasing",
+            "to be released at a batch boundary",
+        ),
         (Drain(node="127.0.0.9", since=0, remove=True), "0123", [], "released", "no executor runs there"),
     ],
 )
-def test_how_far_a_drain_is(drain, where, moves, state, words):
-    status = drain_status(drain, [report([query(where)], moves=moves)], 10.0)
-    assert (status.state, words in status.sentence) == (state, True)
-
-
-@pytest.fixture
-def answered(monkeypatch):
-    """Answer every request with what stands here; a code of 6 is no answer."""
-    found = {"code": 0, "sentence": "n1: state of 1 application would leave", "data": {}, "asked": []}
-
-    def ask(settings, verb, arguments, *, reason="", wait=None):
-        found["asked"].append((verb, dict(arguments)))
-        if found["code"] == 6:
-            raise CommandError(ExitCode.NO_ANSWER, "no controller answered")
-        return Reply(request="r", code=found["code"], sentence=found["sentence"], data=found["data"])
-
-    monkeypatch.setattr(client, "ask", ask)
-    return found
+def test_how_far_a_drain_is(drain, where, moves, state, phrase):
+    row = _drain(drain, [report([query(where)], moves=moves)], 10.0)
+    assert (row["state"], phrase in row["sentence"]) == (state, True)
 
 
 PLAN = {"application": "app-1", "decision": {"sentence": "executor 1 would be 156% busy: add executors", "notes": []}}
@@ -119,7 +127,7 @@ def test_an_overload_is_the_first_line_of_a_drain(answered, more):
     done = CliRunner().invoke(cli.main, ["drain", "n1", *more])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[0] == "app-1: executor 1 would be 156% busy: add executors"
-    assert [verb for verb, _ in answered["asked"]] == (["plan"] if more else ["plan", "drain"])
+    assert [command.verb for command, _ in answered["sent"]] == (["plan"] if more else ["plan", "drain"])
     assert ("a dry run: nothing is drained" in done.output) == bool(more)
 
 
@@ -133,14 +141,14 @@ def test_a_drain_is_one_json_document_with_its_plans(answered, more):
 def test_a_drain_that_is_refused_is_not_ordered(answered):
     answered |= {"code": 1, "sentence": "unknown node n1"}
     done = CliRunner().invoke(cli.main, ["drain", "n1"])
-    assert (done.exit_code, [verb for verb, _ in answered["asked"]]) == (1, ["plan"])
+    assert (done.exit_code, [command.verb for command, _ in answered["sent"]]) == (1, ["plan"])
     assert "unknown node n1" in done.stderr
 
 
 def test_a_drain_waits_for_no_plan(answered):
     answered["code"] = 6
     CliRunner().invoke(cli.main, ["drain", "n1"])
-    assert [verb for verb, _ in answered["asked"]] == ["plan", "drain"]
+    assert [command.verb for command, _ in answered["sent"]] == ["plan", "drain"]
     dry = CliRunner().invoke(cli.main, ["drain", "n1", "--dry-run"])
     assert dry.exit_code == 6
 

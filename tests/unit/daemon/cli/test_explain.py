@@ -10,46 +10,47 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from rechannel.daemon.cli import client, tables
-from rechannel.daemon.cli import history as cli_history
 from rechannel.daemon.cli import main as cli
+from rechannel.daemon.cli import tables
+from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.explain import lines
-from rechannel.daemon.cli.history import HistoryFilter, HistoryReader, moment
-from rechannel.daemon.cli.options import shown_time
+from rechannel.daemon.cli.history import HistoryFilter, HistoryReader, parse_time
+from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import history_line, size
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.commands import Apply, Cancel, Command
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, go_on
 
 
 def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> None:
-    made = leader.decide("operator", application=APP, user="ann", reason="skewed", apply=True)
-    first = made.moves[0]
-    text = "\n".join(lines(APP, made, None, {first.move: "drained"}))
-    for words in (
-        f"decision {made.decision} on {APP}",
+    decision = leader.decide("operator", application=APP, user="ann", reason="skewed", apply=True)
+    first = decision.moves[0]
+    text = "\n".join(lines(APP, decision, None, {first.move: "drained"}))
+    for phrase in (
+        f"decision {decision.decision} on {APP}",
         "why then:  operator ann asked: skewed",
         "result:    applied (ok): its moves were begun",
         "0 on 127.0.0.2: 6 -> ",
         "critical path of name-of-q1: ",
         ", its batch 5.00 → ",
-        f"gain {made.gain:.1f} s",
+        f"gain {decision.gain:.1f} s",
         "expected cost: ",
         f"step {first.step}: name-of-q1/0 #{first.partition}, executor 0 -> {first.target}",
         "by the journal 1 drained",
         "frees executor 0, the critical one of name-of-q1: ",
     ):
-        assert words in text, words
+        assert phrase in text, phrase
 
 
 def test_a_plan_that_was_only_looked_at_says_so(leader: Controller) -> None:
-    made = leader.decide("operator", application=APP, user="ann", apply=False)
-    assert "result:    planned (ok): nothing was begun: a plan was asked for" in lines(APP, made, None, {})[2]
-    timed = msgspec.structs.replace(made, trigger="timeout", user="")
+    decision = leader.decide("operator", application=APP, user="ann", apply=False)
+    assert "result:    planned (ok): nothing was begun: a plan was asked for" in lines(APP, decision, None, {})[2]
+    timed = msgspec.structs.replace(decision, trigger="timeout", user="")
     assert "nothing was begun: mode observe, or all was paused" in lines(APP, timed, None, {})[2]
-    nothing = msgspec.structs.replace(made, moves=[], reason="nothing-to-do")
+    nothing = msgspec.structs.replace(decision, moves=[], reason="nothing-to-do")
     assert "nothing was begun: nothing was to be moved" in lines(APP, nothing, None, {})[2]
 
 
@@ -61,9 +62,9 @@ def test_bytes_are_told_in_the_unit_that_shows_them(number: float, text: str) ->
 
 
 def test_a_refusal_says_how_far_it_was() -> None:
-    refusal = Refusal(law="gate", scope="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
-    used = Refusal(law="budget", scope="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
-    made = Decision(
+    refusal = Refusal(law="gate", reach="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
+    used = Refusal(law="budget", reach="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
+    decision = Decision(
         decision="d",
         at=NOW,
         trigger="timeout",
@@ -74,7 +75,7 @@ def test_a_refusal_says_how_far_it_was() -> None:
         sentence="too little",
         refusals=[refusal, used],
     )
-    text = "\n".join(lines(APP, made, None, {}))
+    text = "\n".join(lines(APP, decision, None, {}))
     assert "gate, which reaches the plan: too little" in text
     assert "measured 0.04, limit 0.1 share: 0.06 below" in text
     assert "until 20" in text
@@ -106,9 +107,8 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
         keys.JOURNAL, APP, EnvelopeFactory("default", "link", world.clock).envelope(line, ttl=60, application=APP)
     )
 
-    def shown(wanted: HistoryFilter, limit: int = 50) -> list[tuple[str, str]]:
-        reader = HistoryReader(store, world.clock)  # type: ignore[arg-type]
-        reader.wanted = wanted
+    def shown(selection: HistoryFilter, limit: int = 50) -> list[tuple[str, str]]:
+        reader = HistoryReader(store, world.clock, selection)  # type: ignore[arg-type]
         return [(entry["type"], entry["decision"]) for entry in reader.first(limit)]
 
     by_time = [("decision", applied.decision), ("move", applied.decision)]
@@ -123,39 +123,39 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
 
 
 @pytest.fixture
-def kept(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+def recorded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
     """The fakes' store, which `history` reads."""
     monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
-    monkeypatch.setattr(cli_history, "Store", lambda *_: store)
+    monkeypatch.setattr("rechannel.daemon.cli.history.Store", lambda *_: store)
     return store
 
 
-def history(*words: str) -> Result:
-    return CliRunner().invoke(cli.main, ["history", *words])
+def history(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, ["history", *arguments])
 
 
-def test_history_knows_no_other_names(leader: Controller, kept: FakeStore) -> None:
+def test_history_knows_no_other_names(leader: Controller, recorded: FakeStore) -> None:
     assert history().stdout == "nothing has been decided yet\n"
-    made = leader.decide("operator", application=APP, user="ann", apply=False)
-    for words, said in (
+    decision = leader.decide("operator", application=APP, user="ann", apply=False)
+    for arguments, message in (
         (("--trigger", "operater"), "unknown trigger operater; did you mean operator? known are timeout, executors, "),
         (("--outcome", "aplied"), "unknown outcome aplied; did you mean applied? known are applied, planned, "),
         (("--outcome", "foo"), "unknown outcome foo; known are applied, "),
     ):
-        done = history(*words)
+        done = history(*arguments)
         assert (done.exit_code, done.stdout) == (1, "")
-        assert said in done.stderr
-        assert history(*words, "--json").exit_code == 1
+        assert message in done.stderr
+        assert history(*arguments, "--json").exit_code == 1
     assert history("--outcome", "gate").stdout == "the one decision does not match\n"
     leader.decide("operator", application=APP, user="bob", apply=False)
     done = history("--trigger", "timeout")
     assert (done.exit_code, done.stdout) == (0, "none of 2 decisions matches\n")
     assert json.loads(history("--trigger", "timeout", "--json").stdout) == {"entries": []}
-    assert made.decision in history("--trigger", "operator").stdout
+    assert decision.decision in history("--trigger", "operator").stdout
 
 
-def test_a_name_of_a_later_release_is_known_once_it_was_met(leader: Controller, kept: FakeStore) -> None:
-    leader.refuse("moon", APP, Refusal(law="tide", scope="plan", detail="too high"))
+def test_a_name_of_a_later_release_is_known_once_it_was_met(leader: Controller, recorded: FakeStore) -> None:
+    leader.refuse("moon", APP, Refusal(law="tide", reach="plan", detail="too high"))
     assert "too high" in history("--trigger", "moon", "--outcome", "tide").stdout
 
 
@@ -163,7 +163,7 @@ def test_times_are_told_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert shown_time(NOW) == "2023-11-15 07:13:20 JST"
+        assert format_time(NOW) == "2023-11-15 07:13:20 JST"
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -171,41 +171,39 @@ def test_times_are_told_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("text", "ago"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("3d", 259_200)])
 def test_a_time_ago(text: str, ago: float) -> None:
-    assert moment(text, lambda: 1e6) == 1e6 - ago
+    assert parse_time(text, lambda: 1e6) == 1e6 - ago
 
 
 def test_a_date_and_what_is_none() -> None:
-    assert moment("2026-03-01T10:00") - moment("2026-03-01") == 36_000
-    assert moment("") == 0
+    assert parse_time("2026-03-01T10:00") - parse_time("2026-03-01") == 36_000
+    assert parse_time("") == 0
     done = CliRunner().invoke(cli.main, ["history", "--since", "lately"])
     assert done.exit_code == 2
     assert "'lately' is no time; write 90m" in done.output
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]]:
-    found: list[tuple[str, dict[str, str]]] = []
-
-    def order(settings: object, verb: str, arguments: dict[str, str], **rest: object) -> int:
-        found.append((verb, arguments))
-        return 0
-
-    monkeypatch.setattr(client, "order", order)
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    commands: list[Command] = []
+    monkeypatch.setattr(ControllerClient, "order", lambda _client, command: commands.append(command) or 0)
     monkeypatch.setattr("rechannel.daemon.decide.requested_placement.read_plan", lambda *_: None)
-    return found
+    return commands
 
 
-def test_words_that_make_a_plan_wait(asked: list[tuple[str, dict[str, str]]], tmp_path: Path) -> None:
+def test_words_that_make_a_plan_wait(sent: list[Command], tmp_path: Path) -> None:
     file = str(tmp_path / "plan.json")
     Path(file).write_text("{}")
-    for words in (["apply", file, "--at", "02:00-05:00"], ["apply", file, "--when", "off-peak"], ["cancel", "wait-1"]):
-        done = CliRunner().invoke(cli.main, words)
+    for arguments in (
+        ["apply", file, "--at", "02:00-05:00"],
+        ["apply", file, "--when", "off-peak"],
+        ["cancel", "wait-1"],
+    ):
+        done = CliRunner().invoke(cli.main, arguments)
         assert done.exit_code == 0, done.output
-    empty = {"at": "", "when": "", "plan": "{}", "force": ""}
-    assert asked == [
-        ("apply", {**empty, "at": "02:00-05:00"}),
-        ("apply", {**empty, "when": "off-peak"}),
-        ("cancel", {"pending": "wait-1"}),
+    assert sent == [
+        Apply(plan="{}", at="02:00-05:00"),
+        Apply(plan="{}", when="off-peak"),
+        Cancel(pending="wait-1"),
     ]
     both = CliRunner().invoke(cli.main, ["apply", file, "--at", "02:00-05:00", "--when", "off-peak"])
     assert both.exit_code == 2
@@ -213,16 +211,18 @@ def test_words_that_make_a_plan_wait(asked: list[tuple[str, dict[str, str]]], tm
 
 
 def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.CaptureFixture[str]) -> None:
-    made = leader.decide("operator", application=APP, user="ann", apply=False)
-    made = msgspec.structs.replace(made, streams={"high": 3}, hot_streams=["a → b: 0.3 kB/s, local"])
-    for load in made.executors:  # by what --json has of an executor, utilization is arrival over service at any time
-        assert load.utilization_before == pytest.approx(load.arrival_before / load.service_before)
+    decision = leader.decide("operator", application=APP, user="ann", apply=False)
+    decision = msgspec.structs.replace(decision, streams={"high": 3}, hot_streams=["a → b: 0.3 kB/s, local"])
+    for (
+        load
+    ) in decision.executors:  # by what --json has of an executor, utilization is arrival over service at any time
+        assert load.utilization_before == pytest.approx(load.arrival_before / load.service)
         assert load.utilization_after == pytest.approx(load.arrival_after / load.service_after)
-    tables.print_decision(APP, made)
+    tables.decision(APP, decision)
     shown = capsys.readouterr().out
-    assert not any(words in shown for words in ("λ", "μ", "kB/s", "streams:"))
+    assert not any(phrase in shown for phrase in ("λ", "μ", "kB/s", "streams:"))
     assert "partitions  utilization" in shown
-    tables.print_decision(APP, made, verbose=True)
+    tables.decision(APP, decision, verbose=True)
     shown = capsys.readouterr().out
     assert "streams: 3 high" in shown
     assert "0.3 kB/s" in shown
@@ -242,18 +242,18 @@ def test_the_longest_batch_of_a_migration_is_not_below_that_of_now(leader: Contr
 def test_without_an_id_the_last_that_moved_or_proposed_something_is_explained(
     leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rechannel.wire.redis.store.Store", lambda *_: store)
-    made = leader.decide("operator", application=APP, user="ann", apply=True)
+    monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
+    decision = leader.decide("operator", application=APP, user="ann", apply=True)
     busy = leader.decide("operator", application=APP, user="ann", apply=False)
     assert busy.outcome == "not-ready"
     done = CliRunner().invoke(cli.main, ["explain", "--json"])
-    assert json.loads(done.stdout)["decision"]["decision"] == made.decision
+    assert json.loads(done.stdout)["decision"]["decision"] == decision.decision
 
 
 def test_the_newest_decision_is_explained_where_none_moved_anything(
     leader: Controller, store: FakeStore, world: World, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rechannel.wire.redis.store.Store", lambda *_: store)
+    monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
     for _ in range(2):
         clock.sleep(1)
         newest = leader.refuse("timeout", APP, Refusal(law="excluded", scope="plan", detail="not now"))
@@ -283,7 +283,7 @@ def test_moves_in_the_history_have_the_names_of_their_queries(
             at=NOW,
         )
         world._send(keys.JOURNAL, APP, line)
-    entries = [entry for entry in HistoryReader(store, lambda: NOW, "").first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
+    entries = [entry for entry in HistoryReader(store, lambda: NOW).first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
     assert [entry["name"] for entry in entries] == ["name-of-q1", ""]
     shown = "\n".join(history_line(entry) for entry in entries)
     assert "name-of-q1/1 #2" in shown

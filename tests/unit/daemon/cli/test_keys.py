@@ -32,8 +32,8 @@ def test_a_key_is_changed_without_a_gap(tmp_path: Path) -> None:
     public, private = tmp_path / "signing.pub", tmp_path / "signing.key"
     link = Verifier.from_file(public)
     old = Signer.from_file(private)
-    said = run("config", "keys", "--rotate", tmp_path).stdout
-    assert [line[:2] for line in said.splitlines()[1:]] == ["1.", "2.", "3.", "4."]
+    shown = run("config", "keys", "--rotate", tmp_path).stdout
+    assert [line[:2] for line in shown.splitlines()[1:]] == ["1.", "2.", "3.", "4."]
     following = tmp_path / "signing.next.key"
     assert following.stat().st_mode & 0o777 == 0o600
     new = Signer.from_file(following)
@@ -59,13 +59,13 @@ def test_the_next_key_and_the_bundle_belong_to_whom_they_belonged(
         for name in ("signing.key", "signing.pub"):
             os.chown(tmp_path / name, 4711, 4712)
     (tmp_path / "signing.pub").chmod(0o640)
-    given = []
+    owners = []
     fchown = os.fchown
-    monkeypatch.setattr(os, "fchown", lambda *arguments: (given.append(arguments[1:]), fchown(*arguments)))
+    monkeypatch.setattr(os, "fchown", lambda *arguments: (owners.append(arguments[1:]), fchown(*arguments)))
     run("config", "keys", "--rotate", tmp_path)
     key, public, following = ((tmp_path / name).stat() for name in ("signing.key", "signing.pub", "signing.next.key"))
     owner = (key.st_uid, key.st_gid)
-    assert given == [owner, owner]
+    assert owners == [owner, owner]
     assert (following.st_uid, following.st_gid) == (public.st_uid, public.st_gid) == owner
     assert (following.st_mode & 0o777, public.st_mode & 0o777) == (0o600, 0o640)
 
@@ -103,12 +103,12 @@ def test_the_newest_key_is_not_dropped_where_the_old_one_is_still_in_use(tmp_pat
         (there / name).chmod(0o600)
     new = fingerprint(Signer.from_file(here / "signing.next.key").public)
     old = fingerprint(Signer.from_file(here / "signing.key").public)
-    said = run("config", "keys", "--retire", there, code=1).stderr
-    assert f"{old} would be kept, and {new} dropped" in said
+    shown = run("config", "keys", "--retire", there, code=1).stderr
+    assert f"{old} would be kept, and {new} dropped" in shown
     assert (there / "signing.pub").read_bytes() == both
     (there / "signing.key").write_bytes((here / "signing.next.key").read_bytes())
-    said = run("config", "keys", "--retire", there).stdout
-    assert f"trusts {new} alone, which it kept; dropped: {old}" in said
+    shown = run("config", "keys", "--retire", there).stdout
+    assert f"trusts {new} alone, which it kept; dropped: {old}" in shown
 
 
 def test_a_rotation_is_taken_back_by_force_alone(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_a_rotation_is_taken_back_by_force_alone(tmp_path: Path) -> None:
 
 def test_all_that_need_the_public_key_are_named(tmp_path: Path) -> None:
     assert "every driver and controller" in run("config", "keys", tmp_path).stdout
-    said = run("config", "keys", "--rotate", tmp_path).stdout.splitlines()
-    assert "copy" in said[2]
-    assert "to every other machine with a controller" in said[2]
+    shown = run("config", "keys", "--rotate", tmp_path).stdout.splitlines()
+    assert "copy" in shown[2]
+    assert "to every other machine with a controller" in shown[2]
 
 
 @pytest.fixture
@@ -154,9 +154,9 @@ def test_check_finds_what_is_wrong_with_keys_and_files(config: Path, tmp_path: P
     (tmp_path / "keys/signing.key").chmod(0o644)
     (tmp_path / "audit.jsonl").touch()
     (tmp_path / "audit.jsonl").chmod(0o666)
-    said = run("config", "check", "--config", config, code=7).stderr
-    for words in ("signing.private_key_file", "`chmod 6", "controller.audit_file", "others can open it"):
-        assert words in said
+    shown = run("config", "check", "--config", config, code=7).stderr
+    for phrase in ("signing.private_key_file", "`chmod 6", "controller.audit_file", "others can open it"):
+        assert phrase in shown
     (tmp_path / "keys/signing.key").chmod(0o600)
     (tmp_path / "audit.jsonl").chmod(0o600)
     (tmp_path / "keys/signing.pub").write_bytes(make_keys(tmp_path / "other")[1].read_bytes())
@@ -168,12 +168,12 @@ def test_check_tells_of_a_change_under_way_and_of_open_passwords(config: Path, t
     (tmp_path / "password").write_text("hunter2-hunter2\n")
     (tmp_path / "password").chmod(0o644)
     config.write_text(config.read_text().replace("timeout", f'password_file = "{tmp_path}/password"\ntimeout'))
-    said = run("config", "check", "--config", config)
-    assert "2 keys are trusted" in said.stderr
-    assert "can be read by everybody" in said.stderr
+    shown = run("config", "check", "--config", config)
+    assert "2 keys are trusted" in shown.stderr
+    assert "can be read by everybody" in shown.stderr
     notes = json.loads(run("config", "check", "--config", config, "--json").stdout)["notes"]
     assert len(notes) == 2
-    assert "hunter2" not in said.output
+    assert "hunter2" not in shown.output
 
 
 def test_check_warns_of_a_controller_without_public_keys(config: Path, tmp_path: Path) -> None:
@@ -185,14 +185,14 @@ def test_check_warns_of_a_controller_without_public_keys(config: Path, tmp_path:
 
 def test_check_names_a_missing_password_file_of_the_sentinels(config: Path, tmp_path: Path) -> None:
     config.write_text(config.read_text().replace("timeout", f'sentinel_password_file = "{tmp_path}/no"\ntimeout'))
-    said = run("config", "check", "--config", config, code=7).stderr
-    assert f"redis.sentinel_password_file: {tmp_path}/no cannot be read" in said
+    shown = run("config", "check", "--config", config, code=7).stderr
+    assert f"redis.sentinel_password_file: {tmp_path}/no cannot be read" in shown
 
 
 def test_check_tells_of_what_other_machines_can_reach(config: Path) -> None:
     with config.open("a") as file:
         file.write('listen = "0.0.0.0:9418"\n[agent]\nmetrics = "[::]:9417"\n')
-    said = run("config", "check", "--config", config)
-    assert "can be used" in said.stdout
-    for words in ("controller.listen = 0.0.0.0:9418", "agent.metrics = [::]:9417"):
-        assert f"note: {words} can be reached from other machines" in said.stderr
+    shown = run("config", "check", "--config", config)
+    assert "can be used" in shown.stdout
+    for address in ("controller.listen = 0.0.0.0:9418", "agent.metrics = [::]:9417"):
+        assert f"note: {address} can be reached from other machines" in shown.stderr

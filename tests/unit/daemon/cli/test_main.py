@@ -18,14 +18,13 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-import rechannel.daemon.cli.main as cli_module
-from rechannel.conf.loader import load
 from rechannel.conf.render import bounds, fields
-from rechannel.conf.settings import Settings, SettingsError
-from rechannel.daemon.cli import client
+from rechannel.conf.settings import Settings, SettingsError, load
+from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.daemon.service import signer_of
-from rechannel.wire.exit_codes import ExitCode
+from rechannel.wire import exit_codes
+from rechannel.wire.commands import Command, Plan, Rebalance
 
 EXAMPLE = (resources.files("rechannel.conf") / "rechannel.toml").read_text(encoding="utf-8")
 
@@ -37,9 +36,9 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_documents_every_exit_code() -> None:
     text = CliRunner().invoke(main, ["--help"]).stdout
-    for code in ExitCode:
-        assert f"{int(code)}  {code.meaning}" in text
-        assert re.search(rf"^{int(code)}    ", cli_module.__doc__ or "", re.MULTILINE)
+    for code, meaning in exit_codes.EXIT_WORDS.items():
+        assert f"{int(code)}  {meaning}" in text
+    assert all(re.search(rf"^{int(code)}    ", exit_codes.__doc__ or "", re.MULTILINE) for code in exit_codes.ExitCode)
 
 
 def test_help_lists_every_command_once_and_in_full() -> None:
@@ -48,9 +47,9 @@ def test_help_lists_every_command_once_and_in_full() -> None:
     text = CliRunner().invoke(main, ["--help"]).stdout
     for title, commands in OVERVIEW.items():
         assert f"\n{title}:\n" in text
-        for name, words in commands.items():
-            assert re.search(rf"^  {name} +{re.escape(words)}$", text, re.MULTILINE)
-            assert len(words) <= 45
+        for name, summary in commands.items():
+            assert re.search(rf"^  {name} +{re.escape(summary)}$", text, re.MULTILINE)
+            assert len(summary) <= 45
     assert "\n    130  interrupted\n" in text
 
 
@@ -107,8 +106,14 @@ def test_one_mistake_is_one_line() -> None:
 
 
 def test_config_check_notes_variables_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = ("RECHANNEL_CONFG", "RECHANNEL_GATE_MIN_GAIN", "RECHANNEL_ZZZ", "RECHANNEL_LOG", "RECHANNEL_TEST_PATIENCE")
-    for name in given:
+    variables = (
+        "RECHANNEL_CONFG",
+        "RECHANNEL_GATE_MIN_GAIN",
+        "RECHANNEL_ZZZ",
+        "RECHANNEL_LOG",
+        "RECHANNEL_TEST_PATIENCE",
+    )
+    for name in variables:
         monkeypatch.setenv(name, "1")
     notes = json.loads(CliRunner().invoke(main, ["config", "check", "--json"]).stdout)["notes"]
     assert [note for note in notes if note.startswith("RECHANNEL")] == [
@@ -180,24 +185,20 @@ def test_the_examples_of_policies_can_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "verb", "policy"),
+    ("arguments", "command"),
     [
-        (["plan"], "plan", ""),
-        (["plan", "--policy", "even"], "plan", "even"),
-        (["rebalance", "--policy", "even"], "plan", "even"),
-        (["rebalance", "--policy", "even", "--apply"], "rebalance", "even"),
+        (["plan"], Plan()),
+        (["plan", "--policy", "even"], Plan(policy="even")),
+        (["rebalance", "--policy", "even"], Plan(policy="even")),
+        (["rebalance", "--policy", "even", "--apply"], Rebalance(policy="even")),
+        (["rebalance", "--application", "app-1", "--force", "--apply"], Rebalance(application="app-1", force=True)),
     ],
 )
-def test_a_policy_is_asked_for(monkeypatch: pytest.MonkeyPatch, words: list[str], verb: str, policy: str) -> None:
-    asked: list[tuple[str, dict[str, str]]] = []
-
-    def decide(_: Settings, verb: str, arguments: dict[str, str], **__: object) -> int:
-        asked.append((verb, arguments))
-        return 0
-
-    monkeypatch.setattr(client, "decide", decide)
-    assert CliRunner().invoke(main, words).exit_code == 0
-    assert asked == [(verb, {"application": "", "policy": policy, "force": ""})]
+def test_options_become_a_command(monkeypatch: pytest.MonkeyPatch, arguments: list[str], command: Command) -> None:
+    sent: list[Command] = []
+    monkeypatch.setattr(ControllerClient, "decide", lambda _client, command, _save=None: sent.append(command) or 0)
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert sent == [command]
 
 
 def test_a_controller_without_a_key_does_not_start_and_says_what_to_do() -> None:
@@ -221,11 +222,11 @@ def test_a_controller_with_a_wrong_key_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_agent_runs_for_the_node_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, bool]] = []
+    calls: list[tuple[str, bool]] = []
 
     def run_agent(settings: Settings, *, stop: threading.Event, **_: object) -> None:
         signal.raise_signal(signal.SIGTERM)
-        seen.append((settings.node, stop.wait(5)))
+        calls.append((settings.node, stop.wait(5)))
 
     monkeypatch.setattr("rechannel.monitors.node.agent.run_agent", run_agent)
     monkeypatch.setattr("rechannel.daemon.log.set_up", lambda: None)
@@ -236,7 +237,7 @@ def test_the_agent_runs_for_the_node_it_is_told(monkeypatch: pytest.MonkeyPatch)
     finally:
         for number, handler in zip(caught, before, strict=True):
             signal.signal(number, handler)
-    assert seen == [("127.0.0.9", True)]
+    assert calls == [("127.0.0.9", True)]
 
 
 def test_the_example_configuration_is_the_schema(tmp_path: Path) -> None:
@@ -245,7 +246,7 @@ def test_the_example_configuration_is_the_schema(tmp_path: Path) -> None:
     path.write_text(re.sub(r"^#(\w+ = )", r"\1", EXAMPLE, flags=re.MULTILINE))
     assert load(path, {}) == Settings()
     values = tomllib.loads(path.read_text())
-    assert [f"{section}.{field}" for section, given in values.items() for field in given] == list(fields())
+    assert [f"{section}.{field}" for section, names in values.items() for field in names] == list(fields())
 
 
 def test_the_example_configuration_tells_unit_bounds_and_reason() -> None:
@@ -264,7 +265,7 @@ def test_no_log_line_comes_between_a_commands_output(monkeypatch: pytest.MonkeyP
         structlog.get_logger("rechannel.signing").warning("public keys not read again")
         return [], []
 
-    monkeypatch.setattr("rechannel.daemon.cli.config.look_at_keys", look)
+    monkeypatch.setattr("rechannel.daemon.cli.config.check_keys", look)
     before = structlog.get_config()
     structlog.reset_defaults()
     try:

@@ -105,9 +105,9 @@ def run(*arguments: object) -> Result:
 
 
 def test_the_figures_are_those_of_the_metrics() -> None:
-    made = scenario()
-    cluster, workload, current = made.cluster, made.workload, made.current
-    now = cost_of(made, current)
+    example = scenario()
+    cluster, workload, current = example.cluster, example.workload, example.current
+    now = figures(example, current)
     assert now.seconds_per_batch == pytest.approx(sum(critical_path(cluster, workload, current).values())) == 4.0
     assert now.seconds_per_second == pytest.approx(0.2 * 4.0)
     share = executor_busy(cluster, workload, current)
@@ -120,19 +120,19 @@ def test_the_figures_are_those_of_the_metrics() -> None:
 
 
 def test_what_leaves_counts_in_no_figure_of_load() -> None:
-    made = scenario()
-    leaving = dataclasses.replace(made.cluster, available=np.array([True, True, False, True]))
-    now = cost_of(dataclasses.replace(made, cluster=leaving), made.current)
+    example = scenario()
+    leaving = dataclasses.replace(example.cluster, available=np.array([True, True, False, True]))
+    now = figures(dataclasses.replace(example, cluster=leaving), example.current)
     assert now.highest_utilization == pytest.approx(0.8)
     assert now.load_spread == pytest.approx(np.array([0.8, 0, 0]).std() / (0.8 / 3))
 
 
 def test_policies_are_compared_with_a_clock_that_is_given() -> None:
-    made = scenario()
+    example = scenario()
     ticks = itertools.count(0.0, 0.5)
-    done, refused = compare(made, ["turns", "refuser"], {}, lambda: next(ticks))
+    done, refused = compare(example, ["turns", "refuser"], {}, lambda: next(ticks))
     assert (done.decision_seconds, refused.decision_seconds) == (0.5, 0.5)
-    assert done.figures == cost_of(made, placement_of(a=[0, 1], b=[0, 2]))
+    assert done.figures == figures(example, placement_of(a=[0, 1], b=[0, 2]))
     assert done.figures is not None and done.figures.seconds_per_batch == 3.0
     assert (done.moves, done.bytes_moved, done.notes, done.error) == (1, 1.0, ("in turn",), "")
     assert (refused.figures, refused.moves, refused.error) == (None, 0, "no room: add [executors]")
@@ -147,10 +147,10 @@ def test_a_wrong_parameter_is_a_refusal_of_that_policy_alone() -> None:
 def test_policies_shows_names_sources_and_parameters() -> None:
     done = run("policies", "--json")
     answer = json.loads(done.stdout)
-    known = {one["name"]: one for one in answer["policies"]}
-    assert known["turns"]["parameters"] == {"max_moves": None, "min_step": 0.005}
-    assert (known["refuser"]["summary"], known["refuser"]["source"]) == ("Refuses.", "A paper")
-    assert known["refuser"]["parameters"]["bound"] == "inf", "infinity is no JSON"
+    policies_shown = {one["name"]: one for one in answer["policies"]}
+    assert policies_shown["turns"]["parameters"] == {"max_moves": None, "min_step": 0.005}
+    assert (policies_shown["refuser"]["summary"], policies_shown["refuser"]["source"]) == ("Refuses.", "A paper")
+    assert policies_shown["refuser"]["parameters"]["bound"] == "inf", "infinity is no JSON"
     assert [one["name"] for one in answer["generators"]] == list(GENERATORS)
     assert answer["generators"][0]["parameters"]["seed"]["default"] == 0
     table = run("policies")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import rechannel
 from rechannel.daemon.cli import submit
 from rechannel.daemon.cli.main import main
-from rechannel.daemon.cli.submit import parse, plan, spark_home
+from rechannel.daemon.cli.submit import build_command, parse, spark_home
 from rechannel.migration.link import submit_main
 from rechannel.wire.exit_codes import CommandError, ExitCode
 
@@ -52,91 +52,77 @@ def environ(spark: Path, **more: str) -> dict[str, str]:
 
 
 def test_what_stands_before_the_script_is_spark_submits_and_what_follows_is_the_scripts():
-    words = parse(
-        [
-            "--conf",
-            "a=b",
-            "-v",
-            "--master=spark://x:7077",
-            "--dry-run",
-            "--strict",
-            "--config",
-            "r.toml",
-            "s.py",
-            "--conf",
-            "c",
-            "-x",
-        ]
-    )
-    assert words.options == ("--conf", "a=b", "-v", "--master=spark://x:7077")
-    assert (words.script, words.arguments) == ("s.py", ("--conf", "c", "-x"))
-    assert (words.dry_run, words.strict, words.config) == (True, True, "r.toml")
+    line = "--conf a=b -v --master=spark://x:7077 --dry-run --strict --config r.toml s.py --conf c -x"
+    arguments = parse(line.split())
+    assert arguments.options == ("--conf", "a=b", "-v", "--master=spark://x:7077")
+    assert (arguments.script, arguments.arguments) == ("s.py", ("--conf", "c", "-x"))
+    assert (arguments.dry_run, arguments.strict, arguments.config) == (True, True, "r.toml")
     assert parse(["s.py", "--strict"]).strict is False
-    assert words.conf == {"a": "b", "spark.master": "spark://x:7077"}
+    assert arguments.conf == {"a": "b", "spark.master": "spark://x:7077"}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ([], "no script is named"),
         (["--master"], "--master has no value"),
         (["--version"], "--version submits no Python script"),
     ],
 )
-def test_wrong_usage_is_told(given, said):
-    with pytest.raises(CommandError, match=said) as caught:
-        parse(given)
+def test_wrong_usage_is_told(arguments, message):
+    with pytest.raises(CommandError, match=message) as caught:
+        parse(arguments)
     assert caught.value.code == ExitCode.USAGE
 
 
 def test_the_runner_is_the_main_file_and_the_script_keeps_its_name(spark, script):
-    made = plan(parse(["--master", "spark://x:7077", script, "one", "two words"]), environ(spark))
-    runner = Path(made.command[-4])
-    assert made.command[0] == str(spark / "bin" / "spark-submit")
-    assert made.command[1:5] == ("--master", "spark://x:7077", "--name", "count words.py")
+    submission = build_command(parse(["--master", "spark://x:7077", script, "one", "two words"]), environ(spark))
+    runner = Path(submission.command[-4])
+    assert submission.command[0] == str(spark / "bin" / "spark-submit")
+    assert submission.command[1:5] == ("--master", "spark://x:7077", "--name", "count words.py")
     assert (runner.name, runner.is_file()) == ("submit_main.py", True)
-    assert made.command[-3:] == (script, "one", "two words")
-    assert made.warnings == ()
+    assert submission.command[-3:] == (script, "one", "two words")
+    assert submission.warnings == ()
 
 
 def test_a_script_is_named_as_spark_submit_names_it(spark, script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.py").symlink_to(script)
-    for given in (Path(script).name, "link.py"):
-        made = plan(parse([given, "link.py"]), environ(spark))
-        assert made.command[-2:] == (script, "link.py")
-        assert made.command[1:3] == ("--name", "count words.py")
+    for arguments in (Path(script).name, "link.py"):
+        submission = build_command(parse([arguments, "link.py"]), environ(spark))
+        assert submission.command[-2:] == (script, "link.py")
+        assert submission.command[1:3] == ("--name", "count words.py")
 
 
 def test_the_script_keeps_its_python_and_the_link_has_ours(spark, script, python3):
-    made = plan(parse([script]), environ(spark, PATH=python3))
-    assert not {"PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYTHONPATH"}.intersection(made.environment)
-    kind, *directories = made.environment[submit.LENT].split(os.pathsep)
+    submission = build_command(parse([script]), environ(spark, PATH=python3))
+    assert not {"PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYTHONPATH"}.intersection(submission.environment)
+    kind, *directories = submission.environment[submit.LENT].split(os.pathsep)
     assert kind == sys.implementation.cache_tag
     for package in (rechannel, msgspec):
         assert str(Path(package.__file__).parents[1]) in directories
     assert not any(Path(item, "json").is_dir() for item in directories), "not the standard library"
-    alone = plan(parse([script]), environ(spark))
+    alone = build_command(parse([script]), environ(spark))
     assert alone.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable, "there is no other"
 
 
 def test_spark_submit_is_told_the_spark_that_was_found(spark, script, tmp_path):
-    assert "SPARK_HOME" not in plan(parse([script]), environ(spark)).environment
-    assert plan(parse([script]), {"PATH": ""}).environment["SPARK_HOME"] == str(spark_home({"PATH": ""}))
+    assert "SPARK_HOME" not in build_command(parse([script]), environ(spark)).environment
+    assert build_command(parse([script]), {"PATH": ""}).environment["SPARK_HOME"] == str(spark_home({"PATH": ""}))
 
 
 def test_a_name_and_a_python_that_were_chosen_stay(spark, script):
-    made = plan(parse(["--name", "mine", script]), environ(spark, PYSPARK_PYTHON="/usr/bin/python3"))
-    assert made.command.count("--name") == 1
-    assert "PYSPARK_DRIVER_PYTHON" not in made.environment
+    submission = build_command(parse(["--name", "mine", script]), environ(spark, PYSPARK_PYTHON="/usr/bin/python3"))
+    assert submission.command.count("--name") == 1
+    assert "PYSPARK_DRIVER_PYTHON" not in submission.environment
     (spark / "conf" / "spark-defaults.conf").write_text("spark.app.name  from-file\nspark.pyspark.python=python3\n")
-    made = plan(parse([script]), environ(spark))
-    assert "--name" not in made.command
-    assert "PYSPARK_DRIVER_PYTHON" not in made.environment
+    submission = build_command(parse([script]), environ(spark))
+    assert "--name" not in submission.command
+    assert "PYSPARK_DRIVER_PYTHON" not in submission.environment
 
 
 @pytest.mark.parametrize(
-    ("options", "more", "said"),
+    ("options", "more", "message"),
     [
         (["--deploy-mode", "cluster"], {}, "use --deploy-mode client, or put `import rechannel"),
         (["--deploy-mode=cluster"], {}, "cluster mode"),
@@ -146,9 +132,9 @@ def test_a_name_and_a_python_that_were_chosen_stay(spark, script):
         (["--conf", "spark.api.mode=connect"], {}, "Spark Connect"),
     ],
 )
-def test_what_cannot_be_attached_is_refused_with_the_cure(spark, script, options, more, said):
-    with pytest.raises(CommandError, match=said) as caught:
-        plan(parse([*options, script]), environ(spark, **more))
+def test_what_cannot_be_attached_is_refused_with_the_cure(spark, script, options, more, message):
+    with pytest.raises(CommandError, match=message) as caught:
+        build_command(parse([*options, script]), environ(spark, **more))
     assert caught.value.code == ExitCode.REFUSED
 
 
@@ -156,11 +142,13 @@ def test_cluster_mode_in_the_properties_file_is_seen(spark, script, tmp_path):
     properties = tmp_path / "my.properties"
     properties.write_text("# mine\n\nspark.submit.deployMode = cluster\n")
     with pytest.raises(CommandError, match="cluster mode"):
-        plan(parse(["--properties-file", str(properties), script]), environ(spark))
+        build_command(parse(["--properties-file", str(properties), script]), environ(spark))
     (spark / "conf" / "spark-defaults.conf").write_text("spark.submit.deployMode cluster\n")
     with pytest.raises(CommandError, match="cluster mode"):
-        plan(parse([script]), environ(spark))
-    assert plan(parse(["--deploy-mode", "client", script]), environ(spark)).command, "the command line goes before it"
+        build_command(parse([script]), environ(spark))
+    assert build_command(parse(["--deploy-mode", "client", script]), environ(spark)).command, (
+        "the command line goes before it"
+    )
 
 
 def test_properties_files_are_read_as_spark_submit_reads_them(spark, script, tmp_path):
@@ -169,15 +157,15 @@ def test_properties_files_are_read_as_spark_submit_reads_them(spark, script, tmp
     properties.write_text("spark.speculation\ttrue\n")
     extra.write_text("spark.submit.deployMode = client\nspark.app.name=mine\n")
     options = ["--properties-file", str(properties)]
-    made = plan(parse([*options, script]), environ(spark))
-    assert "--name" in made.command, "without spark-defaults.conf"
-    assert any("spark.speculation" in sentence for sentence in made.warnings)
-    for given in ([], [*options, "--load-spark-defaults"], ["--load-spark-defaults=yes", *options]):
+    submission = build_command(parse([*options, script]), environ(spark))
+    assert "--name" in submission.command, "without spark-defaults.conf"
+    assert any("spark.speculation" in sentence for sentence in submission.warnings)
+    for arguments in ([], [*options, "--load-spark-defaults"], ["--load-spark-defaults=yes", *options]):
         with pytest.raises(CommandError, match="cluster mode"):
-            plan(parse([*given, script]), environ(spark))
-        made = plan(parse([*given, "--extra-properties-file", str(extra), script]), environ(spark))
-        assert "--name" not in made.command, "it goes before the others"
-    client = plan(parse(["--deploy-mode", "client", script]), environ(spark))
+            build_command(parse([*arguments, script]), environ(spark))
+        submission = build_command(parse([*arguments, "--extra-properties-file", str(extra), script]), environ(spark))
+        assert "--name" not in submission.command, "it goes before the others"
+    client = build_command(parse(["--deploy-mode", "client", script]), environ(spark))
     assert "--name" not in client.command
 
 
@@ -186,7 +174,7 @@ def test_options_without_a_value_are_those_of_the_spark_installed_here():
     with zipfile.ZipFile(jar) as archive:
         switches = switches_of(archive.read("org/apache/spark/launcher/SparkSubmitOptionParser.class"))
     assert "--supervise" in switches
-    assert switches <= {*submit.SWITCHES, *submit.OTHER_ERRANDS}
+    assert switches <= {*submit.SWITCHES, *submit.NO_SCRIPT_OPTIONS}
 
 
 def switches_of(code: bytes) -> set[str]:
@@ -208,27 +196,29 @@ def switches_of(code: bytes) -> set[str]:
 
     puts = {named(number): b"\xb5" + number.to_bytes(2) for number, (tag, _) in entries.items() if tag == 9}
     position, end = code.index(puts["opts"], at) + 3, code.index(puts["switches"], at)
-    found = set()
+    texts = set()
     while position < end:
         size = _OPERANDS.get(code[position], 0)
         if code[position] in (0x12, 0x13):  # ldc, ldc_w
-            found.add(text(int.from_bytes(code[position + 1 : position + 1 + size])))
+            texts.add(text(int.from_bytes(code[position + 1 : position + 1 + size])))
         position += 1 + size
-    return found
+    return texts
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("job.jar", "no Python script"), ("gone.py", "no file"), ("s3://b/s.py", "no file")]
+    ("name", "message"), [("job.jar", "no Python script"), ("gone.py", "no file"), ("s3://b/s.py", "no file")]
 )
-def test_what_is_no_script_of_this_machine_is_refused(spark, name, said):
-    with pytest.raises(CommandError, match=said):
-        plan(parse([name]), environ(spark))
+def test_what_is_no_script_of_this_machine_is_refused(spark, name, message):
+    with pytest.raises(CommandError, match=message):
+        build_command(parse([name]), environ(spark))
 
 
 def test_settings_that_hinder_are_told(spark, script):
-    made = plan(parse(["--master", "local[2]", "--conf", "spark.speculation=true", script]), environ(spark))
-    assert any("no second executor" in sentence for sentence in made.warnings)
-    assert any("spark.speculation" in sentence for sentence in made.warnings)
+    submission = build_command(
+        parse(["--master", "local[2]", "--conf", "spark.speculation=true", script]), environ(spark)
+    )
+    assert any("no second executor" in sentence for sentence in submission.warnings)
+    assert any("spark.speculation" in sentence for sentence in submission.warnings)
 
 
 def test_a_spark_home_without_spark_is_refused_and_pyspark_is_found_without_one(tmp_path):
@@ -249,7 +239,7 @@ def test_a_dry_run_prints_a_line_for_the_shell_and_starts_nothing(spark, script,
 
 def test_this_process_becomes_spark_submit(spark, script, tmp_path, monkeypatch):
     started: list[tuple[str, list[str], dict[str, str]]] = []
-    monkeypatch.setattr(submit.os, "execve", lambda *given: started.append(given))
+    monkeypatch.setattr(submit.os, "execve", lambda *arguments: started.append(arguments))
     monkeypatch.setenv("SPARK_HOME", str(spark))
     config = tmp_path / "r.toml"
     config.write_text("[cluster]\nname = 'x'\n")
@@ -266,14 +256,16 @@ def test_this_process_becomes_spark_submit(spark, script, tmp_path, monkeypatch)
     [("yarn", True), ("k8s://https://h:6443", True), ("mesos://h:5050", True), ("spark://x:7077", False), ("", False)],
 )
 def test_a_cluster_that_was_never_tried_is_told(spark, script, master, untried):
-    told = f"{master}: Rechannel was tried on standalone clusters only"
-    for words, more in (
+    reported = f"{master}: Rechannel was tried on standalone clusters only"
+    for options, more in (
         (["--master", master] if master else [], {}),
         (["--conf", f"spark.master={master}"] if master else [], {}),
         ([], {"MASTER": master}),
     ):
-        warnings = plan(parse([*words, script]), environ(spark, **more)).warnings
-        assert [sentence for sentence in warnings if sentence.startswith(told)] == list(warnings[:1] if untried else ())
+        warnings = build_command(parse([*options, script]), environ(spark, **more)).warnings
+        assert [sentence for sentence in warnings if sentence.startswith(reported)] == list(
+            warnings[:1] if untried else ()
+        )
 
 
 def test_it_is_one_line_on_standard_error(spark, script):
@@ -283,8 +275,8 @@ def test_it_is_one_line_on_standard_error(spark, script):
 
 
 def test_strict_reaches_the_runner(spark, script):
-    assert plan(parse([script]), environ(spark)).environment.get(submit.STRICT) is None
-    assert plan(parse(["--strict", script]), environ(spark)).environment[submit.STRICT] == "1"
+    assert build_command(parse([script]), environ(spark)).environment.get(submit.STRICT) is None
+    assert build_command(parse(["--strict", script]), environ(spark)).environment[submit.STRICT] == "1"
     assert submit.STRICT == submit_main.STRICT
 
 
@@ -292,5 +284,5 @@ def test_strict_reaches_the_runner(spark, script):
 def test_a_pipe_of_settings_is_left_to_spark_submit(spark, script, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    made = plan(parse(["--properties-file", str(pipe), script]), environ(spark))
-    assert made.command[1:3] == ("--properties-file", str(pipe))
+    submission = build_command(parse(["--properties-file", str(pipe), script]), environ(spark))
+    assert submission.command[1:3] == ("--properties-file", str(pipe))

@@ -25,6 +25,7 @@ from unit.daemon.fakes import (
     VERIFIER,
     FakeStore,
     World,
+    ask,
     batch,
     controller,
     decisions,
@@ -32,6 +33,7 @@ from unit.daemon.fakes import (
     executors,
     go_on,
     query,
+    read_reply,
     reply,
     report,
     request,
@@ -44,16 +46,16 @@ NODE = "127.0.0.5"  # holds partitions 10 and 11
 
 
 def drain(leader: Controller, node: str = NODE, **more) -> str:
-    given = {"user": "op", "reason": "", "remove": False, "patience": 0.0} | more
-    return leader.drain(node, **given)
+    options = {"user": "op", "reason": "", "remove": False, "patience": 0.0} | more
+    return leader.drain(node, **options)
 
 
 def orders(store: FakeStore) -> StandingOrders:
-    found = store.get(keys.ORDERS)
-    assert found is not None
-    VERIFIER.check(found)
-    assert isinstance(found.body, StandingOrders)
-    return found.body
+    envelope = store.get(keys.ORDERS)
+    assert envelope is not None
+    VERIFIER.check(envelope)
+    assert isinstance(envelope.body, StandingOrders)
+    return envelope.body
 
 
 def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store, world):
@@ -83,12 +85,12 @@ def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, 
     world.obey("released_idle")
     assert partitions_on(leader._cluster.collector.refresh()[APP], [NODE]) == {NODE: 0}
     assert leader.follow() == "no migration runs"
-    made = len(decisions(store))
+    before = len(decisions(store))
     for _ in range(5):
         go_on(world, 30)
         leader.observe()
         leader.follow()
-    assert "drain" not in [decision.trigger for decision in decisions(store)][made:], "nothing is left to do"
+    assert "drain" not in [decision.trigger for decision in decisions(store)][before:], "nothing is left to do"
 
 
 def test_what_is_abandoned_is_tried_again_but_not_at_once(leader, store, world):
@@ -137,11 +139,11 @@ def test_drains_are_remembered(leader, store, clock, world, lost):
     world.ready()
     if lost == "both":
         # Only the link remembers: it reports the orders it obeys, with their signature.
-        known = report([query(world.placement)])
-        world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
+        last_report = report([query(world.placement)])
+        world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, orders=encode(signed).decode()))
     follower.observe()
-    (found,) = orders(store).drains
-    assert (found.node, found.remove, found.deadline) == (NODE, True, signed.body.drains[0].deadline)
+    (order,) = orders(store).drains
+    assert (order.node, order.remove, order.deadline) == (NODE, True, signed.body.drains[0].deadline)
 
 
 def test_forged_orders_are_not_adopted(store, clock, world):
@@ -157,21 +159,21 @@ def test_forged_orders_are_not_adopted(store, clock, world):
 def other_keys_orders(world: World, body: StandingOrders) -> Envelope:
     """Orders as a leader of an earlier epoch signed them, with a key that this controller does not know."""
     signer = Signer(Ed25519PrivateKey.generate())
-    made = signer.sign(EnvelopeFactory("default", "controller:old", world.clock).envelope(body, ttl=1e6, epoch=1))
-    world.store.put(keys.ORDERS, "", made)
-    return made
+    envelope = signer.sign(EnvelopeFactory("default", "controller:old", world.clock).envelope(body, ttl=1e6, epoch=1))
+    world.store.put(keys.ORDERS, "", envelope)
+    return envelope
 
 
 def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orders(store, clock, world):
     old = other_keys_orders(world, StandingOrders(drains=[Drain(node=NODE, since=1.0)]))
     world.ready()
     leader = controller(store, clock)
-    with capture_logs() as said:
+    with capture_logs() as logs:
         for _ in range(3):
             leader.observe()
             clock.sleep(1)
         leader.pause(True)
-    (line,) = [line for line in said if line["log_level"] == "error"]
+    (line,) = [line for line in logs if line["log_level"] == "error"]
     assert "signing.public_key_file" in line["sentence"]
     assert leader.lead.paused
     assert encode(store.get(keys.ORDERS)) == encode(old)
@@ -208,23 +210,23 @@ def test_undrain_and_its_mistakes(leader, store):
 
 
 @pytest.mark.parametrize(
-    ("mode", "paused", "words"),
+    ("mode", "paused", "phrase"),
     [
         ("observe", False, "in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it"),
         ("apply", False, "in about 10 s it is decided whether moving partitions there pays"),
         ("apply", True, "paused: `rechannel resume` first"),
     ],
 )
-def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, paused, words):
+def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, paused, phrase):
     world.ready()
     leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
     leader.observe()
     drain(leader)
     leader.lead.pause(paused)
-    request(store, "undrain", node=NODE)
+    request(store, "undrain", nodes=[NODE])
     leader.answer_requests()
     answer = reply(store)
-    assert (answer.code, answer.sentence) == (ExitCode.DONE, f"{NODE} may hold state again; {words}")
+    assert (answer.code, answer.sentence) == (ExitCode.DONE, f"{NODE} may hold state again; {phrase}")
     assert answer.data["moves_by_itself"] is (mode == "apply" and not paused)
 
 
@@ -237,9 +239,9 @@ def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader, store, world
 def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
     with pytest.raises(ValueError, match="unknown node"):
         leader.drain(NODE, "10.0.0.1", user="op", reason="", remove=False, patience=0.0)
-    assert leader._cluster.orders.drains == {}
-    said = leader.drain(NODE, "127.0.0.4", user="op", reason="", remove=True, patience=0.0)
-    assert said == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
+    assert leader.orders.drains == {}
+    message = leader.drain(NODE, "127.0.0.4", user="op", reason="", remove=True, patience=0.0)
+    assert message == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
     assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]
     with pytest.raises(ValueError, match=r"node 127\.0\.0\.2 is not drained; drained are 127\.0\.0\.4, "):
         leader.undrain(NODE, "127.0.0.2", user="op", reason="")
@@ -263,12 +265,9 @@ def test_a_node_can_be_drained_before_it_has_executors_once_its_agent_reports(le
 
 
 def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store):
-    request(store, "plan", stream=keys.QUESTIONS, drain=f"{NODE},127.0.0.4")
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert (found.code, found.data["nodes"]) == (0, [NODE, "127.0.0.4"])
-    (plan,) = found.data["plans"]
+    answer = ask(leader, store, "plan", stream=keys.QUESTIONS, drain=[NODE, "127.0.0.4"])
+    assert (answer.code, answer.data["nodes"]) == (0, [NODE, "127.0.0.4"])
+    (plan,) = answer.data["plans"]
     assert plan["application"] == APP
     assert plan["decision"]["sentence"].startswith("would move 4 partitions in ")
     assert {move["source"] for move in plan["decision"]["moves"]} == {"2", "3"}
@@ -287,22 +286,16 @@ def test_a_dry_run_warns_of_an_overload(store, clock, world):
     world.report()
     leader = controller(store, clock)
     leader.observe()
-    request(store, "plan", drain=NODE)
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    ((plan),) = found.data["plans"]
-    said = " ".join([plan["decision"]["sentence"], *plan["decision"]["notes"]])
-    assert "add executors" in said
-    assert "% busy" in said
+    answer = ask(leader, store, "plan", drain=[NODE])
+    ((plan),) = answer.data["plans"]
+    message = " ".join([plan["decision"]["sentence"], *plan["decision"]["notes"]])
+    assert "add executors" in message
+    assert "% busy" in message
 
 
 def test_a_dry_run_of_what_cannot_be_drained_says_why(leader, store):
-    request(store, "plan", drain="10.0.0.1")
-    leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert (found.code, "unknown node 10.0.0.1" in found.sentence) == (1, True)
+    answer = ask(leader, store, "plan", drain=["10.0.0.1"])
+    assert (answer.code, "unknown node 10.0.0.1" in answer.sentence) == (1, True)
 
 
 @pytest.mark.parametrize("stand_by", [False, True])
@@ -357,20 +350,20 @@ def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
 @pytest.mark.parametrize(
     ("verb", "arguments", "code", "text"),
     [
-        ("drain", {"node": NODE, "remove": "yes", "deadline": "60"}, 0, "which is released then"),
-        ("drain", {"node": f"{NODE}, 127.0.0.4"}, 0, f"draining {NODE}, 127.0.0.4: 4 partitions"),
-        ("drain", {"node": NODE, "deadline": "soon"}, 1, "soon"),
-        ("drain", {"node": NODE, "deadline": "nan"}, 1, "no number of seconds"),
-        ("drain", {}, 1, "unknown node"),
-        ("undrain", {"node": NODE}, 1, "is not drained"),
+        ("drain", {"nodes": [NODE], "remove": True, "deadline": 60}, 0, "which is released then"),
+        ("drain", {"nodes": [NODE, " 127.0.0.4"]}, 0, f"draining {NODE}, 127.0.0.4: 4 partitions"),
+        ("drain", {"nodes": [NODE], "deadline": "soon"}, 1, "Expected `float`, got `str` - at `$.deadline`"),
+        ("drain", {"nodes": [NODE], "deadline": 1e12}, 1, "deadline: expected 0 to 3.1536e+08 seconds"),
+        ("drain", {}, 1, "drain: Object missing required field `nodes`"),
+        ("drain", {"nodes": []}, 1, "unknown node"),
+        ("undrain", {"nodes": [NODE]}, 1, "is not drained"),
     ],
 )
 def test_requests(leader, store, verb, arguments, code, text):
     request(store, verb, **arguments)
     assert leader.answer_requests() == 1
-    found = reply(store)
-    assert found is not None
-    assert (found.code, text in found.sentence) == (code, True)
+    answer = read_reply(store)
+    assert (answer.code, text in answer.sentence) == (code, True)
 
 
 def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock, world):
@@ -436,9 +429,9 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
     signed = store.get(keys.ORDERS)
     store.empty()
     clock.sleep(30)
-    known = report([query(world.placement)])
-    world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
-    store.register_application(APP, clock())
+    last_report = report([query(world.placement)])
+    world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, orders=encode(signed).decode()))
+    store.seen_application(APP, clock())
     follower = controller(store, clock, name="b")
     follower.observe()
     assert follower.lead.paused
@@ -447,7 +440,7 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
 
 def test_an_undrain_that_redis_did_not_hear_is_tried_again(leader, store):
     drain(leader)
-    request(store, "undrain", node=NODE)
+    request(store, "undrain", nodes=[NODE])
     put = store.put
 
     def away(rule, *arguments, **more):

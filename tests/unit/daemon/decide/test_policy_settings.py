@@ -136,7 +136,7 @@ def test_odd_values_are_mistakes_and_nothing_worse(policy: str):
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_can_be_asked_for(store, clock, world, policy: str):
     leader = leading(store, clock, world)
-    request(store, "rebalance", policy=policy, force="yes")
+    request(store, "rebalance", policy=policy, force=True)
     assert leader.answer_requests() == 1
     answer = reply(store)
     assert answer is not None

@@ -105,7 +105,8 @@ def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
         second.measure()
         name = f"r{len(asked)}"
         verb = "resume" if len(asked) % 2 else "plan"
-        order = Request(request=name, verb=verb, user="u", reason="r", arguments={"application": OTHER})
+        fields = {"application": OTHER} if verb == "plan" else {}
+        order = Request(request=name, user="u", reason="r", command={"verb": verb, **fields})
         store.append(keys.REQUESTS, "", author.envelope(order, ttl=60))
         asked.append(name)
         jobs(leader)

@@ -1,0 +1,235 @@
+"""Checks of controller, agents, links and Spark, with and without a problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rechannel import __version__
+from rechannel.conf.settings import Settings
+from rechannel.daemon.cli import doctor, status
+from rechannel.daemon.doctor import cluster
+from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
+from rechannel.daemon.doctor.finding import Finding, Severity
+from rechannel.daemon.view.last_leader import leading
+from rechannel.migration.link.report import environment
+from rechannel.wire import keys
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.messages import ControllerState, Envelope, LinkReport
+from unit.daemon.doctor.checks import FAILED, OK, WARNING, of, verdicts
+from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window
+
+STOCK = environment(lambda _, default: default)
+
+
+def linked(**change: Any) -> LinkReport:
+    return msgspec.structs.replace(report([query(["0", "1"])]), **({"environment": STOCK} | change))
+
+
+def app(stages: dict[str, float] | None = None, **change: Any) -> ApplicationFacts:
+    return ApplicationFacts(APP, linked(**change), stages=stages or {})
+
+
+def test_controller() -> None:
+    state = ControllerState(
+        leader="a", since=NOW, epoch=1, paused=True, mode="apply", next_decision=NOW, last_sentence=""
+    )
+    assert verdicts([cluster.check_controller(state)], "controller") == [OK]
+    assert verdicts([cluster.check_controller(None)], "controller") == [FAILED]
+
+
+def test_who_leads_is_told_by_the_lease_in_doctor_and_status_alike() -> None:
+    """What the leader said stands in Redis for a minute; it leads only for as long as its lease."""
+    store = FakeStore(FakeClock())
+    state = ControllerState(
+        leader="a", since=NOW, epoch=1, paused=False, mode="apply", next_decision=NOW, last_sentence=""
+    )
+    store.put(keys.STATE, "", EnvelopeFactory("default", "controller", lambda: NOW).envelope(state, ttl=15.0))
+    for later, leads in ((0.0, True), (14.9, True), (15.1, False), (52.0, False)):
+        leader = leading(store, NOW + later)  # type: ignore[arg-type]
+        finding = cluster.check_controller(leader.state if leader is not None else None)
+        document = status.collect(store, Settings(), NOW + later)  # type: ignore[arg-type]
+        assert (finding.verdict is OK, document["controller"] is not None) == (leads, leads), later
+
+
+def test_agents() -> None:
+    here = frozenset({(APP, "0")})
+    cases = {
+        "fine": (NodeFacts(here, window(0), 5.0), OK),
+        "none": (NodeFacts(here, None), FAILED),
+        "stale": (NodeFacts(here, window(0), 21.0), FAILED),
+        "blind": (NodeFacts(here | {(APP, "9")}, window(0), 5.0), WARNING),
+        "busy": (NodeFacts(here, msgspec.structs.replace(window(0), complete=0.5), 5.0), WARNING),
+    }
+    for name, (facts, verdict) in cases.items():
+        assert verdicts(cluster.check_agents({name: facts}, 20.0), "agents") == [verdict], name
+    assert verdicts(cluster.check_agents({}, 20.0), "agents") == [OK]
+
+
+@pytest.mark.parametrize(
+    ("application", "verdict", "phrase"),
+    [
+        (app(), OK, "Spark 4.3.0"),
+        (ApplicationFacts(APP, None, unreadable=True), FAILED, "another schema"),
+        (app(environment={}), WARNING, "older release"),
+        (app(environment={**STOCK, "rechannel": "0.0.9"}), WARNING, "0.0.9"),
+        (app(spark_version="3.4.1"), WARNING, "too old to be steered"),
+        (app(rejected_messages=2), WARNING, "refused 2 messages"),
+        (app(problems=["the disk is full; free some"]), WARNING, "the disk is full"),
+        (app(queries=[query(["0"], problem="odd")]), WARNING, "odd"),
+    ],
+)
+def test_links(application: ApplicationFacts, verdict: Severity, phrase: str) -> None:
+    findings = of(cluster.check_links([application]), "links")
+    assert [item.verdict for item in findings] == [verdict]
+    assert phrase in findings[0].sentence
+
+
+def test_no_application_reports() -> None:
+    (finding,) = of(cluster.check_links([]), "links")
+    assert (finding.verdict, "rechannel submit" in finding.cure) == (FAILED, True)
+    silent = ApplicationFacts("gone", None)
+    assert verdicts(cluster.check_links([silent]), "links") == [WARNING, FAILED]
+    assert verdicts(cluster.check_links([silent, app()]), "links") == [WARNING, OK]
+
+
+def pushed(*windows: tuple[float, float, int], ttl: float = 60) -> list[Envelope]:
+    """Messages of agents: (start, end, sequence) of each window, in the order of their arrival."""
+    findings = []
+    for start, end, sequence in windows:
+        body = msgspec.structs.replace(window(0), start=start, end=end)
+        envelope = EnvelopeFactory("default", "agent:n", lambda end=end: end).envelope(body, ttl=ttl)  # type: ignore[misc]
+        findings.append(msgspec.structs.replace(envelope, sequence=sequence, time=end + sequence / 1000))
+    return findings
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.1, 1.0, 2.5, 4.0, 4.9])
+def test_two_agents_are_found_however_far_apart_they_began(apart: float) -> None:
+    both = [(NOW + 5 * n + late, NOW + 5 * n + late + 5, n) for n in range(4) for late in (0.0, apart + 0.001)]
+    assert cluster.has_several_agents(pushed(*both))
+
+
+def test_two_agents_on_one_node() -> None:
+    one = [(NOW + 5 * n, NOW + 5 * n + 5, n + 1) for n in range(10)]
+    other = [(start + 1, end + 1, sequence + 70) for start, end, sequence in one]
+    both = [item for pair in zip(one, other, strict=True) for item in pair]
+    assert cluster.has_several_agents(pushed(*both))
+    assert cluster.has_several_agents(pushed(*(item for pair in zip(one, one, strict=True) for item in pair))) is False
+    assert not cluster.has_several_agents(pushed(*one))
+    restarted = [*one[:5], (NOW + 24, NOW + 30, 1), *((start + 5, end + 5, n) for start, end, n in one[5:])]
+    assert not cluster.has_several_agents(pushed(*restarted))
+    set_back = [*one, *((start - 30, end - 30, n + 10) for start, end, n in one)]
+    assert not cluster.has_several_agents(pushed(*set_back))
+    assert not cluster.has_several_agents([])
+
+
+def test_agents_that_are_too_many_or_nobodys() -> None:
+    here = frozenset({(APP, "0")})
+    idle = msgspec.structs.replace(window(0), executors=[])
+    nodes = {"a": NodeFacts(here, window(0), 5.0, several=True), "b": NodeFacts(frozenset(), idle, 5.0)}
+    findings = cluster.check_agents(nodes, 20.0)
+    assert [(item.subject, item.verdict) for item in of(findings, "agents")] == [("a", WARNING), ("b", WARNING)]
+    assert "more than one agent" in findings[0].sentence
+    assert "only on a" in findings[1].sentence
+    gone = {"a": NodeFacts(here, window(0), 5.0), "b": NodeFacts(frozenset(), idle, 21.0)}
+    assert verdicts(cluster.check_agents(gone, 20.0), "agents") == [OK]
+    nothing_runs = {"b": NodeFacts(frozenset(), idle, 5.0)}
+    assert verdicts(cluster.check_agents(nothing_runs, 20.0), "agents") == [OK]
+    (blind,) = cluster.check_agents({"a": NodeFacts(here, window(0), 5.0)}, 20.0, listed=False)
+    assert "by an administrator of Redis alone" in blind.sentence
+
+
+def test_what_is_said_of_settings_is_not_said_twice() -> None:
+    changed = {**STOCK, "spark.speculation": "true"}
+    finding_of_settings = cluster.check_settings(changed, APP)
+    problem = f"{finding_of_settings[0].sentence}. {finding_of_settings[0].cure}."
+    assert verdicts(cluster.check_links([app(environment=changed, problems=[problem])]), "links") == [OK]
+
+
+@pytest.mark.parametrize(
+    ("check", "changed", "verdict"),
+    [
+        ("spark-settings", {}, OK),
+        ("spark-settings", {"spark.speculation": "true"}, WARNING),
+        ("spark-settings", {"spark.dynamicAllocation.enabled": "true"}, WARNING),
+        ("spark-settings", {"spark.sql.streaming.stateStore.unloadOnCommit": "true"}, WARNING),
+        ("spark-settings", {"spark.locality.wait": "0"}, WARNING),
+        (
+            "spark-settings",
+            {"spark.sql.streaming.statefulOperator.stateRebalancing.enabled": "true"},
+            WARNING,
+        ),
+        ("spark-settings", {"spark.master": "local[4]"}, FAILED),
+        ("spark-shuffle", {}, WARNING),
+        ("spark-shuffle", {"spark.shuffle.sort.bypassMergeThreshold": "1"}, WARNING),
+        ("spark-shuffle", {"spark.shuffle.sort.bypassMergeThreshold": "0"}, OK),
+        ("spark-cores", {}, OK),
+        ("spark-cores", {"spark.task.cpus": "2"}, WARNING),
+        ("spark-scheduler", {}, OK),
+        ("spark-scheduler", {"spark.scheduler.mode": "FAIR"}, OK),
+        ("spark-scheduler", {"spark.scheduler.mode": "LIFO"}, WARNING),
+    ],
+)
+def test_settings_of_spark(check: str, changed: dict[str, str], verdict: Severity) -> None:
+    assert verdicts(cluster.check_settings(changed, APP), check) == [verdict]
+    # A link tells what is needed to find the same from afar.
+    reported = environment(lambda key, default: changed.get(key, default))
+    assert verdicts(cluster.check_spark([app(environment=reported)]), check) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("wait", "stage", "drifted", "verdict"),
+    [
+        ("3s", {}, 0, OK),
+        ("odd", {"q": 1.0}, 0, OK),
+        ("3s", {"q": 0.1}, 0, OK),
+        ("3s", {"q": 9.0}, 0, OK),
+        ("3s", {"p": 0.1, "q": 9.0}, 4, WARNING),
+        ("20s", {"q": 1.0}, 0, WARNING),
+        ("20s", {"q": 5.0}, 0, OK),
+    ],
+)
+def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Severity) -> None:
+    reported = {**STOCK, "spark.locality.wait": wait}
+    findings = cluster.check_spark([app(stage, environment=reported, drifted=drifted)])
+    assert verdicts(findings, "spark-locality") == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("wait", "stage", "cure"), [("100ms", 0.2, "3s"), ("3s", 9.3, "19s"), ("3s", 20.0, "30s"), ("0", 0.1, "3s")]
+)
+def test_the_cure_for_drift_is_none_that_doctor_condemns(wait: str, stage: float, cure: str) -> None:
+    (finding,) = told_of_locality(wait, stage)
+    assert (finding.verdict, finding.cure) == (WARNING, f"set spark.locality.wait to {cure}")
+    settings = cluster.check_settings({"spark.locality.wait": cure}, APP)
+    assert verdicts(settings, "spark-settings") == [OK]
+    assert [item.verdict for item in told_of_locality(cure, stage)] == [OK]
+
+
+def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
+    (finding,) = told_of_locality("3s", 40.0)
+    assert (finding.verdict, finding.cure) == (OK, "")
+    assert "some drift stays" in finding.sentence
+
+
+def told_of_locality(wait: str, stage: float) -> list[Finding]:
+    reported = {**STOCK, "spark.locality.wait": wait}
+    findings = cluster.check_spark([app({"q": stage}, environment=reported, drifted=3)])
+    return [item for item in findings if item.check == "spark-locality"]
+
+
+def test_how_long_stages_take() -> None:
+    reports = [batch(number, ["0", "1"], {0: 1.0 + number}) for number in (7, 8, 9)]
+    assert doctor.stage_seconds(reports, linked()) == {"name-of-q1": pytest.approx(9.0)}
+    assert doctor.stage_seconds([], linked()) == {}
+
+
+def test_what_a_link_tells_is_bounded_and_holds_versions() -> None:
+    reported = environment(lambda key, default: "x" * 9999)
+    assert len(reported) <= 64
+    assert max(map(len, reported.values())) <= 512
+    assert STOCK["rechannel"] == __version__
+    assert STOCK["spark.locality.wait"] == "3s"
+    msgspec.json.decode(msgspec.json.encode(linked(environment=reported)), type=LinkReport)
