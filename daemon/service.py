@@ -55,9 +55,9 @@ def run_controller(
     stop: threading.Event,
     clock: Clock | None = None,
     *,
-    reread: reload.ReloadSignal | None = None,
+    reload_signal: reload.ReloadSignal | None = None,
 ) -> None:
-    """Run the controller until ``stop`` is set; with ``reread``, reload the settings on request.
+    """Run the controller until ``stop`` is set; with ``reload_signal``, reload the settings on request.
 
     Raises SettingsError or KeyFileError if it cannot start, and StoreRefusedError if Redis refuses it (wrong password,
     too old). A Redis that is merely away is waited for.
@@ -71,7 +71,9 @@ def run_controller(
     monitor = JobMonitor(clock, patience=watchdog.patience(settings))
     supervision = Watchdog(Notifier.from_environment(), settings, monitor, clock)
     supervision.begin()
-    reread = reread and replace(reread, load=supervision.notifier.announce_reload(reread.load))
+    reload_signal = reload_signal and replace(
+        reload_signal, load=supervision.notifier.announce_reload(reload_signal.load)
+    )
     for sentence in _check_environment(settings, store, log):
         log.warning("not-safe", sentence=sentence)
     counters = Counters()
@@ -94,12 +96,12 @@ def run_controller(
     if frontend is not None:
         frontend.start()
     runner.start()
-    reloader = reload.Reloader(settings, reread, reload.CONTROLLER, log, policy_settings.policy_errors)
+    reloader = reload.Reloader(settings, reload_signal, reload.CONTROLLER, log, policy_settings.policy_errors)
     try:
         while not stop.wait(settings.controller.observe):
             supervision.send_heartbeat()
             if (changed := reloader.poll()) is not None:
-                controller.take(changed)
+                controller.reload(changed)
                 if frontend is not None:
                     frontend.reload(changed)
                 if (timeout := changed.reschedule.timeout) != monitor.jobs["decide"].status.every:

@@ -20,7 +20,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.view.last_leader import last_leadership
 from rechannel.wire import keys
 from rechannel.wire.commands import Command, Plan, encode
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Reply, Request
 from rechannel.wire.printable import plain
@@ -77,7 +77,7 @@ class ControllerClient:
         else:
             from rechannel.daemon.cli import tables
 
-            tables.decision(application, decision, verbose=self._verbose)
+            tables.print_decision(application, decision, verbose=self._verbose)
         if save is not None:
             self._save(application, decision, Path(save))
         if reply.code and (self.as_json or not sys.stdout.isatty()):  # on a terminal the table ends with the sentence
@@ -131,13 +131,13 @@ class ControllerClient:
         return text
 
     def _save(self, application: str, decision: Decision, path: Path) -> None:
-        from rechannel.daemon.decide.requested_placement import to_save
+        from rechannel.daemon.decide.requested_placement import saved_plan_of
 
         if not decision.moves:
             if not self.as_json:
                 click.echo(f"nothing to save in {path}")
             return
-        plan = to_save(decision, self.settings.cluster.name, application)
+        plan = saved_plan_of(decision, self.settings.cluster.name, application)
         try:
             path.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
         except OSError as error:
@@ -196,7 +196,7 @@ class ControllerClient:
             return ""
         if last is None:
             return ": none leads; start one with `rechannel controller`"
-        leader, age = last.state.leader, now - last.heard
+        leader, age = last.state.leader, now - last.sent
         if last.expires <= now:
             return (
                 f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took "

@@ -21,7 +21,6 @@ from rechannel.conf.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Setting
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
-from rechannel.policies.registry import installed_policies
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.redis import tls
 from rechannel.wire.redis.tls import CredentialFileError
@@ -44,7 +43,7 @@ _TEST_PREFIX = "RECHANNEL_TEST"
 
 def check(config: str | None, *, as_json: bool) -> None:
     """Check the values and the files they name; prints every mistake at once."""
-    loaded = read(config)
+    loaded = read_settings(config)
     mistakes, notes = examine(loaded)
     if mistakes:
         raise SettingsError(mistakes)
@@ -61,7 +60,7 @@ def check(config: str | None, *, as_json: bool) -> None:
 def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
     """Return the mistakes in the values and the files they name, and notes."""
     settings = loaded.settings
-    mistakes = [*loaded.mistakes, *policy_settings.mistakes(settings)]
+    mistakes = [*loaded.errors, *policy_settings.policy_errors(settings)]
     unreadable = _unreadable_files(settings)
     mistakes += unreadable
     if not unreadable:
@@ -186,10 +185,10 @@ def _world_readable_passwords(settings: Settings) -> list[str]:
 
 def show(config: str | None, *, as_json: bool) -> None:
     """Print every setting with its source; of a secret only the name of its file."""
-    loaded = read(config)
-    if loaded.mistakes:
-        raise SettingsError(loaded.mistakes)
-    click.echo(json.dumps(render.document(loaded)) if as_json else render.toml(loaded).rstrip())
+    loaded = read_settings(config)
+    if loaded.errors:
+        raise SettingsError(loaded.errors)
+    click.echo(json.dumps(render.to_document(loaded)) if as_json else render.to_toml(loaded).rstrip())
 
 
 def init(file: str, *, as_json: bool) -> None:

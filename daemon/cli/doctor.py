@@ -28,7 +28,7 @@ from rechannel.daemon.doctor import cluster, finding, node, spark_properties
 from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
 from rechannel.daemon.doctor.finding import Finding, Severity
 from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
-from rechannel.daemon.model.snapshot import stale_after
+from rechannel.daemon.model.application_messages import max_window_age
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope
@@ -74,10 +74,10 @@ def run(path: str | None, *, spark_conf: str, as_json: bool) -> ExitCode:
 
 def run_checks(path: str | None) -> list[Finding]:
     """Collect facts and check them; without a usable configuration only those of this host."""
-    loaded = read(path)
+    loaded = read_settings(path)
     mistakes, notes = config.examine(loaded)
     findings = [*node.check_host(collect_host_facts()), *node.check_configuration(loaded, mistakes, notes)]
-    if loaded.mistakes:
+    if loaded.errors:
         return findings
     settings = loaded.settings
     findings += node.check_times(settings)
@@ -150,7 +150,7 @@ def read_spark_properties(path: Path) -> dict[str, str]:
 def _check_redis(store: Store, settings: Settings) -> list[Finding]:
     """Check Redis and the cluster; raises StoreError if Redis does not answer."""
     start, clock = time.monotonic(), time.time()
-    info = store.facts()
+    info = store.server_info()
     seconds = time.monotonic() - start
     ahead = float(info.get("server_time_usec", clock * 1e6)) / 1e6 - (clock + seconds / 2)
     findings = node.check_redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)
@@ -170,12 +170,12 @@ def _check_redis(store: Store, settings: Settings) -> list[Finding]:
 
 def probe_permissions(store: Store, settings: Settings) -> RedisPermissions:
     """Find out what the Redis user may do; Redis notes refusals in its ACL log."""
-    administrator = store.may(*_ADMINISTRATION)
+    administrator = store.can_run(*_ADMINISTRATION)
     allowed = set()
     for rule in keys.TABLE:
         key = store.keys(rule, settings.node if "{node}" in rule.pattern else _PLACEHOLDER)
         for verb, commands in (("read", _READS), ("write", _WRITES)):
-            if administrator or store.may(*(word.format(key) for word in commands[rule.kind])):
+            if administrator or store.can_run(*(word.format(key) for word in commands[rule.kind])):
                 allowed.add((rule.pattern, verb))
     user = settings.redis.username or "default"
     return RedisPermissions(user, node.role_of_user(settings), frozenset(allowed), administrator)
@@ -208,7 +208,7 @@ def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping
         cluster.check_memory(info, applications, len(executors)),
         *node.check_clocks(clocks),
         cluster.check_controller(leader.state if leader is not None else None),
-        *cluster.check_agents(nodes, stale_after(settings), listed=agents is not None),
+        *cluster.check_agents(nodes, max_window_age(settings), listed=agents is not None),
         *cluster.check_links(applications),
         *cluster.check_spark(applications),
     ]

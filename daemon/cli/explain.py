@@ -14,10 +14,9 @@ from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import price_lines, size
 from rechannel.wire import keys
 from rechannel.wire.codes import Code, Outcome, Trigger
-from rechannel.wire.display_names import count, partition_name, query_name
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, MoveTransition, Refusal
-from rechannel.wire.printable import plain
+from rechannel.wire.printable import count, partition_name, plain, query_name
 from rechannel.wire.redis.store import Store
 
 _MOVES_SHOWN = 100
@@ -69,7 +68,7 @@ def _outcome(store: Store, decision: Decision) -> MigrationOutcome | None:
 
 def _move_states(store: Store, application: str, decision: Decision) -> dict[str, str]:
     """Return the last state in the journal of each move of the decision."""
-    if decision.outcome != Outcome.APPLIED or not keys.possible(application):
+    if decision.outcome != Outcome.APPLIED or not keys.is_valid_name(application):
         return {}
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, application, keys.JOURNAL.bound)]
     return {it.move: it.after for it in journal if isinstance(it, MoveTransition) and it.decision == decision.decision}
@@ -88,10 +87,12 @@ def lines(
         by_request = decision.trigger in (Trigger.OPERATOR, Trigger.DRAIN)
         reason = "a plan was asked for" if by_request else "mode observe, or all was paused"
         result += f": {reason if decision.moves else 'nothing was to be moved'}"
-    options = f"{', forced' if decision.forced else ''}{f', undoes {decision.undoes}' if decision.undoes else ''}"
+    options = (
+        f"{', forced' if decision.forced else ''}{f', undoes {decision.rollback_of}' if decision.rollback_of else ''}"
+    )
     return [
         f"decision {decision.decision} on {application}, {format_time(decision.at)}",
-        f"  why then:  {cause}{user}{f': {decision.asked}' if decision.asked else ''}",
+        f"  why then:  {cause}{user}{f': {decision.operator_reason}' if decision.operator_reason else ''}",
         f"  result:    {decision.outcome} ({decision.reason}): {result}",
         f"  in short:  {decision.sentence}",
         f"  policy:    {decision.policy}{options}",
@@ -120,7 +121,7 @@ def _section(title: str, rows: Iterable[str]) -> list[str]:
 
 def _refusals(refusals: list[Refusal]) -> Iterator[str]:
     for refusal in refusals:
-        yield f"  {refusal.law}, which reaches the {refusal.reach}: {refusal.detail}"
+        yield f"  {refusal.law}, which reaches the {refusal.scope}: {refusal.detail}"
         if refusal.measured is not None and refusal.limit is not None:
             excess = refusal.measured - refusal.limit
             distance = f"{abs(excess):.4g} {'over' if excess > 0 else 'below'}" if excess else "just at it"
@@ -140,7 +141,7 @@ def _executors(decision: Decision) -> list[str]:
 
 
 def _service(load: ExecutorLoad) -> str:
-    if not load.service or not load.service_after:
+    if not load.service_before or not load.service_after:
         return ""
     return f" of {load.service_before:,.0f} -> {load.service_after:,.0f} it can serve"
 
@@ -165,7 +166,7 @@ def _moves(decision: Decision, states: Mapping[str, str]) -> Iterator[str]:
     for move in decision.moves[:_MOVES_SHOWN]:
         partition = partition_name(move.query, move.stage, move.partition, decision.names.get(move.query, ""))
         state = f", {states[move.move]}" if move.move in states else ""
-        reason = f": {decision.why[move.move]}" if decision.why.get(move.move) else ""
+        reason = f": {decision.move_reasons[move.move]}" if decision.move_reasons.get(move.move) else ""
         yield (
             f"  step {move.step}: {partition}, executor {move.source or '?'} -> {move.target}, {size(move.bytes)}"
             f"{state}{reason}"

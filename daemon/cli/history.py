@@ -18,7 +18,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.model.collector import read_new_entries
 from rechannel.wire import keys
 from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
-from rechannel.wire.display_names import query_name
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition, QueryState
 from rechannel.wire.printable import query_name
@@ -164,13 +164,13 @@ class HistoryReader:
 
     def _check_code(self, option: str, code: str, known: tuple[str, ...]) -> None:
         if code and code not in known and code not in self._codes:
-            names = known_are(code, tuple(dict.fromkeys(known)))
+            names = suggest_names(code, tuple(dict.fromkeys(known)))
             raise CommandError(ExitCode.REFUSED, f"unknown {option} {code}; {names}")
 
     def _applications(self) -> list[str]:
         reporting = set(self._store.applications(self._clock() - keys.APPLICATIONS.ttl))
         decided = {envelope.application for envelope in self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)}
-        return sorted(name for name in reporting | decided if keys.possible(name))
+        return sorted(name for name in reporting | decided if keys.is_valid_name(name))
 
     def _read_all(self, limit: int) -> list[Entry]:
         self._after.clear()
@@ -187,7 +187,7 @@ class HistoryReader:
         for rule, name in streams:
             after = self._after.get((rule.pattern, name), "")
             first = rule.bound if selection.selects_decisions else limit
-            self._after[rule.pattern, name], envelopes = read_on(self._store, rule, name, after, first=first)
+            self._after[rule.pattern, name], envelopes = read_new_entries(self._store, rule, name, after, first=first)
             entries += [entry for envelope in envelopes if (entry := self._entry(envelope)) is not None]
         entries = [entry for entry in entries if entry["at"] >= selection.since and self._is_new(entry)]
         return sorted(entries, key=lambda entry: float(entry["at"]))

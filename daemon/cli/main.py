@@ -113,7 +113,7 @@ def agent(config: str | None, node: str) -> None:
     settings = load()
     log.set_up()
     log_source(config)
-    run_agent(settings, stop=stop_on_signals(), reread=reload_on_hangup(load))
+    run_agent(settings, stop=stop_on_signals(), reload_signal=reload_on_hangup(load))
 
 
 @main.command()
@@ -129,7 +129,7 @@ def controller(config: str | None) -> None:
     settings = load_settings(config)
     log.set_up()
     log_source(config)
-    run_controller(settings, stop_on_signals(), reread=reload_on_hangup(lambda: load_settings(config)))
+    run_controller(settings, stop_on_signals(), reload_signal=reload_on_hangup(lambda: load_settings(config)))
 
 
 @main.command()

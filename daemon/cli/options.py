@@ -104,7 +104,7 @@ def _log_to_standard_error() -> None:
 
 def _classify(error: Exception, config: str | None) -> tuple[ExitCode, list[str]]:
     """Return exit code and sentences of an error: one, or each mistake of a configuration."""
-    from rechannel.conf.loader import read
+    from rechannel.conf.loader import read_settings
     from rechannel.conf.settings import SettingsError
     from rechannel.wire.keys import KeyNameError
     from rechannel.wire.redis.errors import StoreError
@@ -113,11 +113,11 @@ def _classify(error: Exception, config: str | None) -> tuple[ExitCode, list[str]
     if isinstance(error, SettingsError):
         return ExitCode.CONFIGURATION, read_settings(config).with_locations(error.errors)
     if isinstance(error, KeyFileError):
-        return ExitCode.CONFIGURATION, read(config).located([str(error)])
+        return ExitCode.CONFIGURATION, read_settings(config).with_locations([str(error)])
     if isinstance(error, StoreError):  # name the configuration: often another one was meant
-        loaded = read(config)
-        source = loaded.sentence()
-        return ExitCode.REDIS, [f"{loaded.located([str(error)])[0]}. {source[0].upper()}{source[1:]}"]
+        loaded = read_settings(config)
+        source = loaded.describe()
+        return ExitCode.REDIS, [f"{loaded.with_locations([str(error)])[0]}. {source[0].upper()}{source[1:]}"]
     if isinstance(error, KeyNameError):
         return ExitCode.REFUSED, [str(error)]
     return ExitCode.REFUSED, [f"unexpected {type(error).__name__}: {error} ({_DEBUG}=1 shows where; please report it)"]
@@ -140,7 +140,7 @@ def _fail(code: ExitCode, sentences: Sequence[str], as_json: bool) -> NoReturn:
 
 def load_settings(config: str | None) -> Settings:
     """Load the settings; SettingsError lists every mistake, which `exit_code_on_error` prints."""
-    from rechannel.conf.settings import load
+    from rechannel.conf.loader import load
 
     return load(config)
 
@@ -149,11 +149,11 @@ def log_source(config: str | None) -> None:
     """Log the source of the configuration a daemon is started with."""
     import structlog
 
-    from rechannel.conf import loader
+    from rechannel.conf.loader import find_config_file
     from rechannel.conf.settings import ENVIRONMENT_PREFIX
 
-    variables = any(name.startswith(parser.ENVIRONMENT_PREFIX) and "__" in name for name in os.environ)
-    source = config_file.find(config, os.environ).sentence(variables=variables)
+    variables = any(name.startswith(ENVIRONMENT_PREFIX) and "__" in name for name in os.environ)
+    source = find_config_file(config, os.environ).describe(variables=variables)
     structlog.get_logger("rechannel").info("configuration", used=source)
 
 

@@ -15,7 +15,7 @@ import click
 from rechannel.daemon.cli.main import main as cli
 from rechannel.wire import codes
 from rechannel.wire.codes import Code
-from rechannel.wire.exit_codes import EXIT_WORDS
+from rechannel.wire.exit_codes import ExitCode
 
 _HEAD = """\
 # Commands and exit codes
@@ -47,7 +47,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[t
 def markdown() -> str:
     """Return the reference: exit codes, then each command with usage, description and options."""
     lines = [_HEAD, "## Exit codes", "", "Also the codes of the controller's replies.", "", "| code | meaning |"]
-    lines += ["| --- | --- |", *(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_WORDS.items())]
+    lines += ["| --- | --- |", *(f"| {int(code)} | {code.meaning} |" for code in ExitCode)]
     lines += ["| 130 | interrupted |", ""]
     for path, command in commands(cli):
         lines += _command(path, command)

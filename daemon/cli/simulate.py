@@ -1,4 +1,4 @@
-"""The commands ``policies`` and ``simulate``, which need no cluster."""
+"""The commands ``policies`` and ``simulate``: what policies there are, and what they would do. No cluster is asked."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ALL = "all"
 
 
 def show_policies(*, as_json: bool) -> None:
-    """Print every policy and every generator of scenarios, with their parameters."""
-    policies: list[dict[str, Any]] = [
-        {"name": name, "summary": entry.summary, "source": entry.source, "parameters": _defaults(name)}
-        for name, entry in sorted(POLICIES.items())
+    """Show every policy, and every generator of scenarios, with their parameters."""
+    rows: list[dict[str, Any]] = [
+        {"name": name, "summary": policy.summary, "source": policy.source, "parameters": _defaults(name)}
+        for name, policy in sorted(known_policies().items())
     ]
     generators = [
         {
@@ -41,13 +41,14 @@ def show_policies(*, as_json: bool) -> None:
         for name, generator in GENERATORS.items()
     ]
     if as_json:
-        click.echo(json.dumps({"policies": policies, "generators": generators}))
+        errors = list(installed_policies().errors)
+        click.echo(json.dumps({"policies": rows, "generators": generators, "errors": errors}))
         return
     console = new_console()
     table = new_table(
         "", ("policy", "<"), ("what it does", "<"), ("parameters", "<"), ("source", "<"), whole=["policy"]
     )
-    for one in policies:
+    for one in rows:
         parameters = "\n".join(f"{key}={value}" for key, value in one["parameters"].items())
         table.add_row(*map(escape, (one["name"], one["summary"], parameters, one["source"])))
     console.print(table)
@@ -61,10 +62,10 @@ def show_policies(*, as_json: bool) -> None:
 
 
 def compare_policies(*, policy: str, workload: str, settings: Sequence[str], save: str, as_json: bool) -> None:
-    """Print the placement that each policy makes of a scenario, with its cost."""
-    names = _parse_names(policy)
-    parameters = _parse_parameters(names, settings)
-    scenario = _load_scenario(workload)
+    """Show what each policy would make of a scenario."""
+    names = _names(policy)
+    parameters = _parameters(names, settings)
+    scenario = _scenario(workload)
     if save:
         _save(scenario, save)
     rows = compare(scenario, names, parameters, time.perf_counter)
@@ -83,10 +84,8 @@ def compare_policies(*, policy: str, workload: str, settings: Sequence[str], sav
 
 
 def _defaults(policy: str) -> dict[str, Any]:
-    values = dataclasses.asdict(POLICIES[policy].parameters())
-    return {
-        key: str(value) if value in (math.inf, -math.inf) else value for key, value in values.items()
-    }  # JSON has no infinity
+    values = dataclasses.asdict(known_policies()[policy].parameters())
+    return {key: str(value) if value in (math.inf, -math.inf) else value for key, value in values.items()}  # JSON's law
 
 
 def _range(one: Parameter) -> str:
@@ -94,37 +93,39 @@ def _range(one: Parameter) -> str:
     return f"{one.name}={one.default} ({bounds}): {one.meaning}"
 
 
-def _parse_names(text: str) -> list[str]:
-    names = sorted(POLICIES) if text == _ALL else list(dict.fromkeys(text.split(",")))
-    unknown = [name for name in names if name not in POLICIES]
+def _names(text: str) -> list[str]:
+    existing = sorted(known_policies())
+    names = existing if text == _ALL else list(dict.fromkeys(text.split(",")))
+    unknown = [name for name in names if name not in existing]
     if unknown:
-        raise click.UsageError(f"--policy: no policy is called {unknown[0]!r}, there are: {', '.join(known)}, or all")
+        raise click.UsageError(
+            f"--policy: no policy is called {unknown[0]!r}, there are: {', '.join(existing)}, or all"
+        )
     return names
 
 
-def _parse_parameters(names: Sequence[str], settings: Sequence[str]) -> dict[str, dict[str, object]]:
-    parameters: dict[str, dict[str, object]] = {}
+def _parameters(names: Sequence[str], settings: Sequence[str]) -> dict[str, dict[str, object]]:
+    values_of: dict[str, dict[str, object]] = {}
     for text in settings:
         path, equals, value = text.partition("=")
         policy, _, key = path.partition(".")
         if not equals or policy not in names:
             raise click.UsageError(f"--set {text}: write POLICY.PARAMETER=VALUE, POLICY one of: {', '.join(names)}")
-        parameters.setdefault(policy, {})[key] = _parse_value(policy, key, value)
-    for policy, values in parameters.items():
+        values_of.setdefault(policy, {})[key] = _value(policy, key, value)
+    for policy, values in values_of.items():
         try:
             make_parameters(known_policies()[policy], values)
         except ModelError as error:
             raise click.UsageError(f"--set {policy}: {error}") from error
-    return parameters
+    return values_of
 
 
-def _parse_value(policy: str, key: str, text: str) -> object:
-    """Parse the value of a parameter by its type; lists are written as in JSON."""
-    hints = get_type_hints(POLICIES[policy].parameters)
-    names = [field.name for field in dataclasses.fields(POLICIES[policy].parameters)]
-    if key not in names:
-        raise click.UsageError(f"--set: policy {policy!r} has no parameter {key!r}, it has: {', '.join(names)}")
-    # As written ("none" for no value), as a number that JSON does not have ("inf"), and as JSON.
+def _value(policy: str, key: str, text: str) -> object:
+    """Read a parameter as its type has it: a number, true, none, one of its words, or a list as in JSON."""
+    hints = parameter_types(known_policies()[policy])
+    if key not in hints:
+        raise click.UsageError(f"--set: policy {policy!r} has no parameter {key!r}, it has: {', '.join(hints)}")
+    # As written, in the words that are shown for no value and for no bound, and as JSON.
     readings: tuple[Callable[[], object], ...] = (
         lambda: msgspec.convert({"none": None}.get(text.lower(), text), hints[key], strict=False),
         lambda: msgspec.convert(float(text), hints[key]),
@@ -134,13 +135,13 @@ def _parse_value(policy: str, key: str, text: str) -> object:
     for reading in readings:
         try:
             return reading()
-        except ValueError as error:  # base class of msgspec.ValidationError
+        except ValueError as error:  # what msgspec raises too
             problem = problem or error
     raise click.UsageError(f"--set {policy}.{key}={text}: {problem}")
 
 
-def _load_scenario(text: str) -> Scenario:
-    """Load a scenario from a generator or a file (``./NAME`` if a generator has its name)."""
+def _scenario(text: str) -> Scenario:
+    """A name of a generator comes first; a file of that name is ``./NAME``."""
     if text.partition(":")[0] in GENERATORS:
         try:
             return generate(text)

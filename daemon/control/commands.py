@@ -17,7 +17,12 @@ import structlog
 
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.policy_settings import unknown_policy
-from rechannel.daemon.decide.requested_placement import PlanFileError, RequestedPlacement, from_plan, read_plan
+from rechannel.daemon.decide.requested_placement import (
+    PlanFileError,
+    RequestedPlacement,
+    placement_of_saved_plan,
+    read_plan,
+)
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.registry import POLICIES
 from rechannel.wire.codes import Trigger
@@ -36,10 +41,10 @@ from rechannel.wire.commands import (
     UnknownCommandError,
     decode,
 )
-from rechannel.wire.display_names import count
 from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
 from rechannel.wire.messages import Decision, Refusal, Reply, Request
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.printable import count
+from rechannel.wire.redis.errors import StoreError
 
 if TYPE_CHECKING:
     from rechannel.daemon.control.controller import Controller
@@ -163,7 +168,7 @@ class _Execution:
         except PlanFileError as error:
             raise CommandError(ExitCode.REFUSED, f"the saved plan: {error}") from error
         if not (command.at or command.when):
-            propose = functools.partial(from_plan, plan)
+            propose = functools.partial(placement_of_saved_plan, plan)
             return self.decide(plan.application, apply=True, force=command.force, propose=propose)
         self._resolve(plan.application)
         with _refusing():
@@ -196,7 +201,7 @@ class _Execution:
             )
         if decision is None:  # the running migration is ended first
             return _Answer(sentence)
-        undoes = f" (undoes {decision.undoes})" if decision.undoes else ""
+        undoes = f" (undoes {decision.rollback_of})" if decision.rollback_of else ""
         return _decided(application, decision, f"decision {decision.decision}{undoes}: {decision.sentence}")
 
     def stop(self, command: Stop) -> _Answer:

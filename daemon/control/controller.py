@@ -8,13 +8,14 @@ several threads. Everything is written through the leader's fenced store, so not
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable
 
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control import draining
 from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, Cluster
+from rechannel.daemon.control.commands import drain_sentence, execute, undrain_sentence
 from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
 from rechannel.daemon.control.guard import ClusterLimits
 from rechannel.daemon.control.leadership import LeaderContext, LeaderElection, LeaseResult, Role
@@ -91,7 +92,14 @@ class Controller:
         self._applications: dict[str, Application] = {}
         self._window = 0.0  # begin of the present agent window
         self._followed_at = clock.steady()
-        self._requests = RequestHandler(self, context.store, envelopes, clock.wall, count_answer)
+        self._requests = RequestHandler(
+            settings,
+            self.lead,
+            envelopes,
+            clock.wall,
+            functools.partial(execute, self),
+            count_answer or (lambda _verb, _code: None),
+        )
         self._log = structlog.get_logger("rechannel.controller")
 
     # -- cycles --
@@ -298,7 +306,7 @@ class Controller:
                 app.retry_drain()
             left = sum(sum(partitions_on(report, nodes).values()) for report in reports.values())
             there = sum(info.host in nodes for report in reports.values() for info in report.executors)
-            sentence = draining.begun(nodes, left, there, remove=remove, paused=self.paused)
+            sentence = drain_sentence(nodes, left, there, remove=remove, paused=self.paused)
             self._log.info("drain", nodes=nodes, user=user, reason=reason, remove=remove, patience=patience)
             return self._report_order(f"{sentence}{self._cluster.limits.order_warning(self._clock.wall(), left)}")
 
@@ -315,7 +323,7 @@ class Controller:
             for name, report in self._cluster.collector.refresh().items():
                 if any(info.host in nodes for info in report.executors):
                     self.application(name).reopen()
-            sentence = draining.ended(
+            sentence = undrain_sentence(
                 nodes,
                 mode=self.settings.reschedule.mode,
                 paused=self.paused,
@@ -368,11 +376,12 @@ class Controller:
 
     # -- state --
 
-    def take(self, settings: Settings) -> None:
-        """Go on with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
+    def reload(self, settings: Settings) -> None:
+        """Continue with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
         with self._lock:
             self._context.settings = self._cluster.limits.settings = settings
             self._cluster.collector.reload(settings)
+            self._requests.reload(settings)
 
     @property
     def settings(self) -> Settings:

@@ -28,10 +28,10 @@ from rechannel.daemon.control.leadership import LeaderElection
 from rechannel.daemon.model.collector import entry_number
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, READ_ONLY_VERBS
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
-from rechannel.wire.messages import Envelope, Reply, Request
+from rechannel.wire.messages import Reply, Request
 
 ValueT = TypeVar("ValueT")
 _REMEMBERED = 1000

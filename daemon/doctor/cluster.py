@@ -63,16 +63,16 @@ def check_controller(state: ControllerState | None) -> Finding:
 def check_memory(info: Mapping[str, Any], applications: Sequence[ApplicationFacts], nodes: int) -> Finding:
     """Check that Redis has room for the largest size of all keys of the cluster."""
     reports = [item.report for item in applications if item.report is not None]
-    need = capacity.need(nodes, [_capacity_of(report) for report in reports])
+    need = capacity.required_memory(nodes, [_capacity_of(report) for report in reports])
     maxmemory = info.get("maxmemory", 0)
     limit = float(maxmemory) if isinstance(maxmemory, int | float) else 0.0
-    size = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.mebibytes(need)}"
+    size = f"the keys of {nodes} nodes and {len(reports)} applications take up to {capacity.format_mib(need)}"
     if not limit:
         return ok("redis-memory", f"{size}; maxmemory is not set")
     if limit < need:
-        sentence = f"maxmemory is {capacity.mebibytes(limit)}, but {size}: when full, Redis refuses what is measured"
+        sentence = f"maxmemory is {capacity.format_mib(limit)}, but {size}: when full, Redis refuses what is measured"
         return warning("redis-memory", sentence, f"in redis.conf: maxmemory {math.ceil(need / 2**20)}mb, or more")
-    return ok("redis-memory", f"{size}, and maxmemory is {capacity.mebibytes(limit)}")
+    return ok("redis-memory", f"{size}, and maxmemory is {capacity.format_mib(limit)}")
 
 
 def _capacity_of(report: LinkReport) -> capacity.Application:
@@ -275,7 +275,7 @@ def _check_locality(report: LinkReport, application: ApplicationFacts) -> Findin
 
 
 def _examine(settings: Mapping[str, str]) -> list[compatibility.Finding]:
-    return compatibility.examine(lambda key, default: settings.get(key, default))
+    return compatibility.check_settings(lambda key, default: settings.get(key, default))
 
 
 def _split_cure(text: str) -> tuple[str, str]:

@@ -145,7 +145,7 @@ def check_configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequ
         sentence, _, cure = text.rpartition("; ")
         if not sentence:
             sentence, cure = text, next(cure for prefix, cure in _CURES if text.startswith(prefix))
-        findings.append(report(check, loaded.located([sentence])[0], cure))
+        findings.append(report(check, loaded.with_locations([sentence])[0], cure))
     checks = {item.check for item in findings}
     if "configuration" not in checks:
         findings.insert(0, _check_source(loaded))
@@ -155,7 +155,7 @@ def check_configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequ
 
 
 def _check_source(loaded: LoadResult) -> Finding:
-    source = loaded.sentence()
+    source = loaded.describe()
     if loaded.path is None and not loaded.origins:
         cure = f"name a file: `export {CONFIG_VARIABLE}=FILE`; `rechannel config init` writes one"
         return warning("configuration", source, cure)

@@ -30,7 +30,7 @@ def key_notes(settings: Settings) -> list[str]:
 
 def redis_notes(settings: Settings) -> list[str]:
     """Return a note if Redis needs no password; none if it does not answer."""
-    return [OPEN_REDIS] if acl.open_to_all(settings.redis) else []
+    return [OPEN_REDIS] if acl.allows_anonymous(settings.redis) else []
 
 
 def listen_notes(addresses: dict[str, str]) -> list[str]:

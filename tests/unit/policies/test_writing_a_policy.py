@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
-from rechannel.daemon.decide.policy_settings import mistakes
+from rechannel.daemon.decide.policy_settings import policy_errors
 from rechannel.policies.entry_points import GROUP
 from rechannel.policies.registry import (
     POLICIES,
@@ -106,13 +106,13 @@ def test_the_settings_of_the_page_are_valid_and_mistakes_are_named() -> None:
     chosen = tomllib.loads(blocks("toml")[1])
     reschedule = replace(Settings().reschedule, policy=chosen["reschedule"]["policy"])
     fine = replace(Settings(), reschedule=reschedule, policies=chosen["policies"])
-    assert mistakes(fine) == []
-    assert mistakes(replace(fine, policies={"longest-first": {"stay": "x", "stey": 1}})) == [
+    assert policy_errors(fine) == []
+    assert policy_errors(replace(fine, policies={"longest-first": {"stay": "x", "stey": 1}})) == [
         "policies.longest-first.stay: expected a number from 0 to 1, got 'x'",
         "policies.longest-first.stey: no such parameter; did you mean stay? known are stay",
     ]
     unknown = replace(fine, reschedule=replace(reschedule, policy="longest"))
-    (mistake,) = mistakes(unknown)
+    (mistake,) = policy_errors(unknown)
     assert mistake.startswith("reschedule.policy: no policy is called 'longest'; did you mean longest-first? known are")
 
 
@@ -190,7 +190,7 @@ def test_a_broken_entry_point_is_one_error_and_takes_no_other_policy_away(
     assert (result.exit_code, result.stderr) == (0, f"warning: {error}\n")
     with pytest.raises(UnknownPolicyError, match="'mine', valid names: adaptive, "):
         propose("mine", *SITUATION)
-    (mistake,) = mistakes(replace(Settings(), policies={"mine": {}}))
+    (mistake,) = policy_errors(replace(Settings(), policies={"mine": {}}))
     assert mistake.startswith(f"[policies.mine]: no policy is called 'mine'; {error}; ")
 
 

@@ -14,6 +14,8 @@ from rechannel.daemon.cli import main as cli
 from rechannel.daemon.cli import status
 from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.status import _drain
+from rechannel.daemon.view.status import ClusterStatus, DrainState
+from rechannel.daemon.view.status_builder import drain_status
 from rechannel.wire import commands
 from rechannel.wire.commands import Plan, Undrain
 from rechannel.wire.exit_codes import CommandError, ExitCode

@@ -20,7 +20,7 @@ from rechannel.daemon.cli.tables import history_line, size
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Command
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, go_on
 

@@ -17,7 +17,7 @@ from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, Apply, Drain, Rebalance, encode
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.store import Lease
@@ -153,7 +153,7 @@ def test_a_reason_may_be_required(store: FakeStore, clock: FakeClock, world: Wor
     assert [answer.code for answer in answers] == [ExitCode.REFUSED, ExitCode.DONE, ExitCode.DONE]
     assert "say why with --reason" in answers[0].sentence
     assert [line["event"] for line in lines(path)] == ["refused", "asked", "answered"]
-    leader.take(configured(audit_file=str(path), require_reason=False))
+    leader.reload(configured(audit_file=str(path), require_reason=False))
     body = Request(request="r4", user="root", command={"verb": "pause"})
     store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", clock).envelope(body, ttl=20))
     leader.answer_requests()

@@ -301,7 +301,7 @@ def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(
     excluded = (f"{hour:02d}:00-{(hour + 2) % 24:02d}:00",)
     config = dataclasses.replace(CONFIG, reschedule=dataclasses.replace(CONFIG.reschedule, excluded=excluded))
     leader.decide("operator", application=APP, apply=True)
-    leader.take(config)
+    leader.reload(config)
     land(world, 8.0)
     leader.observe()
     leader.follow()
@@ -490,9 +490,9 @@ def test_what_ends_a_plan_that_was_cut(store: FakeStore, clock: FakeClock, world
     if why == "stopped":
         leader.stop(APP, user="ann", reason="")
     if why == "observe":
-        leader.take(dataclasses.replace(leader.settings, reschedule=settings("observe").reschedule))
+        leader.reload(dataclasses.replace(leader.settings, reschedule=settings("observe").reschedule))
     if why == "excluded":
-        leader.take(
+        leader.reload(
             dataclasses.replace(leader.settings, reschedule=settings("apply", excluded=("00:00-23:59",)).reschedule)
         )
     turn(leader, world, 10, settled=9.0 if why == "regressed" else 4.9)

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from rechannel.conf.settings import GateSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.messages import Decision, Envelope, Request
-from rechannel.wire.redis.store import StoreDeposedError, StoreUnavailableError
+from rechannel.wire.messages import Decision, Request
+from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from unit.daemon.fakes import (
     APP,
     CONFIG,

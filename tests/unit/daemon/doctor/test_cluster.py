@@ -16,8 +16,8 @@ from rechannel.daemon.doctor.finding import Finding, Severity
 from rechannel.daemon.view.last_leader import leading
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import ControllerState, Envelope, LinkReport
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.messages import ControllerState, LinkReport
 from unit.daemon.doctor.checks import FAILED, OK, WARNING, of, verdicts
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rechannel.conf.loader import LoadResult, read
-from rechannel.conf.settings import load
+from rechannel.conf.loader import LoadResult, load, read_settings
 from rechannel.daemon.cli import config, doctor
 from rechannel.daemon.doctor import cluster, node, security
 from rechannel.daemon.doctor.cluster import ApplicationFacts
@@ -103,7 +102,7 @@ KEYS = {"signing.private_key_file": "k", "signing.public_key_file": "p"}
 def loaded(*fields: str, user: str = "") -> LoadResult:
     values = {name.replace(".", "__").upper(): value for name, value in KEYS.items() if name in fields}
     values |= {"REDIS__USERNAME": user} if user else {}
-    return read(None, {f"RECHANNEL_{name}": value for name, value in values.items()})
+    return read_settings(None, {f"RECHANNEL_{name}": value for name, value in values.items()})
 
 
 def test_configuration_and_keys(tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_configuration_and_keys(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[gate]\nmin_gain = 7\n")
     bad = node.check_configuration(
-        read(path, {}),
+        read_settings(path, {}),
         [
             "gate.min_gain: 7 is out of bounds; it must be between 0 and 1",
             "signing.private_key_file: /k cannot be read",
@@ -125,11 +124,13 @@ def test_configuration_and_keys(tmp_path: Path) -> None:
 
 
 def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
-    (none,) = of(node.check_configuration(read(None, {}), [], []), "configuration")
+    (none,) = of(node.check_configuration(read_settings(None, {}), [], []), "configuration")
     assert (none.verdict, "no configuration file: RECHANNEL_CONFIG is not set" in none.sentence) == (WARNING, True)
     path = tmp_path / "c.toml"
     path.write_text("")
-    (finding,) = of(node.check_configuration(read(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration")
+    (finding,) = of(
+        node.check_configuration(read_settings(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration"
+    )
     assert (finding.verdict, f"configuration: {path} (RECHANNEL_CONFIG); " in finding.sentence) == (OK, True)
 
 
@@ -161,7 +162,7 @@ def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
     private, _ = make_keys(tmp_path)
     path = tmp_path / "c.toml"
     path.write_text('[signing]\nprivate_key_file = "signing.key"\n')
-    result = read(path, {})
+    result = read_settings(path, {})
     mistakes, notes = config.check_keys(result.settings)
     assert mistakes == []
     (finding,) = of(node.check_configuration(result, mistakes, notes), "signing-keys")

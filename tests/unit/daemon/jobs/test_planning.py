@@ -204,7 +204,7 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
             return leader.decide("timeout", application=OTHER, apply=True)
         if what == "excluded":
             rules = dataclasses.replace(CONFIG.reschedule, excluded=("00:00-23:59",))
-            leader.take(dataclasses.replace(CONFIG, reschedule=rules))
+            leader.reload(dataclasses.replace(CONFIG, reschedule=rules))
         return "ordered"
 
     Slow(monkeypatch, clock, 70 if what == "gone" else 3, meanwhile)
