@@ -40,7 +40,7 @@ def log_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
 
     def observe() -> str:
         nonlocal logged
-        sentence, lead = controller.observe(), controller.lead
+        sentence, lead = controller.run_leader_cycle(), controller.lead
         leader = lead.holder if lead.role is Role.STANDING_BY else ""
         if leader and leader != logged:
             log.info("standing-by", leader=leader, epoch=lead.epoch)
@@ -99,7 +99,7 @@ def run_controller(
         while not stop.wait(settings.controller.observe):
             supervision.send_heartbeat()
             if (changed := reloader.poll()) is not None:
-                controller.take(changed)
+                controller.reload(changed)
                 if frontend is not None:
                     frontend.reload(changed)
                 if (timeout := changed.reschedule.timeout) != monitor.jobs["decide"].status.every:

@@ -95,7 +95,7 @@ class Controller:
 
     # -- cycles --
 
-    def observe(self) -> str:
+    def run_leader_cycle(self) -> str:
         """Renew the lease, read the links' reports, and publish what the controller is doing."""
         sentence = self._renew()
         if self._context.can_act:
@@ -367,7 +367,7 @@ class Controller:
 
     # -- state --
 
-    def take(self, settings: Settings) -> None:
+    def reload(self, settings: Settings) -> None:
         """Go on with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
         with self._lock:
             self._context.settings = self._cluster.limits.settings = settings

@@ -46,7 +46,7 @@ def holders(thing: Any, wanted: tuple[type, ...], seen: set[int]) -> list[tuple[
 def test_no_part_of_the_controller_keeps_the_old_settings(leader: Controller) -> None:
     settings = other(GATE__COOLDOWN="5", RESCHEDULE__SETTLE="3", CONTROLLER__PLACEMENT_TTL="77")
     assert len(holders(leader, (Settings,), set())) >= 3
-    leader.take(settings)
+    leader.reload(settings)
     kept = [
         type(part).__name__
         for part, value in holders(leader, (Settings, *SECTIONS), set())
@@ -57,10 +57,10 @@ def test_no_part_of_the_controller_keeps_the_old_settings(leader: Controller) ->
 
 
 def test_what_is_decided_next_is_decided_by_the_new_ones(leader: Controller, store: FakeStore, world: World) -> None:
-    leader.take(other(RESCHEDULE__MODE="observe"))
+    leader.reload(other(RESCHEDULE__MODE="observe"))
     leader.decide_all()
     assert decisions(store)[-1].outcome == "planned"
-    leader.take(other(RESCHEDULE__MODE="apply", RESCHEDULE__POLICY="even"))
+    leader.reload(other(RESCHEDULE__MODE="apply", RESCHEDULE__POLICY="even"))
     go_on(world, 5)
     leader.decide_all()
     assert decisions(store)[-1].policy == "even"
@@ -69,9 +69,9 @@ def test_what_is_decided_next_is_decided_by_the_new_ones(leader: Controller, sto
 def test_a_migration_under_way_goes_on(leader: Controller, world: World, store: FakeStore) -> None:
     leader.decide("operator", application=APP, apply=True)
     assert leader.application(APP).migrations.running is not None
-    leader.take(other(GATE__COOLDOWN="5", MIGRATION__MAX_MOVES="1"))
+    leader.reload(other(GATE__COOLDOWN="5", MIGRATION__MAX_MOVES="1"))
     world.obey()
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert leader.application(APP).migrations.running is None
     assert leader.application(APP).migrations.resting(store.clock()) == 300  # the rest it was begun with
@@ -80,7 +80,7 @@ def test_a_migration_under_way_goes_on(leader: Controller, world: World, store: 
 
 def test_settings_are_not_changed_amid_a_cycle(leader: Controller) -> None:
     done = threading.Event()
-    taking = threading.Thread(target=lambda: (leader.take(other(GATE__COOLDOWN="5")), done.set()))
+    taking = threading.Thread(target=lambda: (leader.reload(other(GATE__COOLDOWN="5")), done.set()))
     with leader._lock:
         taking.start()
         assert not done.wait(0.05)
@@ -105,7 +105,7 @@ def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeCloc
     monkeypatch.setattr(service, "Store", lambda *_: store)
     monkeypatch.setattr(service, "signer_of", lambda _: Signer(Ed25519PrivateKey.generate()))
     asked, taken = threading.Event(), []
-    monkeypatch.setattr(Controller, "take", lambda self, settings: (taken.append(settings), stop.set()))
+    monkeypatch.setattr(Controller, "reload", lambda self, settings: (taken.append(settings), stop.set()))
     asked.set()
     started = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.1"})
     new = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.2", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})

@@ -70,7 +70,7 @@ def test_a_drain_acts_in_observe_mode_and_without_any_measurement(store, clock):
     world = World(store, clock)
     world.report()  # no batch was ever measured: the query is idle, or agents are away
     leader = controller(store, clock, settings("observe"))
-    leader.observe()
+    leader.run_leader_cycle()
     drain(leader)
     leader.follow()
     assert decisions(store)[-1].outcome == "applied"
@@ -86,7 +86,7 @@ def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, 
     made = len(decisions(store))
     for _ in range(5):
         go_on(world, 30)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     assert "drain" not in [decision.trigger for decision in decisions(store)][made:], "nothing is left to do"
 
@@ -98,7 +98,7 @@ def test_what_is_abandoned_is_tried_again_but_not_at_once(leader, store, world):
     leader.follow()
     assert len(decisions(store)) == 1
     go_on(world, 11)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert [decision.trigger for decision in decisions(store)] == ["drain", "drain"]
 
@@ -139,7 +139,7 @@ def test_drains_are_remembered(leader, store, clock, world, lost):
         # Only the link remembers: it reports the orders it obeys, with their signature.
         known = report([query(world.placement)])
         world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
-    follower.observe()
+    follower.run_leader_cycle()
     (found,) = orders(store).drains
     assert (found.node, found.remove, found.deadline) == (NODE, True, signed.body.drains[0].deadline)
 
@@ -149,7 +149,7 @@ def test_forged_orders_are_not_adopted(store, clock, world):
     world._send(keys.ORDERS, "", forged)
     world.ready()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader._cluster.orders.drains == {}
     assert orders(store).drains == [], "they are replaced"
 
@@ -168,7 +168,7 @@ def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orde
     leader = controller(store, clock)
     with capture_logs() as said:
         for _ in range(3):
-            leader.observe()
+            leader.run_leader_cycle()
             clock.sleep(1)
         leader.pause(True)
     (line,) = [line for line in said if line["log_level"] == "error"]
@@ -184,7 +184,7 @@ def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orde
 def test_orders_of_an_unknown_key_stop_nobody_who_knows_better(leader, store, world):
     drain(leader)
     other_keys_orders(world, StandingOrders(paused=True))
-    leader.observe()
+    leader.run_leader_cycle()
     assert not leader.lead.paused
     assert [item.node for item in orders(store).drains] == [NODE]
 
@@ -192,7 +192,7 @@ def test_orders_of_an_unknown_key_stop_nobody_who_knows_better(leader, store, wo
 def test_orders_of_an_unknown_key_that_say_nothing_are_replaced(store, clock, world):
     other_keys_orders(world, StandingOrders())
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     assert not leader.lead.paused
     assert orders(store) == StandingOrders()
 
@@ -218,7 +218,7 @@ def test_undrain_and_its_mistakes(leader, store):
 def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, paused, words):
     world.ready()
     leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
-    leader.observe()
+    leader.run_leader_cycle()
     drain(leader)
     leader.lead.pause(paused)
     request(store, "undrain", node=NODE)
@@ -286,7 +286,7 @@ def test_a_dry_run_warns_of_an_overload(store, clock, world):
     world.placement = list("001122330123")
     world.report()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     request(store, "plan", drain=NODE)
     leader.answer_requests()
     found = reply(store)
@@ -310,10 +310,10 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     """What `undrain` promises comes true at once, though the drain and a migration before it have just ended."""
     world.ready()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.decide_all()
     land(world)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert leader.application(APP).migrations.resting(clock()) > 0
     drain(leader)
@@ -324,7 +324,7 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     if stand_by:
         leader.close()
         leader = controller(store, clock, name="b")
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     if not stand_by:
         assert leader.application(APP).migrations.rest.ended == before, "the drain is followed by no rest of its own"
@@ -333,7 +333,7 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     assert leader.application(APP).migrations.resting(clock()) == 0
     for _ in range(6):
         go_on(world, 3)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     last = decisions(store)[-1]
     assert (last.trigger, last.outcome) == ("executors", "applied"), last.sentence
@@ -386,7 +386,7 @@ def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock,
         world._send(keys.REPORT, APP, body)
         store.register_application(APP, clock())
         world.measure()
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
 
     report_with(3)
@@ -422,11 +422,11 @@ def test_a_drain_that_cannot_go_on_is_told_once(store, clock):
     world.queries = [query(list("0123"), problem="real-time mode")]
     world.ready()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     drain(leader)
     for _ in range(5):
         go_on(world, 30)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     assert [decision.outcome for decision in decisions(store)] == ["planned"]
 
@@ -440,7 +440,7 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
     world._send(keys.REPORT, APP, msgspec.structs.replace(known, standing_orders=encode(signed).decode()))
     store.register_application(APP, clock())
     follower = controller(store, clock, name="b")
-    follower.observe()
+    follower.run_leader_cycle()
     assert follower.lead.paused
     assert orders(store).paused
 
@@ -468,5 +468,5 @@ def test_an_undrain_is_said_though_redis_was_emptied_meanwhile(leader, store):
     drain(leader)
     leader.undrain(NODE, user="op", reason="")
     store.empty()
-    leader.observe()
+    leader.run_leader_cycle()
     assert orders(store).drains == [], "a link that missed it must hear of it"
