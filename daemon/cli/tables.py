@@ -16,6 +16,7 @@ from rich.table import Table
 
 from rechannel.daemon.cli.options import shown_time
 from rechannel.daemon.view.status import (
+    BUSY,
     ApplicationStatus,
     ClusterStatus,
     DrainState,
@@ -28,7 +29,6 @@ from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
 from rechannel.wire.printable import count, partition_name, plain, query_name, stage_name
 
-BUSY = 0.95  # utilization above which an executor is marked
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
 _QUIET = 5.0  # seconds; a leader reports every second

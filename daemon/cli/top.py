@@ -15,7 +15,6 @@ from rich.text import Text
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import shown_time
 from rechannel.daemon.cli.tables import (
-    BUSY,
     controller_line,
     executor_flags,
     moves_table,
@@ -26,7 +25,7 @@ from rechannel.daemon.cli.tables import (
     streams_line,
 )
 from rechannel.daemon.model.collector import Collector
-from rechannel.daemon.view.status import ApplicationStatus, ExecutorStatus, HotStream, PartitionStatus
+from rechannel.daemon.view.status import BUSY, ApplicationStatus, ExecutorStatus, HotStream, PartitionStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
 from rechannel.wire.printable import plain, query_name

@@ -18,6 +18,8 @@ from rechannel.daemon.control.migrations import MigrationStatus
 from rechannel.daemon.jobs.job import JobStatus
 from rechannel.wire.messages import Decision, Drain, MigrationOutcome, MoveView
 
+BUSY = 0.95  # utilization above which an executor is marked
+
 
 @dataclass(frozen=True)
 class LeaderStatus:

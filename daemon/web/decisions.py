@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rechannel.daemon.control.migrations import MigrationStatus
-from rechannel.daemon.view.status import ApplicationStatus, ControllerView, DecisionView, DrainStatus
+from rechannel.daemon.view.status import BUSY, ApplicationStatus, ControllerView, DecisionView, DrainStatus
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut
-from rechannel.daemon.web.placement import BUSY, unit_name
+from rechannel.daemon.web.placement import unit_name
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
 from rechannel.wire.printable import count, query_name
 

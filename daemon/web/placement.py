@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rechannel.daemon.view.status import ApplicationStatus, ExecutorStatus, PartitionStatus, QueryStatus
+from rechannel.daemon.view.status import BUSY, ApplicationStatus, ExecutorStatus, PartitionStatus, QueryStatus
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, left_out, natural_key
 from rechannel.wire.printable import partition_name, query_name
 
-BUSY = 0.95  # utilization above which `rechannel status` warns too
 SHADES = 5
 
 Row = dict[str, Any]

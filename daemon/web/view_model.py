@@ -9,11 +9,11 @@ import time
 from typing import Any
 
 from rechannel.daemon.control.leadership import Role
-from rechannel.daemon.view.status import ControllerView
+from rechannel.daemon.view.status import BUSY, ControllerView
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.decisions import decision_rows, drain_rows, migration_rows
 from rechannel.daemon.web.limits import clip_name, clip_sentence
-from rechannel.daemon.web.placement import BUSY, application_rows, busiest_partitions
+from rechannel.daemon.web.placement import application_rows, busiest_partitions
 
 VERSION = 1
 _STALE = 10.0  # seconds; a view is made every two
