@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def log_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
-    """Return the job ``observe``, which also logs once for which leader this controller stands by."""
+    """Return the job ``observe``, which also logs each new leader once."""
     logged = ""
 
     def observe() -> str:
@@ -57,10 +57,10 @@ def run_controller(
     *,
     reread: reload.ReloadSignal | None = None,
 ) -> None:
-    """Run the controller until ``stop`` is set; with ``reread``, reload the settings on request.
+    """Run the controller until ``stop`` is set.
 
-    Raises SettingsError or KeyFileError if it cannot start, and StoreRefusedError if Redis refuses it (wrong password,
-    too old). A Redis that is merely away is waited for.
+    With ``reread``, reload the settings on request. Raises SettingsError or KeyFileError if it cannot start, and
+    StoreRefusedError if Redis refuses it (wrong password, too old). A Redis that is merely away is waited for.
     """
     from rechannel.daemon.jobs.runner import JobRunner  # needs APScheduler, which no other command does
 
@@ -152,7 +152,10 @@ def _frontend(
 
 
 def signer_of(settings: Settings) -> Signer:
-    """Load the signing key; raises SettingsError with everything that a controller cannot start without."""
+    """Load the signing key.
+
+    Raises SettingsError with everything that a controller cannot start without.
+    """
     errors = []
     if not settings.signing.private_key_file:
         errors.append(
