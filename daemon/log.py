@@ -43,9 +43,10 @@ class _Forward(logging.Handler):
 
 
 def set_up(stream: TextIO | None = None, level: int = logging.INFO, environ: Mapping[str, str] | None = None) -> None:
-    """Send all log lines to ``stream``; None for standard error, with crashes and failures of threads.
+    """Send all log lines to ``stream``.
 
-    Raises SettingsError if the environment selects an unknown format.
+    None for standard error, with crashes and failures of threads. Raises SettingsError if the environment selects an
+    unknown format.
     """
     environ = os.environ if environ is None else environ
     target = sys.stderr if stream is None else stream
@@ -82,7 +83,7 @@ def _form(target: TextIO, journal: bool, environ: Mapping[str, str]) -> str:
 
 
 def _is_journal(target: TextIO, environ: Mapping[str, str]) -> bool:
-    """Return whether the target is the journal's socket, whose device and inode the service manager names."""
+    """Return whether the target is the journal's socket, by its device and inode."""
     named = environ.get("JOURNAL_STREAM", "")
     if not named:
         return False
@@ -142,7 +143,7 @@ def _plain(text: str) -> str:
 
 
 def _one_line(stacks: object) -> str:
-    """Return a traceback in one line, the innermost frame first: ``KeyError: 'a' at b.py:3 in f, from a.py:9 in g``."""
+    """Return a traceback in one line: ``KeyError: 'a' at b.py:3 in f, from a.py:9 in g``."""
     if not isinstance(stacks, list):
         return str(stacks)
     parts = []

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 def log_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
-    """Return the job ``observe``, which also logs once for which leader this controller stands by."""
+    """Return the job ``observe``, which also logs each new leader once."""
     logged = ""
 
     def observe() -> str:
         nonlocal logged
-        sentence, lead = controller.observe(), controller.lead
+        sentence, lead = controller.run_leader_cycle(), controller.lead
         leader = lead.holder if lead.role is Role.STANDING_BY else ""
         if leader and leader != logged:
             log.info("standing-by", leader=leader, epoch=lead.epoch)
@@ -59,8 +59,8 @@ def run_controller(
 ) -> None:
     """Run the controller until ``stop`` is set; with ``reload_signal``, reload the settings on request.
 
-    Raises SettingsError or KeyFileError if it cannot start, and StoreRefusedError if Redis refuses it (wrong password,
-    too old). A Redis that is merely away is waited for.
+    With ``reload_signal``, reload the settings on request. Raises SettingsError or KeyFileError if it cannot start, and
+    StoreRefusedError if Redis refuses it (wrong password, too old). A Redis that is merely away is waited for.
     """
     from rechannel.daemon.jobs.runner import JobRunner  # needs APScheduler, which no other command does
 
@@ -154,7 +154,10 @@ def _frontend(
 
 
 def signer_of(settings: Settings) -> Signer:
-    """Load the signing key; raises SettingsError with everything that a controller cannot start without."""
+    """Load the signing key.
+
+    Raises SettingsError with everything that a controller cannot start without.
+    """
     errors = []
     if not settings.signing.private_key_file:
         errors.append(

@@ -1,4 +1,4 @@
-"""One application as its leader knows it: all of its state, and what is done for it in each cycle."""
+"""One application as its leader knows it: all of its state, and its cycle."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LONGEST_REST = 30.0  # seconds between two models: an overload has to be seen s
 
 @dataclass
 class Cluster:
-    """What the applications of one controller share. ``last_sentence``: the last event, for the status."""
+    """Shared parts of a controller's applications; ``last_sentence``: the last event."""
 
     context: LeaderContext
     collector: Collector
@@ -63,10 +63,11 @@ class Cluster:
 
 
 class Application:
-    """All state of one application, and the steps of its leader. The controller's lock has to be held.
+    """All state of one application, and the steps of its leader.
 
-    A plan or a model is made without the lock: the lease is renewed, requests are answered and other applications'
-    migrations go on. A plan counts only if the lead was never lost, and if nothing was ordered that it does not know.
+    The controller's lock has to be held. A plan or a model is made without the lock: the lease is renewed, requests are
+    answered and other applications' migrations go on. A plan counts only if the lead was never lost, and if nothing was
+    ordered that it does not know.
     """
 
     def __init__(self, name: str, cluster: Cluster) -> None:
@@ -84,7 +85,7 @@ class Application:
         self.reset()
 
     def reset(self) -> None:
-        """Drop what only a leader may rely on; the guard's memory and the rest after migrations stay."""
+        """Drop what only a leader may rely on, but not the guard and the rest."""
         self.executors = ExecutorSetTrigger()
         self.overload = OverloadDetector()
         self.outcome = OutcomeTracker(self.name, self._context, self._cluster.estimator)
@@ -125,7 +126,7 @@ class Application:
         return self._run_due_triggers(report)
 
     def _run_due_triggers(self, report: LinkReport) -> str:
-        """Decide on the first trigger that is due: orders before the rest, unattended triggers after it."""
+        """Decide on the first trigger that is due: orders, the rest, unattended triggers."""
         now, waited = self._clock.wall(), self._clock.steady()
         if self._leave_drained_nodes(report, waited):
             return "drained nodes"
@@ -198,7 +199,7 @@ class Application:
         return DecisionRequest(name, now, trigger, policy, reason=reason, apply=apply)
 
     def decide_unattended(self, trigger: Trigger, reason: str = "") -> Decision | None:
-        """Decide because of a trigger. If a guard blocks it: the refusal the first time, then None."""
+        """Decide because of a trigger; a guard's refusal is returned once, then None."""
         apply, now = (
             self._context.settings.reschedule.mode == "apply" and not self._context.lead.paused,
             self._clock.wall(),
@@ -273,7 +274,7 @@ class Application:
 
     @contextmanager
     def _unlocked(self, request: DecisionRequest) -> Iterator[None]:
-        """Release the lock while a plan is made; raises Undecided afterwards if the plan is out of date."""
+        """Release the lock during a plan; raises Undecided if it is out of date afterwards."""
         epoch, orders = self._context.lead.epoch, self._orders()
         try:
             with self._cluster.planning.plan(self.name) as self._running_plan, self._cluster.lock.released():
@@ -301,7 +302,7 @@ class Application:
             raise Undecided(pipeline.OVERTAKEN)
 
     def _orders(self) -> tuple[object, ...]:
-        """Return the orders that a plan has to know: it is out of date if they differ once it is made."""
+        """Return the orders that a plan has to know; if they change, it is out of date."""
         migration = self.migrations.running
         return (
             self._cluster.orders.nodes,
@@ -388,9 +389,9 @@ class Application:
             self.rollback = PendingRollback.begin(undo, "", REGRESSED_REASON, self._clock.steady())
 
     def _try_rollback(self) -> Decision | None:
-        """Move a decision's partitions back, once nothing else is under way; returns the decision once it is made.
+        """Move a decision's partitions back, once nothing else is under way.
 
-        An operator's rollback does not wait for the end of a quiet period.
+        Returns the decision once it is made. An operator's rollback does not wait for the end of a quiet period.
         """
         pending, report, waited = self.rollback, self._report, self._clock.steady()
         if pending is None:
@@ -439,7 +440,7 @@ class Application:
         self._next_model = 0.0
 
     def describe(self, window: float) -> None:
-        """Describe the application and detect overloads, once in each agent window that begins at ``window``.
+        """Describe the application and detect overloads, once in each agent window.
 
         A model takes seconds for tens of thousands of partitions. It is made so often that it takes a fifth of a core,
         but every half a minute at least; that an application is not ready is seen without it.

@@ -1,4 +1,4 @@
-"""The controller of one cluster: leads or stands by, and runs the cycles of its applications.
+"""Controller of one cluster: leads or stands by, and runs its applications.
 
 Each public method is one cycle or one order: it reads once, walks its guards, and returns a sentence or a decision. Any
 of them may raise StoreError (nothing is decided on stale data; the next cycle tries again), and they may be called from
@@ -104,7 +104,7 @@ class Controller:
 
     # -- cycles --
 
-    def observe(self) -> str:
+    def run_leader_cycle(self) -> str:
         """Renew the lease, read the links' reports, and publish what the controller is doing."""
         sentence = self._renew()
         if self._context.can_act:
@@ -115,7 +115,7 @@ class Controller:
         return sentence
 
     def decide_all(self) -> list[Decision]:
-        """Decide on every application that reports; acts in mode ``apply`` only, and only while leading."""
+        """Decide on every application that reports; acts in mode ``apply`` only."""
         with self._lock:
             self.next_decision = self._clock.wall() + self.settings.reschedule.timeout
         return self._aside.run("decide", self._decide_all) or []
@@ -136,7 +136,7 @@ class Controller:
         return answered + (self._aside.run("plans", self._answer_plans) or 0)
 
     def _renew(self) -> str:
-        """Renew the lease; a new leader takes over what earlier ones left in Redis and in the links' reports."""
+        """Renew the lease; a new leader takes over what it finds in Redis and the reports."""
         with self._lock:
             reports = self._cluster.collector.refresh()
             self._mark_heard(reports)
@@ -163,7 +163,7 @@ class Controller:
         self._window = 0.0
 
     def _restore(self, reports: dict[str, LinkReport]) -> None:
-        """Take over the applications that this leader has not examined yet; all of them at the begin of a lead."""
+        """Take over the applications not examined yet, all of them at the begin of a lead."""
         first = not self._context.restored
         if first:
             for app in self._applications.values():
@@ -210,7 +210,7 @@ class Controller:
             return [decision for decision in decisions if decision is not None]
 
     def _follow_migrations(self) -> bool:
-        """Renew running migrations and expire scheduled plans; returns False if this controller may not act."""
+        """Renew migrations and expire scheduled plans; returns False if it may not act."""
         with self._lock:
             if not self._context.can_act:
                 return False
@@ -289,7 +289,7 @@ class Controller:
             return self._report_order(f"{'paused' if paused else 'resumed'}{held if running else ''}")
 
     def held_on(self, nodes: Collection[str]) -> list[str]:
-        """Return the applications with state on these nodes; ValueError if the nodes cannot be drained."""
+        """Return the applications with state on these nodes; or ValueError."""
         with self._lock:
             reports = self._check_drain(nodes)
             return sorted(name for name, report in reports.items() if any(partitions_on(report, nodes).values()))
@@ -334,7 +334,10 @@ class Controller:
             return self._report_order(f"{sentence}{self._cluster.limits.order_warning(self._clock.wall())}")
 
     def stop(self, application: str, *, user: str, reason: str) -> str:
-        """End the running migration of an application, or of all (""), at the next batch; ValueError without one."""
+        """End the running migration of an application, or of all (""), at the next batch.
+
+        ValueError without one.
+        """
         with self._lock:
             self._follow_migrations()
             running = [app for app in self._migrating() if application in ("", app.name)]
@@ -349,9 +352,9 @@ class Controller:
             return self._report_order(sentence)
 
     def rollback(self, application: str, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
-        """Move back what a decision moved ("": the last one that was not undone); ValueError if there is none.
+        """Move back what a decision moved ("": the last one that was not undone).
 
-        A running migration is ended first; then there is no decision to return yet.
+        ValueError if there is none. A running migration is ended first; then there is no decision to return yet.
         """
         with self._lock:
             self._follow_migrations()
@@ -411,7 +414,7 @@ class Controller:
         return app
 
     def snapshot(self) -> ControllerSnapshot:
-        """Return a copy of what this controller knows; reads new messages and may raise StoreError."""
+        """Read new messages, and return a copy of what this controller knows."""
         with self._lock:
             collector = self._cluster.collector
             messages = [collector.gather(name) for name in collector.refresh()]
@@ -436,7 +439,7 @@ class Controller:
         return [app for _, app in sorted(self._applications.items()) if app.migrations.running is not None]
 
     def _mark_heard(self, names: Iterable[str]) -> None:
-        """Note which applications report, or may do so again, and forget those that were silent for long."""
+        """Note which applications report, and forget those that were silent for long."""
         now = self._clock.steady()
         for name in names:
             self.application(name).last_heard = now
@@ -456,7 +459,7 @@ class Controller:
             raise
 
     def _close_scheduled_plan(self, plan: PendingPlan, refusal: Refusal, user: str, reason: str) -> None:
-        """Publish the last word on a plan, once, and remove it: in this order, so that it leaves a trace."""
+        """Publish the last word on a plan, once, and only then remove it."""
         plans = self._cluster.plans
         if plan.pending not in plans.settled:
             app = self.application(plan.application)

@@ -1,4 +1,4 @@
-"""Decision log in Redis: all of the last decisions, and for longer those that moved something.
+"""Decision log in Redis: the last decisions, and for longer the applied ones.
 
 Anyone who may ask for a plan can fill the stream of all decisions. The move budget and the decisions that can be undone
 must not be pushed out with it, so applied decisions have a stream of their own.
@@ -56,7 +56,7 @@ def log_decision(application: str, decision: Decision) -> None:
 
 
 class DecisionDeduplicator:
-    """Suppress an application's repeated decisions: a retry that ends the same way is published once.
+    """Suppress repeated decisions: a retry that ends the same way is published once.
 
     Without it one idle query fills the history within minutes.
     """
@@ -65,7 +65,10 @@ class DecisionDeduplicator:
         self._published: dict[str, str] = {}  # trigger -> fingerprint of its last decision
 
     def repeats(self, decision: Decision) -> bool:
-        """Return whether a decision says only what was published already; the numbers of "not ready" may differ."""
+        """Return whether a decision says only what was published already.
+
+        The numbers of "not ready" may differ.
+        """
         once = decision.trigger in _ORDERED or decision.outcome == Outcome.NOT_READY
         if not once or decision.outcome == Outcome.APPLIED or decision.reason in BLOCKING:
             return False

@@ -1,4 +1,4 @@
-"""Guards of unattended decisions: quiet periods, the hourly move budget, cool-downs, and agreement on costly moves.
+"""Guards of unattended decisions: quiet periods, budget, cool-downs, agreements.
 
 Pure: times are arguments, and what has to outlive a controller is restored from the decision log. An operator's order
 is never held back; it is warned (`ClusterLimits.order_warning`) and carried out.
@@ -45,12 +45,12 @@ def overlap(one: frozenset[MoveKey], other: frozenset[MoveKey]) -> float:
 
 
 def averaging_time(settings: Settings) -> float:
-    """Return the seconds within which two decisions use the same figures: the windows that are averaged."""
+    """Return the seconds within which two decisions use the same averaged windows."""
     return settings.agent.window * settings.reschedule.windows
 
 
 def combine(before: Recommendation | None, latest: Recommendation, settings: Settings) -> Recommendation:
-    """Return the latest recommendation, counted together with those before it that recommended the same.
+    """Return the latest recommendation, counted with those before it that agree.
 
     Two recommendations from the same figures count once, at the time of the first: within the windows that are
     averaged, or without a new batch of any query that they move.
@@ -90,7 +90,7 @@ def next_room(counts: MoveCounts, now: float, limit: int) -> float:
 
 
 class ClusterLimits:
-    """Limits that hold for all applications together: quiet periods, and the budget of moves an hour."""
+    """Limits of all applications together: quiet periods, and the budget of moves."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -139,7 +139,10 @@ class ClusterLimits:
         )
 
     def order_warning(self, now: float, moves: int = 0) -> str:
-        """Return the limits that an order of so many moves exceeds, each after "; "; "" if there is none."""
+        """Return the limits that an order of so many moves exceeds, each after "; ".
+
+        "" if there is none.
+        """
         rules, text = self.settings.reschedule, ""
         span = calendar_of(rules.excluded, rules.time_zone).inside(now) if rules.excluded else None
         if span is not None:
@@ -242,7 +245,10 @@ class SelfActionGuard:
         )
 
     def describe(self, now: float) -> str:
-        """Return what holds the application back and what was agreed so far, each after ", "; "" for nothing."""
+        """Return what holds the application back and what was agreed so far, each after ", ".
+
+        "" for nothing.
+        """
         rules, before, text = self._limits.settings.reschedule, self._recommended, ""
         if before is not None and before.costly and now - before.at <= _STALE_AFTER * rules.timeout:
             text = f", a costly plan was recommended {before.count} of {rules.agreements} times"

@@ -1,4 +1,4 @@
-"""Leadership: the lease in Redis, the epoch that fences deposed leaders, and the paused flag.
+"""Leadership: lease in Redis, epoch that fences deposed leaders, and paused flag.
 
 Three guards keep two leaders from acting at once:
 
@@ -80,7 +80,10 @@ class LeaderElection:
         return self._leading and self._clock.steady() < self._until
 
     def revalidate(self) -> bool:
-        """Return whether this controller led without a break, after long work; renews the lease if necessary."""
+        """Return whether this controller led without a break, after long work.
+
+        Renews the lease if necessary.
+        """
         if self.holds() or not self._leading:
             return self.holds()
         result = self.renew(0)

@@ -1,4 +1,4 @@
-"""Migrations: one at a time in each application, begun, renewed while it runs, and taken over from an earlier leader.
+"""Migrations: one at a time in each application, renewed while it runs.
 
 A desired placement is renewed under the same decision id as long as one of its moves is not settled. A new leader finds
 it in Redis and continues it under its own epoch. One that expired while nobody led is not resumed: the links give such
@@ -81,7 +81,10 @@ class RunningMigration:
         return RunningMigration(self.application, desired, now, self.patience)
 
     def update(self, report: LinkReport | None, now: float) -> None:
-        """Record the moves' states in a report. A settled move stays settled, even if the link forgets it."""
+        """Record the moves' states in a report.
+
+        A settled move stays settled, even if the link forgets it.
+        """
         if report is None or report.decision != self.desired.decision:
             return
         self.taken_up = True
@@ -206,7 +209,7 @@ class Rest:
 
 
 class MigrationTracker:
-    """Migrations of one application: the one that runs, and the rest and continuation after it."""
+    """Migrations of one application: the running one, and the rest after it."""
 
     def __init__(self, application: str, context: LeaderContext) -> None:
         self.running: RunningMigration | None = None
@@ -220,7 +223,10 @@ class MigrationTracker:
         self._log = structlog.get_logger("rechannel.controller")
 
     def begin(self, decision: Decision) -> None:
-        """Publish the desired placement of a decision; if Redis is away, `follow` publishes it later."""
+        """Publish the desired placement of a decision.
+
+        If Redis is away, `follow` publishes it later.
+        """
         settings = self._context.settings
         desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
         self.note_applied(decision)
@@ -268,7 +274,7 @@ class MigrationTracker:
         return ""
 
     def note_applied(self, decision: Decision) -> None:
-        """Note the last applied decision, of this leader or an earlier one: there is no rest after a drain."""
+        """Note the last applied decision, of any leader: there is no rest after a drain."""
         self.rest.drain = decision.decision if decision.trigger == Trigger.DRAIN else ""
 
     def confirm(self) -> None:
@@ -281,7 +287,7 @@ class MigrationTracker:
         self._left, self._continues = 0, False
 
     def continuation(self, now: float) -> int:
-        """Return how many moves may follow on a plan that was cut and went well so far; 0 for none."""
+        """Return how many moves may follow on a plan that was cut; 0 for none."""
         return self._left if self._continues and self.running is None and self._rest_left(now) else 0
 
     def resting(self, now: float) -> float:

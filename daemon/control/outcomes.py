@@ -24,7 +24,7 @@ _UNDO_WITHIN = 600.0  # seconds in which a new leader undoes what the one before
 
 
 class LoadRateEstimator:
-    """Cost of loading state in this cluster, from the settings or from the moves of the last day."""
+    """Cost of loading state, from the settings or from the moves of the last day."""
 
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
@@ -76,9 +76,9 @@ class OutcomeTracker:
         self._awaited = decision
 
     def restore(self, applied: list[Decision]) -> Decision | None:
-        """Await the outcome of an earlier leader's migration; returns its decision if it has to be undone.
+        """Await the outcome of an earlier leader's migration.
 
-        ``applied``: decisions that moved something, the last one first.
+        Returns its decision if it has to be undone. ``applied``: decisions that moved something, the last one first.
         """
         if not applied or self._awaited is not None:
             return None
@@ -94,7 +94,10 @@ class OutcomeTracker:
         return applied[0] if fresh and self._must_undo(applied[0], outcomes[-1]) else None
 
     def measure_outcome(self, messages: ApplicationMessages) -> tuple[MigrationOutcome, Decision | None] | None:
-        """Measure the awaited outcome; returns it, and the decision if it has to be undone, once it is known."""
+        """Measure the awaited outcome.
+
+        Returns it, and the decision if it has to be undone, once it is known.
+        """
         decision, now = self._awaited, self._context.clock.steady()
         if decision is None or now < self._next_look:
             return None
@@ -129,7 +132,10 @@ class OutcomeTracker:
         self._context.store.append(keys.OUTCOMES, "", envelope)
 
     def _undo_until(self, at: float) -> float:
-        """Return until when a new leader undoes a migration measured at this time; quiet periods do not count."""
+        """Return until when a new leader undoes a migration measured at this time.
+
+        Quiet periods do not count.
+        """
         rules, until = self._context.settings.reschedule, at + _UNDO_WITHIN
         if not rules.excluded:
             return until
@@ -138,7 +144,7 @@ class OutcomeTracker:
         return until if span is None else span.end + _UNDO_WITHIN
 
     def _must_undo(self, decision: Decision, outcome: MigrationOutcome) -> bool:
-        """Return whether a migration goes back unattended: not a forced one, a drain, or a rollback."""
+        """Return whether a migration goes back: not a forced one, a drain, or a rollback."""
         settings = self._context.settings
         acts = settings.reschedule.mode == "apply" and settings.migration.rollback
         ordered = decision.forced or decision.trigger == Trigger.DRAIN or decision.rollback_of

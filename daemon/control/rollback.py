@@ -1,4 +1,4 @@
-"""Rollbacks: decisions whose moves are to go back, because they made things worse or because an operator wants it."""
+"""Rollbacks: decisions whose moves are to go back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE = 600.0  # seconds in which a rollback has to become possible
 
 @dataclass
 class PendingRollback:
-    """A decision whose moves are to go back, with who asked for it and why ("": the controller itself).
+    """A decision whose moves are to go back, and who asked for that ("": nobody).
 
     ``until``: seconds of a steady clock until which it is tried.
     """
@@ -51,7 +51,7 @@ class PendingRollback:
 
 
 def find_undoable(applied: Sequence[Decision], decision: str = "") -> Decision | None:
-    """Return the decision of this id, or the last one that moved something and was not undone ("").
+    """Return the decision of this id, or the last applied one not undone ("").
 
     ``applied``: decisions that moved something in one application, the last one first.
     """

@@ -1,4 +1,4 @@
-"""Scheduled plans: saved plans that wait for their time, kept in Redis, signed, so that they outlive a controller.
+"""Scheduled plans: saved plans that wait in Redis, signed, for their time.
 
 A plan waits for one time window. In it the plan is checked against the present, by the same laws as one that is applied
 at once. What is not ready is tried again as long as the window lasts; every other answer is final. A plan whose window
@@ -55,7 +55,10 @@ def window(at: str, when: str, rules: RescheduleSettings, now: float) -> TimeWin
 
 
 def passed(plan: PendingPlan, why: str) -> Refusal:
-    """Return the refusal of a plan whose window is over. ``why``: what was in its way last, "" if unknown."""
+    """Return the refusal of a plan whose window is over.
+
+    ``why``: what was in its way last, "" if unknown.
+    """
     detail = f"plan {plan.pending} is expired: its window {plan.window} has passed{f'; last: {why}' if why else ''}"
     return Refusal(law=Law.WINDOW_PASSED, scope="plan", detail=detail, until=plan.end)
 
@@ -102,9 +105,10 @@ class ScheduledPlans:
         return frozenset(self.plans) - self.settled.keys()
 
     def restore(self, decisions: Iterable[Decision]) -> None:
-        """Take over the plans in Redis if they are newer; ``decisions``: the decision log, oldest first.
+        """Take over the plans in Redis if they are newer.
 
-        Plans with a last word are not taken up again: whoever decided may not have come to removing them.
+        ``decisions``: the decision log, oldest first. Plans with a last word are not taken up again: whoever decided
+        may not have come to removing them.
         """
         for decision in decisions:
             if decision.pending_plan and is_final(decision):
@@ -115,9 +119,10 @@ class ScheduledPlans:
     def schedule(
         self, text: str, window_text: tuple[str, str], *, user: str, reason: str, force: bool
     ) -> tuple[str, PendingPlan]:
-        """Let a saved plan wait for its window; returns a sentence and the plan, or raises ValueError.
+        """Let a saved plan wait for its window.
 
-        ``window_text``: the period, and ``off-peak``; one of them is empty.
+        Returns a sentence and the plan, or raises ValueError. ``window_text``: the period, and ``off-peak``; one of
+        them is empty.
         """
         plan = read_plan(text, self._context.envelopes.cluster)
         rules, now = self._context.settings.reschedule, self._context.clock.wall()
@@ -149,7 +154,10 @@ class ScheduledPlans:
         return functools.partial(placement_of_saved_plan, read_plan(plan.plan, self._context.envelopes.cluster))
 
     def find(self, pending: str) -> PendingPlan:
-        """Return a plan that waits or was canceled a moment ago; ValueError if there is none of this id."""
+        """Return a plan that waits or was canceled a moment ago.
+
+        ValueError if there is none of this id.
+        """
         if pending not in self.plans or self.settled.get(pending, Law.CANCELED) != Law.CANCELED:
             raise ValueError(f"no plan {pending} waits; waiting are {', '.join(sorted(self.waiting)) or 'none'}")
         return self.plans[pending]

@@ -110,7 +110,7 @@ class StandingOrderStore:
         self._context.store.put(keys.ORDERS, "", self._context.signer.sign(envelope))
 
     def check_drain(self, nodes: Collection[str], reports: Mapping[str, LinkReport]) -> None:
-        """Raise ValueError if a node is unknown, or if an application would have no executor left to move to.
+        """Raise ValueError if a node is unknown, or an application had no executor left.
 
         A node is known by an executor, or before it has any by its agent.
         """
@@ -138,7 +138,10 @@ class StandingOrderStore:
         return bool(newest) and newest[-1].time >= self._context.clock.wall() - _AGENT_FRESH
 
     def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> Drain:
-        """Order that a node is to hold no state, or change the order. ``patience``: seconds until its deadline."""
+        """Order that a node is to hold no state, or change the order.
+
+        ``patience``: seconds until its deadline.
+        """
         now = self._context.clock.wall()
         before = self.drains.get(node)
         self.drains[node] = Drain(
@@ -178,7 +181,7 @@ def partitions_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
 
 
 def apps_without_target(reports: Mapping[str, LinkReport], nodes: Collection[str]) -> list[str]:
-    """Return the applications that would have state and no executor for it if these nodes were drained."""
+    """Return the applications that a drain of these nodes leaves without an executor."""
     return sorted(
         name
         for name, report in reports.items()

@@ -1,4 +1,4 @@
-"""Time windows: weekly periods such as ``Mon-Fri 09:00-18:00``, the present window of one, and the next.
+"""Time windows of weekly periods such as ``Mon-Fri 09:00-18:00``.
 
 Pure. A period belongs to the day on which it begins; one whose end is not later than its begin ends on the next day.
 Its times are local times of a zone. A time in the gap of a clock that is put forward is taken as the end of the gap; an
@@ -23,7 +23,10 @@ _AHEAD = 16  # days in which every period comes at least once: of two weeks one 
 
 @dataclass(frozen=True)
 class WeeklyPeriod:
-    """Period of the week. ``days``: on which it begins, 0 is Monday; ``start`` and ``end``: minutes of the day."""
+    """Period of the week.
+
+    ``days``: on which it begins, 0 is Monday; ``start`` and ``end``: minutes of the day.
+    """
 
     text: str
     days: frozenset[int]
@@ -61,7 +64,7 @@ class Calendar:
         self._zone = ZoneInfo(zone)
 
     def inside(self, at: float) -> TimeWindow | None:
-        """Return the window at a moment, with those that follow without a gap; None if there is none."""
+        """Return the window at a moment, with those that follow without a gap, or None."""
         present = self._holding(at)
         if present is None:
             return None
@@ -112,7 +115,7 @@ def _minutes(text: str) -> int:
 
 
 def _moment(day: datetime.date, minutes: int, zone: ZoneInfo, *, last: bool) -> float:
-    """Return the moment of a local time: the ``last`` of two, or the end of the gap that it falls into."""
+    """Return the moment of a local time: of two the ``last``, of a gap the end."""
     midnight = datetime.datetime.combine(day, datetime.time())
     wall = midnight + datetime.timedelta(minutes=minutes)
     first, second = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))

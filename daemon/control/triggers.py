@@ -37,12 +37,12 @@ class RetryTimer:
 
 
 def settle_time(settings: Settings) -> float:
-    """Return the seconds for which an executor set has to stay the same before it is decided on."""
+    """Return the seconds for which an executor set has to stay the same."""
     return max(settings.reschedule.settle, settings.reschedule.settle_windows * settings.agent.window)
 
 
 class ExecutorSetTrigger:
-    """Trigger of one application whose executors joined or left and then stayed the same for a while.
+    """Trigger of one application whose executors changed and stayed so for a while.
 
     After a refusal it is due again at growing intervals, as long as an executor holds nothing: the first figures (of a
     cold executor, of batches that loaded state) are not reliable. ``waited``: seconds of a steady clock.
@@ -56,12 +56,12 @@ class ExecutorSetTrigger:
         self._pause = _FIRST_PAUSE
 
     def mark_ready(self, executors: frozenset[str]) -> None:
-        """Take the executors of an application that is ready for the first time as the initial set."""
+        """Take the executors of the first time that it is ready as the initial set."""
         if self.decided_for is None:
             self.decided_for = executors
 
     def reopen(self) -> None:
-        """Take executors that may hold partitions again as a change, although they were there before."""
+        """Take executors that may hold partitions again as a change."""
         self.decided_for = frozenset()
 
     def observe(self, executors: frozenset[str], waited: float) -> None:
@@ -96,7 +96,10 @@ def executors_in_use(report: LinkReport) -> frozenset[str]:
 
 
 def usable_executors(report: LinkReport, drained: Collection[str]) -> frozenset[str]:
-    """Return the executors that may hold partitions; ``drained``: nodes that are to hold no state."""
+    """Return the executors that may hold partitions.
+
+    ``drained``: nodes that are to hold no state.
+    """
     usable = frozenset(info.executor for info in report.executors if info.host not in drained)
     return usable - frozenset(report.releasing_executors)
 
@@ -143,13 +146,16 @@ class OverloadDetector:
     def observe_window(
         self, snapshot: Snapshot, batches: Sequence[BatchReport], window: float, rules: RescheduleSettings
     ) -> None:
-        """Record the loads in a snapshot of measurements (not of forecasts); each ``window`` counts once."""
+        """Record the loads in a snapshot of measurements; each ``window`` counts once."""
         fresh, self._window = self._window != window, window
         executors = _executor_readings(snapshot, rules.overload_utilization, fresh)
         self.observe([*executors, *self._query_readings(snapshot, batches, rules.overload_duration)], rules)
 
     def due(self, waited: float) -> str:
-        """Return the overloads to decide on, with their numbers; "" if there is none. ``waited``: steady seconds."""
+        """Return the overloads to decide on, with their numbers; "" if there is none.
+
+        ``waited``: steady seconds.
+        """
         if waited < self._next_try:
             return ""
         return "; ".join(level.due for level in self._levels.values() if level.due)

@@ -1,4 +1,4 @@
-"""Outcome of a migration: its batches before, during and after, compared with the prediction.
+"""Outcome of a migration: its batches, compared with the prediction.
 
 Pure. A batch in which a partition landed belongs to the migration. Those after a query's last landing are settled; the
 median of the first few of them is compared with the predicted batch. Load times are those of single tasks: the first
@@ -38,7 +38,7 @@ def measure_outcome(
     settings: Settings,
     now: float,
 ) -> MigrationOutcome | None:
-    """Return the outcome of a migration that is over, or None while its queries have not settled yet.
+    """Return the outcome of a migration, or None while its queries have not settled.
 
     ``journal`` may hold lines of other decisions too; ``messages`` are those of now.
     """
@@ -81,7 +81,7 @@ def measure_outcome(
 
 
 class _Query:
-    """One query's batches: those in which partitions landed, and the first settled ones after them."""
+    """One query's batches: those in which partitions landed, and the settled ones."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _Query:
         return ""
 
     def loads(self) -> list[tuple[float, float]]:
-        """Return bytes and added seconds of each landing whose task, and later ones on the target, were seen."""
+        """Return bytes and added seconds of each landing whose tasks were measured."""
         loads = []
         settled = [_tasks(batch) for batch in self.settled]
         moving = {batch.batch: _tasks(batch) for batch in self._moving}

@@ -1,4 +1,4 @@
-"""Decision pipeline: request, snapshot, proposal, plan under the laws, guard's verdict, decision.
+"""Decision pipeline: request, snapshot, proposal, plan, verdict, decision.
 
 Pure: no clock, thread, logger or store. `draft_decision` may take minutes with tens of thousands of partitions. An end
 without a plan is raised as `Undecided` and becomes a decision in `decision_without_plan` alone.
@@ -125,7 +125,7 @@ class PlanBasis:
 
 @dataclass(frozen=True)
 class ProposedPlacement:
-    """A placement to put under the laws: a policy's, a saved plan's, or that before a migration (``undoes``)."""
+    """A policy's or a requested placement. ``undoes``: the decision that it moves back."""
 
     policy: str
     placement: Placement
@@ -135,7 +135,10 @@ class ProposedPlacement:
 
 @dataclass(frozen=True)
 class Draft:
-    """A decision before the guard's verdict. ``summary``: of its moves; ``partitions``: of the application."""
+    """A decision before the guard's verdict.
+
+    ``summary``: of its moves; ``partitions``: of the application.
+    """
 
     decision: Decision
     summary: str
@@ -196,7 +199,7 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
 
 
 def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> Decision:
-    """Return the decision of a draft: refused by the guard's verdict, or with its warning to the operator."""
+    """Return the decision of a draft, refused by a verdict or with a warning."""
     decision = draft.decision
     if verdict is None:
         return msgspec.structs.replace(decision, sentence=decision.sentence + warning)
@@ -248,7 +251,7 @@ def _propose(
 
 
 def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
-    """Pass the remaining move budget to the policy, so that its plan need not be cut afterwards."""
+    """Pass the remaining move budget to the policy, so that its plan is not cut."""
     if moves_left is None:
         return settings
     most = max(1, min(moves_left, settings.migration.max_moves))
@@ -256,7 +259,10 @@ def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
 
 
 def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings) -> ProposedPlacement:
-    """Return the policy's placement; a drain falls back on the usual policy if its own finds no room."""
+    """Return the policy's placement.
+
+    A drain falls back on the usual policy if its own finds no room.
+    """
     drain = request.trigger == Trigger.DRAIN
 
     def ask(policy: str) -> Proposal:
@@ -441,7 +447,7 @@ def _hot_streams(snapshot: Snapshot) -> list[str]:
 
 
 def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
-    """Return the name of one end of a stream: a stage with its partition, or its executor if none is placed."""
+    """Return the name of one end of a stream: stage, and partition or executor."""
     query, _, position = stage.rpartition("/")
     state = snapshot.queries.get(query)
     name = f"{query_name(query, state.name if state else '')}/{position}"

@@ -1,4 +1,4 @@
-"""Policy of a decision and its parameters, and the check of the configuration's policy sections.
+"""Policy of a decision, its parameters, and the check of the policy sections.
 
 A parameter has, the later wins: the policy's default; a value derived from the gate and migration settings, if the
 policy has a parameter of that name; the value under ``[policies.NAME]``; and for a drain, no moves but the forced ones.
@@ -47,7 +47,7 @@ def unknown_policy(name: str) -> str:
 
 
 def policy_errors(settings: Settings) -> list[str]:
-    """Return the errors in the policies' names and parameters, each with its field and the cure."""
+    """Return the errors in the policies' names and parameters."""
     errors = [
         f"reschedule.{field}: {unknown_policy(name)}"
         for field in ("policy", "drain_policy")

@@ -1,4 +1,4 @@
-"""Placements requested by an operator or a rollback: that of a saved plan, and that before a migration.
+"""Requested placements: that of a saved plan, and that before a migration.
 
 Pure. Both are checked against the present: a saved plan holds for the executors and runs it was made for and no others,
 and a partition that was moved elsewhere since stays there.
@@ -36,7 +36,10 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A plan in a file. ``executors``: id -> host of all the application had; ``runs``: query -> run."""
+    """A plan in a file.
+
+    ``executors``: id -> host of all the application had; ``runs``: query -> run.
+    """
 
     format: int
     cluster: str
@@ -52,7 +55,10 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True)
 class RequestedPlacement:
-    """A placement in place of a policy's. ``undoes``: the decision whose partitions go back, if any."""
+    """A placement in place of a policy's.
+
+    ``undoes``: the decision whose partitions go back, if any.
+    """
 
     placement: Placement
     notes: tuple[str, ...] = ()

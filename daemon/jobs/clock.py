@@ -1,4 +1,4 @@
-"""Clocks of a process, detection of clock changes, and a duty-cycle limiter for repeated work."""
+"""Clocks of a process, detection of clock changes, and a duty-cycle limiter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STEP = 1.0  # seconds; a smaller difference is drift between the clocks
 
 
 def boot_seconds() -> float:
-    """Return seconds that cannot be set and, unlike `time.monotonic`, go on while the machine sleeps."""
+    """Return seconds that cannot be set and that go on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -45,14 +45,17 @@ class ClockJumpDetector:
         self._offset = clock.wall() - clock.monotonic()
 
     def pop_jump(self) -> float:
-        """Return by how many seconds the wall clock was set since the last call; 0 for less than a second."""
+        """Return by how many seconds the wall clock was set since the last call.
+
+        0 for less than a second.
+        """
         offset = self._clock.wall() - self._clock.monotonic()
         jump, self._offset = offset - self._offset, offset
         return jump if abs(jump) >= _STEP else 0.0
 
 
 def due_after_jump(due: float, jump: float, now: float, every: float) -> float:
-    """Return when a job is due after the clock was set: as far ahead as before, within one interval from now."""
+    """Return when a job is due after the clock was set, within one interval from now."""
     return min(max(due + jump, now), now + every)
 
 

@@ -39,7 +39,10 @@ class JobMonitor:
         return tuple(job.status for job in self.jobs.values())
 
     def stuck(self) -> str:
-        """Return which job or plan makes no progress, "" for none; an absent or slow Redis is no fault of a job."""
+        """Return which job or plan makes no progress, "" for none.
+
+        An absent or slow Redis is no fault of a job.
+        """
         now = self._clock.monotonic()
         for job in self.jobs.values():
             status, idle = job.status, now - job.alive_at
@@ -50,7 +53,7 @@ class JobMonitor:
         return self.planning.overdue()
 
     def staleness(self, name: str, within: float) -> str:
-        """Return why a job's last result cannot be relied on: it failed, or is over ``within`` seconds old."""
+        """Return why a job's last result is invalid: a failure, or an age over ``within``."""
         job = self.jobs[name]
         if not job.status.ended:
             return f"job {name} has not ended yet"

@@ -1,4 +1,4 @@
-"""A job of the controller: its work, its back-off after failures, and the record of its runs.
+"""Job of the controller: its work, its back-off, and the record of its runs.
 
 A failing job never ends its loop. Redis being away is expected and logged once, and again when it is back. After any
 other failure the job rests for a time that doubles with every failure in a row.
@@ -49,7 +49,7 @@ def classify(error: Exception) -> FailureKind:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The record of one job: ``observe``, ``requests``, ``follow``, ``decide``, ``view`` and others.
+    """Record of one job, such as ``observe``, ``follow`` or ``decide``.
 
     ``every``: seconds from start to start by the settings. ``began``, ``ended``: start of the last run and end of the
     last one that ended, 0 before the first. ``duration``: seconds of the last run that ended. ``lag``: seconds by which
@@ -75,7 +75,10 @@ class JobStatus:
 
 
 class RetryBackoff:
-    """Rest of a failing job, which doubles with every failure in a row. Times by a monotonic clock."""
+    """Rest of a failing job, which doubles with every failure in a row.
+
+    Times by a monotonic clock.
+    """
 
     def __init__(self) -> None:
         self.failures = 0

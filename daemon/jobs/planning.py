@@ -1,4 +1,4 @@
-"""Concurrency of planning: a policy may plan for minutes while the controller's other work goes on.
+"""Concurrency of planning, which may take minutes beside the other work.
 
 `Mutex` is released while a plan or a model is made, so that the lease is renewed, requests are answered and other
 applications' migrations go on. `Aside` runs work that may plan in a thread of its own, so that its job returns.
@@ -129,7 +129,7 @@ class PlanningClock:
             plan.ended.set()
 
     def overdue(self) -> str:
-        """Return which plan takes longer than any may, "" for none: a policy that never ends is a hang."""
+        """Return which plan takes longer than any may, "" for none."""
         now = self._monotonic()
         for plan in list(self._plans):
             age = now - plan.since

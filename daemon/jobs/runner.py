@@ -1,4 +1,4 @@
-"""Scheduler of the controller's jobs on APScheduler, which follows changes of the wall clock."""
+"""Scheduler of the controller's jobs on APScheduler."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class JobRunner:
         self._scheduler.reschedule_job(name, trigger="interval", seconds=every)
 
     def follow_clock(self) -> None:
-        """Move the due times of all jobs if the clock was set: set back an hour, they would not run for an hour."""
+        """Move all due times if the clock was set; APScheduler would wait for the old ones."""
         if not (jump := self._jumps.pop_jump()):
             return
         self._log.warning("clock-was-set", seconds=round(jump, 1))

@@ -98,7 +98,10 @@ class Watchdog:
         self._called_at = now
 
     def _hung_jobs(self) -> str:
-        """Return which jobs have not returned for so long that they hang, or which plan; "" for none."""
+        """Return which jobs have not returned for so long that they hang, or which plan.
+
+        "" for none.
+        """
         now, limit = self._monotonic(), max(self.notifier.watchdog / 2, self.patience * 3 / 4)
         late = [(job.name, now - job.returned_at) for job in self._supervised()]
         hung = [f"{name} for {age:.0f} s" for name, age in late if age > limit]

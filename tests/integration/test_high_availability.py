@@ -197,13 +197,13 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
     settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late, leads = (Controller(settings, store, signer_of(settings), Clock(), name=name) for name in ("late", "leads"))
-    late.observe()
+    late.run_leader_cycle()
     made = late.decide("operator", application=APP, apply=True)
     assert made.outcome == "applied", made.sentence
     world.obey("steered", only=1)
     late.follow()
     raw(store).delete(store.keys(keys.LEASE))
-    assert leads.observe() == "leading in epoch 2"
+    assert leads.run_leader_cycle() == "leading in epoch 2"
     leads.follow()
     # It was stopped right after it had looked whether it leads.
     monkeypatch.setattr(late.lead, "holds", lambda: True)
@@ -237,7 +237,7 @@ def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answe
 ) -> None:
     signer = signer_of(settings)
     first, second = (Controller(settings, store, signer, Clock(), name=name) for name in ("first", "second"))
-    first.observe()
+    first.run_leader_cycle()
     real = first.lead.store.put
 
     def vanish(rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
@@ -254,7 +254,7 @@ def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answe
     assert wanted is not None
     world.obey("drained")
     raw(store).delete(store.keys(keys.LEASE))
-    second.observe()
+    second.run_leader_cycle()
     assert second.answer_requests() == 1
     reply = store.get(keys.REPLY, "r1")
     assert reply is not None
@@ -382,7 +382,7 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
         longest, number = 0.0, 0
         while time.monotonic() < since + 3 * lease:
             world.report()
-            assert other.observe().startswith("standing by"), "the lease is renewed"
+            assert other.run_leader_cycle().startswith("standing by"), "the lease is renewed"
             asked = time.monotonic()
             order(f"quick-{number}", "resume")
             until(lambda number=number: store.get(keys.REPLY, f"quick-{number}"), "an answer")

@@ -28,5 +28,5 @@ def leader(store: FakeStore, clock: FakeClock, world: World) -> Controller:
     """A leading controller over an application whose first executor holds half of the partitions."""
     world.ready()
     made = controller(store, clock)
-    made.observe()
+    made.run_leader_cycle()
     return made

@@ -71,7 +71,7 @@ def test_a_migration_under_way_goes_on(leader: Controller, world: World, store: 
     assert leader.application(APP).migrations.running is not None
     leader.reload(other(GATE__COOLDOWN="5", MIGRATION__MAX_MOVES="1"))
     world.obey()
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert leader.application(APP).migrations.running is None
     assert leader.application(APP).migrations.resting(store.clock()) == 300  # the rest it was begun with
@@ -105,7 +105,7 @@ def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeCloc
     monkeypatch.setattr(service, "Store", lambda *_: store)
     monkeypatch.setattr(service, "signer_of", lambda _: Signer(Ed25519PrivateKey.generate()))
     asked, taken = threading.Event(), []
-    monkeypatch.setattr(Controller, "take", lambda self, settings: (taken.append(settings), stop.set()))
+    monkeypatch.setattr(Controller, "reload", lambda self, settings: (taken.append(settings), stop.set()))
     asked.set()
     started = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.1"})
     new = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.2", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})

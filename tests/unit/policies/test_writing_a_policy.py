@@ -138,7 +138,7 @@ def test_a_controller_decides_by_it() -> None:
     store = FakeStore(clock)
     world = World(store, clock)
     leader = controller(store, clock, controller_settings(policy="longest-first"))
-    leader.observe()
+    leader.run_leader_cycle()
     world.ready()
     decision = leader.decide("operator", application=APP, force=True)
     assert (decision.policy, decision.outcome) == ("longest-first", "planned"), decision.sentence

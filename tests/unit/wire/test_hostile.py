@@ -345,18 +345,18 @@ def test_figures_that_nobody_measures_are_refused_with_their_message(number: str
 def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
     store, clock, _ = world()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     for (rule, name, body), spoils in writes:
         put(store, rule, name, spoiled(seal(rule, body), spoils))
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
-            leader.observe()
+            leader.run_leader_cycle()
             leader.answer_requests()
             leader.follow()
             leader.decide_all()
             clock.sleep(15)
     assert not [line for line in logs if line["event"] in CRASHES], logs
-    assert leader.lead.holds() or leader.observe().startswith("leading")
+    assert leader.lead.holds() or leader.run_leader_cycle().startswith("leading")
 
 
 @FUZZ
@@ -364,12 +364,12 @@ def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
 def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
     store, clock, made = world()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     for (rule, name, body), spoils in writes:
         put(store, rule, name, spoiled(seal(rule, body), spoils))
     signed: list[Envelope] = []
     store.put, plain = (lambda rule, *rest, **more: (signed.append(rest[1]), plain(rule, *rest, **more))[1]), store.put  # type: ignore[method-assign]
-    leader.observe()
+    leader.run_leader_cycle()
     leader.decide_all()
     for envelope in signed:
         if isinstance(envelope.body, DesiredPlacement | StandingOrders):

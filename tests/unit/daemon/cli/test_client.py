@@ -33,7 +33,7 @@ class Asked:
         since = self.clock() - self.began
         self.store.away = self.away[0] <= since < self.away[1]
         if not self.store.away:
-            self.leader.observe()
+            self.leader.run_leader_cycle()
             self.leader.answer_requests()
 
     def ask(self, command: Command, wait: float = 20.0) -> Reply:

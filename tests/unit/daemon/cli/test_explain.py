@@ -85,7 +85,7 @@ def test_a_refusal_says_how_far_it_was() -> None:
 def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, store: FakeStore, world: World) -> None:
     planned = leader.decide("operator", application=APP, user="ann", reason="a look")
     go_on(world, 60)
-    leader.observe()
+    leader.run_leader_cycle()
     (applied,) = leader.decide_all()
     line = MoveTransition(
         move=applied.moves[0].move,

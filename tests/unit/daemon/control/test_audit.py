@@ -37,7 +37,7 @@ def configured(**more: object) -> Settings:
 def audited(store: FakeStore, clock: FakeClock, world: World, path: Path) -> Controller:
     world.ready()
     started = controller(store, clock, configured(audit_file=str(path)))
-    started.observe()
+    started.run_leader_cycle()
     return started
 
 
@@ -101,7 +101,7 @@ def test_an_order_among_the_questions_is_refused_counted_and_told(
 ) -> None:
     for number, verb in enumerate(("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain")):
         clock.sleep(13)  # more in a minute are counted only
-        audited.observe()
+        audited.run_leader_cycle()
         ask_as_viewer(store, verb, name=f"q{number}", nodes=["n"], decision="x" * 5000, password="hunter2")
         audited.answer_requests()
         refusal = read_reply(store, f"q{number}")
@@ -144,7 +144,7 @@ def test_nothing_is_ordered_that_cannot_be_audited(audited: Controller, store: F
 def test_a_reason_may_be_required(store: FakeStore, clock: FakeClock, world: World, path: Path) -> None:
     world.ready()
     leader = controller(store, clock, configured(audit_file=str(path), require_reason=True))
-    leader.observe()
+    leader.run_leader_cycle()
     for name, verb, reason in (("r1", "pause", " "), ("r2", "plan", ""), ("r3", "resume", "done")):
         body = Request(request=name, user="root", reason=reason, command={"verb": verb})
         store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", clock).envelope(body, ttl=20))

@@ -61,7 +61,7 @@ def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore
 def test_observe_mode_says_it_and_moves_nothing(store: FakeStore, clock: FakeClock, world: World) -> None:
     world.ready()
     made = controller(store, clock, dataclasses.replace(CONFIG, reschedule=settings("observe").reschedule))
-    made.observe()
+    made.run_leader_cycle()
     (decision,) = made.decide_all()
     assert (decision.outcome, decision.reason) == ("planned", "ok")
     assert decision.sentence.startswith("would move ")
@@ -72,7 +72,7 @@ def test_observe_mode_says_it_and_moves_nothing(store: FakeStore, clock: FakeClo
 def test_an_even_application_is_left_alone(store: FakeStore, clock: FakeClock) -> None:
     World(store, clock, where="000111222333").ready()
     made = controller(store, clock)
-    made.observe()
+    made.run_leader_cycle()
     (decision,) = made.decide_all()
     assert (decision.outcome, decision.reason, decision.moves) == ("planned", "nothing-to-do", [])
     assert desired(store) is None
@@ -81,7 +81,7 @@ def test_an_even_application_is_left_alone(store: FakeStore, clock: FakeClock) -
 def test_a_gate_that_says_no_keeps_the_numbers(store: FakeStore, clock: FakeClock, world: World) -> None:
     world.ready()
     made = controller(store, clock, dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)))
-    made.observe()
+    made.run_leader_cycle()
     (decision,) = made.decide_all()
     assert (decision.outcome, decision.reason) == ("refused", "gate")
     assert "gate.min_gain asks for 90.0%" in decision.sentence
@@ -97,7 +97,7 @@ def test_not_ready_is_a_decision_too(store: FakeStore, clock: FakeClock, world: 
     world.report()
     world.measure(batches=2)
     made = controller(store, clock)
-    made.observe()
+    made.run_leader_cycle()
     (decision,) = made.decide_all()
     assert (decision.outcome, decision.reason) == ("not-ready", "too-few-batches")
     assert decision.sentence == (
@@ -111,7 +111,7 @@ def test_an_unknown_policy_is_a_refusal_with_the_names(store: FakeStore, clock: 
     made = controller(
         store, clock, dataclasses.replace(CONFIG, reschedule=settings("apply", policy="magic").reschedule)
     )
-    made.observe()
+    made.run_leader_cycle()
     (decision,) = made.decide_all()
     assert (decision.outcome, decision.reason) == ("refused", "policy")
     assert "adaptive" in decision.sentence
@@ -119,12 +119,12 @@ def test_an_unknown_policy_is_a_refusal_with_the_names(store: FakeStore, clock: 
 
 def test_nothing_is_decided_while_redis_is_away(leader: Controller, store: FakeStore) -> None:
     store.away = True
-    for cycle in (leader.observe, leader.decide_all, leader.answer_requests):
+    for cycle in (leader.run_leader_cycle, leader.decide_all, leader.answer_requests):
         with pytest.raises(StoreUnavailableError):
             cycle()
     store.away = False
     assert decisions(store) == []
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader.decide_all()[0].outcome == "applied"
 
 
@@ -132,7 +132,7 @@ def test_an_application_whose_report_ran_out_is_not_decided_on(
     leader: Controller, clock: FakeClock, store: FakeStore
 ) -> None:
     clock.sleep(61)
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader.decide_all() == []
     assert leader.decide("operator", application=APP).reason == "no-report"
 
@@ -158,7 +158,7 @@ def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, 
     world.obey("steered")
     for _ in range(10):
         go_on(world, 30)
-        leader.observe()
+        leader.run_leader_cycle()
         assert "running" in leader.follow()
         found = desired(store)
         assert found is not None
@@ -169,7 +169,7 @@ def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, 
     last = desired(store)
     assert wanted(store).moves == [], "a link that is attached anew finds nothing to be done again"
     go_on(world, 60)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert desired(store) == last, "nothing is renewed any more"
 
@@ -187,7 +187,7 @@ def test_one_migration_at_a_time_then_the_cool_down(leader: Controller, store: F
     first = wanted(store).decision
     world.obey("drained", only=1)
     go_on(world, 20)
-    leader.observe()
+    leader.run_leader_cycle()
     (second,) = leader.decide_all()
     assert (second.outcome, second.reason) == ("not-ready", "migration-running")
     assert "1 of" in second.sentence
@@ -195,15 +195,15 @@ def test_one_migration_at_a_time_then_the_cool_down(leader: Controller, store: F
     world.obey("drained")
     leader.follow()
     go_on(world, 10)
-    leader.observe()
+    leader.run_leader_cycle()
     (third,) = leader.decide_all()
     assert (third.outcome, third.reason) == ("refused", "cooldown")
     assert "290 s to go" in third.sentence
     go_on(world, 290)
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader.decide_all()[0].reason == "outcome-awaited", "the journal tells of no landing yet"
     go_on(world, 311)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert leader.decide_all()[0].outcome == "applied", "it is not waited for for ever"
 
@@ -218,7 +218,7 @@ def test_a_link_that_never_takes_it_up_is_given_up_on(leader: Controller, store:
     leader.decide_all()
     for _ in range(5):
         go_on(world, 25)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     assert "did not take it up within 120 s" in state_sentence(leader, store)
     assert leader.application(APP).migrations.running is None
@@ -226,7 +226,7 @@ def test_a_link_that_never_takes_it_up_is_given_up_on(leader: Controller, store:
 
 
 def state_sentence(leader: Controller, store: FakeStore) -> str:
-    leader.observe()
+    leader.run_leader_cycle()
     return state(store).last_sentence
 
 
@@ -236,7 +236,7 @@ def test_a_link_that_vanishes_is_given_up_on(leader: Controller, store: FakeStor
     leader.follow()
     for _ in range(95):  # its last report counts for a minute
         world.clock.sleep(2)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     assert leader.application(APP).migrations.running is None
     assert "no word from the link for 120 s" in state(store).last_sentence
@@ -249,9 +249,9 @@ def test_a_long_outage_of_redis_is_not_the_links_silence(leader: Controller, sto
     store.away = True
     world.clock.sleep(600)
     with pytest.raises(StoreUnavailableError):
-        leader.observe()
+        leader.run_leader_cycle()
     store.away = False
-    leader.observe()
+    leader.run_leader_cycle()
     assert "running" in leader.follow()
     world.ready()
     assert "running" in leader.follow()
@@ -274,7 +274,7 @@ def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, cl
     world.decision = "x"
     world.ready()
     made = controller(store, clock)
-    made.observe()
+    made.run_leader_cycle()
     (decision,) = made.decide_all()
     assert (decision.reason, decision.sentence) == (
         "migration-running",
@@ -287,7 +287,7 @@ def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, cl
 
 def test_a_stand_by_does_nothing_but_try(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
     other = controller(store, clock, name="b")
-    said = other.observe()
+    said = other.run_leader_cycle()
     assert said.startswith("standing by: a/")
     store.writes.clear()
     assert other.decide_all() == []
@@ -301,11 +301,11 @@ def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
     leader: Controller, store: FakeStore, world: World
 ) -> None:
     other = controller(store, world.clock, name="b")
-    other.observe()
+    other.run_leader_cycle()
     (decision,) = leader.decide_all()
     world.obey("drained", only=1)
     go_on(world, 16)
-    assert other.observe() == "leading in epoch 2"
+    assert other.run_leader_cycle() == "leading in epoch 2"
     assert "running" in other.follow()
     found = desired(store)
     assert found is not None
@@ -315,13 +315,13 @@ def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
     store.writes.clear()
     assert leader.decide_all() == []
     assert leader.follow() == "not leading"
-    assert leader.observe().startswith("standing by")
+    assert leader.run_leader_cycle().startswith("standing by")
     assert store.writes == []
     assert leader.application(APP).migrations.running is None
     world.obey("drained")
     other.follow()
     go_on(world, 10)
-    other.observe()
+    other.run_leader_cycle()
     assert other.decide_all()[0].reason == "cooldown"
 
 
@@ -331,7 +331,7 @@ def test_a_new_leader_learns_of_the_cool_down(leader: Controller, store: FakeSto
     leader.follow()
     leader.close()
     other = controller(store, world.clock, name="b")
-    assert other.observe() == "leading in epoch 2"
+    assert other.run_leader_cycle() == "leading in epoch 2"
     assert other.decide_all()[0].reason == "cooldown"
 
 
@@ -349,7 +349,7 @@ def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
     store.put(keys.DESIRED, APP, envelope)
     world.ready()
     made = controller(store, world.clock)
-    made.observe()
+    made.run_leader_cycle()
     assert made.application(APP).migrations.rejected == 1
     assert made.application(APP).migrations.running is None
     assert made.decide_all()[0].outcome == "applied"
@@ -359,11 +359,11 @@ def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
 def test_an_emptied_redis_brings_no_old_epoch_back(leader: Controller, store: FakeStore, world: World) -> None:
     world.accepted_epoch = 41
     world.report()
-    assert leader.observe() == "leading in epoch 42"
+    assert leader.run_leader_cycle() == "leading in epoch 42"
     (decision,) = leader.decide_all()
     world.obey("steered")
     store.empty()
-    assert leader.observe() == "leading in epoch 43"
+    assert leader.run_leader_cycle() == "leading in epoch 43"
     world.report()
     leader.follow()
     found = desired(store)
@@ -378,13 +378,13 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
     world.clock.sleep(20)
     other = controller(store, world.clock, name="b")
     world.ready()
-    other.observe()
+    other.run_leader_cycle()
     other.application(APP).migrations.running = None
     newer = other.decide("operator", application=APP, apply=True, force=True)
     assert newer.outcome == "applied"
     other.close()
     world.clock.sleep(1)
-    assert leader.observe() == "leading in epoch 3"
+    assert leader.run_leader_cycle() == "leading in epoch 3"
     leader.follow()
     assert wanted(store).decision == newer.decision
 
@@ -405,7 +405,7 @@ def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_
     monkeypatch.undo()
     assert leader.follow() == "not leading"
     assert leader.decide_all() == []
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader.follow() != "not leading"
 
 
@@ -417,7 +417,7 @@ def test_an_epoch_that_redis_gave_out_and_forgot_is_overtaken(
     assert found is not None
     store.put(keys.DESIRED, APP, SIGNER.sign(msgspec.structs.replace(found, epoch=9)))
     leader.follow()
-    assert leader.observe() == "leading in epoch 10"
+    assert leader.run_leader_cycle() == "leading in epoch 10"
     leader.follow()
     found = desired(store)
     assert found is not None
@@ -444,9 +444,9 @@ def test_pause_holds_a_running_migration_and_resume_lets_it_go_on(
     assert leader.pause(True) == "paused; 1 running migration held"
     assert (wanted(store).hold, wanted(store).decision) == (True, decision.decision)
     assert state(store).paused
-    assert leader.observe() == "leading in epoch 1, paused"
+    assert leader.run_leader_cycle() == "leading in epoch 1, paused"
     go_on(world, 90)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert wanted(store).hold, "renewed, still on hold"
     assert leader.pause(False) == "resumed; 1 running migration go on"
@@ -488,13 +488,13 @@ def test_a_pause_outlives_its_leader(leader: Controller, store: FakeStore, clock
     leader.pause(True)
     leader.close()
     other = controller(store, clock, name="b")
-    assert other.observe() == "leading in epoch 2, paused"
+    assert other.run_leader_cycle() == "leading in epoch 2, paused"
 
 
 def test_a_pause_outlives_an_emptied_redis(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
     leader.pause(True)
     store.empty()
-    assert leader.observe() == "leading in epoch 2, paused"
+    assert leader.run_leader_cycle() == "leading in epoch 2, paused"
     assert store.is_paused()
 
 
@@ -503,9 +503,9 @@ def test_a_stand_by_that_takes_over_an_emptied_redis_stays_paused(
 ) -> None:
     other = controller(store, clock, name="b")
     leader.pause(True)
-    other.observe()
+    other.run_leader_cycle()
     store.empty()
-    assert other.observe() == "leading in epoch 2, paused"
+    assert other.run_leader_cycle() == "leading in epoch 2, paused"
     assert store.is_paused()
 
 
@@ -513,10 +513,10 @@ def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStor
     leader.pause(True)
     clock.sleep(16)
     other = controller(store, clock, name="b")
-    other.observe()
+    other.run_leader_cycle()
     other.pause(False)
     other.close()
-    assert leader.observe() == "leading in epoch 3"
+    assert leader.run_leader_cycle() == "leading in epoch 3"
     assert not store.is_paused()
 
 
@@ -529,7 +529,7 @@ def test_the_state_says_what_an_operator_wants_to_know(leader: Controller, store
     assert found.leader.startswith("a/")
     assert found.applications == {APP: "ready: 12 partitions on 4 executors"}
     leader.decide_all()
-    leader.observe()
+    leader.run_leader_cycle()
     assert state(store).applications[APP].startswith("migration ")
     envelope = store.get(keys.STATE)
     assert envelope is not None
@@ -559,6 +559,6 @@ def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock
     world.queries = [query(world.placement, problem="runs in real-time mode")]
     world.ready()
     made = controller(store, clock)
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications == {APP: "not ready: no query can be moved: name-of-q1: runs in real-time mode"}
     assert made.decide_all()[0].reason == "query-problem"

@@ -72,7 +72,7 @@ def test_a_drain_acts_in_observe_mode_and_without_any_measurement(store, clock):
     world = World(store, clock)
     world.report()  # no batch was ever measured: the query is idle, or agents are away
     leader = controller(store, clock, settings("observe"))
-    leader.observe()
+    leader.run_leader_cycle()
     drain(leader)
     leader.follow()
     assert decisions(store)[-1].outcome == "applied"
@@ -88,7 +88,7 @@ def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, 
     before = len(decisions(store))
     for _ in range(5):
         go_on(world, 30)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     assert "drain" not in [decision.trigger for decision in decisions(store)][before:], "nothing is left to do"
 
@@ -100,7 +100,7 @@ def test_what_is_abandoned_is_tried_again_but_not_at_once(leader, store, world):
     leader.follow()
     assert len(decisions(store)) == 1
     go_on(world, 11)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert [decision.trigger for decision in decisions(store)] == ["drain", "drain"]
 
@@ -140,8 +140,8 @@ def test_drains_are_remembered(leader, store, clock, world, lost):
     if lost == "both":
         # Only the link remembers: it reports the orders it obeys, with their signature.
         last_report = report([query(world.placement)])
-        world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, orders=encode(signed).decode()))
-    follower.observe()
+        world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, standing_orders=encode(signed).decode()))
+    follower.run_leader_cycle()
     (order,) = orders(store).drains
     assert (order.node, order.remove, order.deadline) == (NODE, True, signed.body.drains[0].deadline)
 
@@ -151,7 +151,7 @@ def test_forged_orders_are_not_adopted(store, clock, world):
     world._send(keys.ORDERS, "", forged)
     world.ready()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader._cluster.orders.drains == {}
     assert orders(store).drains == [], "they are replaced"
 
@@ -170,7 +170,7 @@ def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orde
     leader = controller(store, clock)
     with capture_logs() as logs:
         for _ in range(3):
-            leader.observe()
+            leader.run_leader_cycle()
             clock.sleep(1)
         leader.pause(True)
     (line,) = [line for line in logs if line["log_level"] == "error"]
@@ -186,7 +186,7 @@ def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orde
 def test_orders_of_an_unknown_key_stop_nobody_who_knows_better(leader, store, world):
     drain(leader)
     other_keys_orders(world, StandingOrders(paused=True))
-    leader.observe()
+    leader.run_leader_cycle()
     assert not leader.lead.paused
     assert [item.node for item in orders(store).drains] == [NODE]
 
@@ -194,7 +194,7 @@ def test_orders_of_an_unknown_key_stop_nobody_who_knows_better(leader, store, wo
 def test_orders_of_an_unknown_key_that_say_nothing_are_replaced(store, clock, world):
     other_keys_orders(world, StandingOrders())
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     assert not leader.lead.paused
     assert orders(store) == StandingOrders()
 
@@ -220,7 +220,7 @@ def test_undrain_and_its_mistakes(leader, store):
 def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, paused, phrase):
     world.ready()
     leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
-    leader.observe()
+    leader.run_leader_cycle()
     drain(leader)
     leader.lead.pause(paused)
     request(store, "undrain", nodes=[NODE])
@@ -285,7 +285,7 @@ def test_a_dry_run_warns_of_an_overload(store, clock, world):
     world.placement = list("001122330123")
     world.report()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     answer = ask(leader, store, "plan", drain=[NODE])
     ((plan),) = answer.data["plans"]
     message = " ".join([plan["decision"]["sentence"], *plan["decision"]["notes"]])
@@ -303,10 +303,10 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     """What `undrain` promises comes true at once, though the drain and a migration before it have just ended."""
     world.ready()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.decide_all()
     land(world)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert leader.application(APP).migrations.resting(clock()) > 0
     drain(leader)
@@ -317,7 +317,7 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     if stand_by:
         leader.close()
         leader = controller(store, clock, name="b")
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     if not stand_by:
         assert leader.application(APP).migrations.rest.ended == before, "the drain is followed by no rest of its own"
@@ -326,7 +326,7 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     assert leader.application(APP).migrations.resting(clock()) == 0
     for _ in range(6):
         go_on(world, 3)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     last = decisions(store)[-1]
     assert (last.trigger, last.outcome) == ("executors", "applied"), last.sentence
@@ -379,7 +379,7 @@ def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock,
         world._send(keys.REPORT, APP, body)
         store.register_application(APP, clock())
         world.measure()
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
 
     report_with(3)
@@ -415,11 +415,11 @@ def test_a_drain_that_cannot_go_on_is_told_once(store, clock):
     world.queries = [query(list("0123"), problem="real-time mode")]
     world.ready()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     drain(leader)
     for _ in range(5):
         go_on(world, 30)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     assert [decision.outcome for decision in decisions(store)] == ["planned"]
 
@@ -430,10 +430,10 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
     store.empty()
     clock.sleep(30)
     last_report = report([query(world.placement)])
-    world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, orders=encode(signed).decode()))
-    store.seen_application(APP, clock())
+    world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, standing_orders=encode(signed).decode()))
+    store.register_application(APP, clock())
     follower = controller(store, clock, name="b")
-    follower.observe()
+    follower.run_leader_cycle()
     assert follower.lead.paused
     assert orders(store).paused
 
@@ -461,5 +461,5 @@ def test_an_undrain_is_said_though_redis_was_emptied_meanwhile(leader, store):
     drain(leader)
     leader.undrain(NODE, user="op", reason="")
     store.empty()
-    leader.observe()
+    leader.run_leader_cycle()
     assert orders(store).drains == [], "a link that missed it must hear of it"

@@ -40,19 +40,19 @@ def live(leader: Controller, store: FakeStore, clock: FakeClock, worlds: list[Wo
     """Applications come, are moved, some have to go back, by themselves or ordered, one fails, and all go."""
     for world in worlds:
         world.ready()
-    leader.observe()
+    leader.run_leader_cycle()
     leader.decide_all()
     for number, world in enumerate(worlds):
         land(world, settled=9.0 if number % 2 else 4.0)
     for world in worlds:
         world.ready()
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     for _ in range(2):  # the outcomes, and what they ask for
         clock.sleep(3)
         for world in worlds:
             world.report()
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     request(store, "rollback", name=f"r-{clock()}", application=worlds[0].application)
     request(store, "plan", name=f"p-{clock()}", application=worlds[2].application)
@@ -62,7 +62,7 @@ def live(leader: Controller, store: FakeStore, clock: FakeClock, worlds: list[Wo
     leader.undrain("127.0.0.2", user="u", reason="")
     leader.application(worlds[0].application).last_complaint = clock()
     clock.sleep(120)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
 
 
@@ -70,7 +70,7 @@ def live(leader: Controller, store: FakeStore, clock: FakeClock, worlds: list[Wo
 @pytest.mark.parametrize("applications", [80, pytest.param(1000, marks=pytest.mark.slow)])
 def test_nothing_is_left_of_applications_that_ended(store: FakeStore, clock: FakeClock, applications: int) -> None:
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     sizes = []
     for first in range(0, applications, AT_ONCE):
         worlds = [World(store, clock, f"ended-{first + number}") for number in range(AT_ONCE)]
@@ -83,7 +83,7 @@ def test_nothing_is_left_of_applications_that_ended(store: FakeStore, clock: Fak
         if first in (applications // 2 - AT_ONCE, applications - AT_ONCE):
             for _ in range(int(FORGOTTEN_AFTER / 10) + 20):
                 clock.sleep(10)  # the lease holds: a new lead reads what is kept of the last applications
-                leader.observe()
+                leader.run_leader_cycle()
             leader.follow()
             leader.answer_requests()
             leader._cluster.collector._forget_nodes()  # as with the next application that is looked at

@@ -92,7 +92,7 @@ def moved(leader: Controller, world: World, settled: float = 4.0, **how: int) ->
     (decision,) = leader.decide_all()
     assert decision.outcome == "applied"
     land(world, settled, **how)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     return decision
 
@@ -133,7 +133,7 @@ def test_the_next_price_has_learned(leader: Controller, store: FakeStore, world:
     assert rates.overhead == pytest.approx(LOAD, abs=0.3)
     other = controller(store, clock, name="b")
     leader.close()
-    other.observe()
+    other.run_leader_cycle()
     assert other._cluster.estimator.rates() == rates, "a new leader reads it in Redis"
 
 
@@ -141,7 +141,7 @@ def test_an_outcome_waits_until_the_batches_have_settled(leader: Controller, sto
     moved(leader, world, batches=3)
     assert outcomes(store) == []
     go_on(world, 601)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     (found,) = outcomes(store)
     assert found.verdict == "not-judged"
@@ -167,11 +167,11 @@ def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore
     }
     land(world, 5.0, number=40)
     assert world.placement == before
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert [found.verdict for found in outcomes(store)][1:] in (["kept"], ["regressed"], ["not-judged"])
     go_on(world, 600)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
     rest = leader.application(APP).migrations.resting(world.clock())
@@ -185,7 +185,7 @@ def test_what_does_not_go_back_by_itself(store: FakeStore, clock: FakeClock, wor
         config = dataclasses.replace(CONFIG, migration=MigrationSettings(rollback=False))
     world.ready()
     leader = controller(store, clock, config)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.decide("operator", application=APP, apply=True, force=why == "forced")
     land(world, 8.0, rows=600 if why == "load" else 400)
     if why == "executors":
@@ -193,7 +193,7 @@ def test_what_does_not_go_back_by_itself(store: FakeStore, clock: FakeClock, wor
         assert found is not None
         fewer = msgspec.structs.replace(found.body, executors=found.body.executors[:3])
         world._send(keys.REPORT, APP, fewer)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     (outcome,) = outcomes(store)
     assert outcome.verdict == ("not-judged" if why in ("load", "executors") else "regressed")
@@ -208,12 +208,12 @@ def test_a_new_leader_measures_what_the_old_one_began(
     land(world)
     leader.close()
     other = controller(store, clock, name="b")
-    other.observe()
+    other.run_leader_cycle()
     other.follow()
     assert [found.decision for found in outcomes(store)] == [decision.decision]
     other.close()
     third = controller(store, clock, name="c")
-    third.observe()
+    third.run_leader_cycle()
     third.follow()
     assert len(outcomes(store)) == 1
 
@@ -228,7 +228,7 @@ def test_what_was_stopped_is_not_judged(leader: Controller, store: FakeStore, wo
     world.obey("drained", only=1)
     leader.stop(APP, user="ann", reason="")
     land(world, 9.0)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     (found,) = outcomes(store)
     assert (found.verdict, found.landed, found.abandoned) == ("not-judged", 1, len(rest))
@@ -285,7 +285,7 @@ def test_a_rollback_that_a_leader_did_not_get_to_is_taken_over(
     assert outcomes(store)[0].verdict == "regressed"
     leader.close()
     other = controller(store, clock, name="b")
-    other.observe()
+    other.run_leader_cycle()
     other.follow()
     assert decisions(store)[-1].trigger == "rollback"
 
@@ -296,14 +296,14 @@ def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(
 ) -> None:
     world.ready()
     leader = controller(store, clock)
-    leader.observe()
+    leader.run_leader_cycle()
     hour = int(clock() // 3600) % 24
     excluded = (f"{hour:02d}:00-{(hour + 2) % 24:02d}:00",)
     config = dataclasses.replace(CONFIG, reschedule=dataclasses.replace(CONFIG.reschedule, excluded=excluded))
     leader.decide("operator", application=APP, apply=True)
     leader.reload(config)
     land(world, 8.0)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     leader.follow()
     assert [found.verdict for found in outcomes(store)] == ["regressed"]
@@ -312,7 +312,7 @@ def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(
     clock.now = (NOW // 3600 + 2) * 3600 + ends_ago
     world.ready()
     other = controller(store, clock, config, "b")
-    other.observe()
+    other.run_leader_cycle()
     other.follow()
     assert (decisions(store)[-1].outcome == "applied") is (ends_ago < 600)
 
@@ -324,7 +324,7 @@ def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore,
     assert leader.application(APP).rollback.decision == decision
     leader.lead.pause(False)
     go_on(world, 1)
-    leader.observe()
+    leader.run_leader_cycle()
     turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
     made = leader.decide(
         "operator", application=APP, apply=True, force=True, asked=lambda _: RequestedPlacement(Placement(turned))
@@ -336,10 +336,10 @@ def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore,
 def test_in_observe_mode_a_mistake_is_told_and_not_undone(store: FakeStore, clock: FakeClock, world: World) -> None:
     world.ready()
     leader = controller(store, clock, dataclasses.replace(settings(), gate=CONFIG.gate))
-    leader.observe()
+    leader.run_leader_cycle()
     leader.decide("operator", application=APP, apply=True)
     land(world, 8.0)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     leader.follow()
     assert [found.verdict for found in outcomes(store)] == ["regressed"]
@@ -356,7 +356,7 @@ def test_rollback_by_hand(leader: Controller, store: FakeStore, world: World) ->
     assert (back.user, back.rollback_of, back.outcome) == ("ann", decision.decision, "applied")
     land(world, 5.0, number=40)
     assert world.placement == before
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     with pytest.raises(ValueError, match="nothing before it is left to undo"):
         leader.rollback(APP, "", user="ann", reason="once more")
@@ -367,10 +367,10 @@ def test_an_operators_rollback_does_not_make_the_rest_longer(leader: Controller,
     _, made = leader.rollback(APP, "", user="ann", reason="")
     assert made is not None
     land(world, 5.0, number=40)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     go_on(world, 10)
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader.application(APP).migrations.resting(world.clock()) == 290
     refused = leader.decide("operator", application=APP, apply=True)
     assert refused.sentence.startswith("the last migration ended 10 s ago, gate.cooldown is 300 s: 290 s to go")
@@ -380,10 +380,10 @@ def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader: Controll
     moved(leader, world, settled=8.0)
     leader.follow()
     land(world, 5.0, number=40)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     go_on(world, 10)
-    leader.observe()
+    leader.run_leader_cycle()
     refused = leader.decide("operator", application=APP, apply=True)
     assert refused.sentence.startswith(
         "the last migration ended 10 s ago, the rest after it is 1200 s, 4 times gate.cooldown, as it went back: "
@@ -407,17 +407,17 @@ def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
 ) -> None:
     first = moved(leader, world)
     go_on(world, 400)
-    leader.observe()
+    leader.run_leader_cycle()
     second = leader.decide("operator", application=APP, apply=True, force=True, asked=swapped)
     land(world, number=40)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert (first.outcome, second.outcome) == ("applied", "applied")
     leader.rollback(APP, "", user="ann", reason="")
     back = decisions(store)[-1]
     assert back.rollback_of == second.decision
     go_on(world, 20)
-    leader.observe()
+    leader.run_leader_cycle()
     again = f"{second.decision} was rolled back 20 s ago, by {back.decision}; to undo {first.decision} too, name it"
     for _ in range(2):
         with pytest.raises(ValueError, match=again):
@@ -448,18 +448,18 @@ def cut(store: FakeStore, clock: FakeClock, world: World, **reschedule: object) 
         gate=dataclasses.replace(CONFIG.gate, min_gain=0.01),
     )
     leader = controller(store, clock, config)
-    leader.observe()
+    leader.run_leader_cycle()
     return leader
 
 
 def turn(leader: Controller, world: World, number: int, settled: float = 4.9) -> None:
     """What is wanted lands and settles, and the controller looks at it."""
     land(world, settled, number=number)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     world.clock.sleep(3)
     world.report()
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
 
 
@@ -534,7 +534,7 @@ def test_rollback_ends_a_running_migration_first(leader: Controller, store: Fake
     world.placement[first.partition] = first.target
     world.obey()
     world.measure()
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     leader.follow()
     back = decisions(store)[-1]

@@ -37,7 +37,7 @@ def test_a_model_that_takes_much_work_is_made_less_often(
     made = Laborious(store, clock, monkeypatch, worked)
     for _ in range(200):
         world.ready()
-        made.controller.observe()
+        made.controller.run_leader_cycle()
         clock.sleep(0.5)
     gaps = {after - before for before, after in itertools.pairwise(made.looks)}
     assert gaps == {rest}
@@ -48,19 +48,19 @@ def test_what_runs_is_told_every_window_however_long_a_model_takes(
 ) -> None:
     made = Laborious(store, clock, monkeypatch).controller
     world.ready()
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications[APP].startswith("ready: ")
     made.decide_all()
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications[APP].endswith("0 of 3 moves landed")
     world.obey("steered")
     world.moves[0] = msgspec.structs.replace(world.moves[0], state="drained")
     world.report()
     clock.sleep(5)
-    made.observe()
+    made.run_leader_cycle()
     made.follow()
     clock.sleep(5)
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications[APP].endswith("1 of 3 moves landed")
 
 
@@ -69,22 +69,22 @@ def test_what_is_not_ready_is_seen_however_long_a_model_takes(
 ) -> None:
     made = Laborious(store, clock, monkeypatch).controller
     world.ready()
-    made.observe()
+    made.run_leader_cycle()
     clock.sleep(25)
     world.queries = []
     world.report()
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications[APP] == "not ready: no streaming query is active"
 
 
 def test_status_names_the_nodes_whose_agents_are_silent(store: FakeStore, clock: FakeClock, world: World) -> None:
     world.ready()
     made = controller(store, clock)
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications[APP] == "ready: 12 partitions on 4 executors"
     clock.sleep(25)
     world.report()
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications[APP] == (
         "ready: 12 partitions on 4 executors; "
         "no agent reports from any node: the sizes of streams from there are taken as unknown"
@@ -96,7 +96,7 @@ def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
 ) -> None:
     world.ready()
     made = controller(store, clock)
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications[APP].startswith("ready: ")
     looks: list[str] = []
 
@@ -108,7 +108,7 @@ def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
     for _ in range(8):
         clock.sleep(1)
         world.ready()
-        made.observe()
+        made.run_leader_cycle()
     assert state(store).applications == {}
     assert looks == [APP], "once a window"
 
@@ -116,9 +116,9 @@ def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
 def test_a_silent_driver_is_named_and_not_its_agents(store: FakeStore, clock: FakeClock, world: World) -> None:
     made = controller(store, clock)
     world.ready()
-    made.observe()
+    made.run_leader_cycle()
     clock.sleep(20)
-    made.observe()
+    made.run_leader_cycle()
     assert state(store).applications[APP].startswith("not ready: driver last heard 20 s ago")
     (decision,) = made.decide_all()
     assert (decision.outcome, decision.reason) == ("not-ready", "driver-silent")

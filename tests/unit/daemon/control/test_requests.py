@@ -89,7 +89,7 @@ def test_a_request_without_a_command_is_answered_too(leader: Controller, store: 
 
 def test_several_applications_need_a_name(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
     World(store, clock, "app-2").ready()
-    leader.observe()
+    leader.run_leader_cycle()
     request(store, "plan")
     request(store, "plan", name="r2", application="app-2")
     assert leader.answer_requests() == 2
@@ -103,7 +103,7 @@ def test_several_applications_need_a_name(leader: Controller, store: FakeStore, 
 
 def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
     late_leader = controller(store, clock)
-    late_leader.observe()
+    late_leader.run_leader_cycle()
     assert ask(late_leader, store, "plan").code == ExitCode.NOT_READY
 
 
@@ -120,14 +120,14 @@ def test_exit_codes_of_decisions(
 ) -> None:
     world.ready()
     late_leader = controller(store, clock, config)
-    late_leader.observe()
+    late_leader.run_leader_cycle()
     assert ask(late_leader, store, "rebalance").code == code
 
 
 def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
     request(store, "rebalance", ttl=5)
     clock.sleep(6)
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader.answer_requests() == 0
     assert reply(store) is None
     assert desired(store) is None
@@ -139,7 +139,7 @@ def test_a_new_leader_does_not_answer_again(leader: Controller, store: FakeStore
     leader.pause(False)
     leader.close()
     other = controller(store, clock, name="b")
-    other.observe()
+    other.run_leader_cycle()
     assert other.answer_requests() == 0
     assert not store.is_paused()
 
@@ -177,7 +177,7 @@ def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_ag
     clock.sleep(16)  # and the leader is dead
     world.ready()
     other = controller(store, clock, name="b")
-    other.observe()
+    other.run_leader_cycle()
     store.set_paused(False)
     assert other.answer_requests() == 1
     answer = read_reply(store)
@@ -225,7 +225,7 @@ def test_an_order_is_heard_no_longer_than_its_claim_is_kept(
 ) -> None:
     request(store, "pause", ttl=1e9)
     clock.sleep(keys.REQUESTS.ttl + 1)
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader.answer_requests() == 0
     assert not store.is_paused()
 
@@ -240,7 +240,7 @@ def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(
     clock.sleep(700)  # the reply is gone, the request stands in its stream
     behind = FakeClock(clock.now - 700)
     other = Controller(CONFIG, store, SIGNER, clocks(behind), name="b")  # type: ignore[arg-type]
-    other.observe()
+    other.run_leader_cycle()
     assert other.answer_requests() == 0
     assert not store.is_paused()
 
@@ -253,7 +253,7 @@ def test_a_reply_stands_as_long_as_its_request_may_be_answered(
     leader.close()
     clock.sleep(3000)
     other = controller(store, clock, name="b")
-    other.observe()
+    other.run_leader_cycle()
     assert other.answer_requests() == 0
     assert read_reply(store).code == ExitCode.DONE
 
@@ -264,18 +264,18 @@ def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(
     file = tmp_path / "audit.jsonl"
     config = dataclasses.replace(CONFIG, controller=dataclasses.replace(CONFIG.controller, audit_file=str(file)))
     leader = controller(store, clock, config)
-    leader.observe()
+    leader.run_leader_cycle()
     for number in range(200):
         request(store, "pause", name=f"q{number}", stream=keys.QUESTIONS)
     assert leader.answer_requests() == 50
     assert not store.is_paused()
     for _ in range(3):
         clock.sleep(1)
-        leader.observe()
+        leader.run_leader_cycle()
         leader.answer_requests()
     assert len(file.read_text().splitlines()) <= 5
     clock.sleep(61)
-    leader.observe()
+    leader.run_leader_cycle()
     request(store, "pause", name="last", stream=keys.QUESTIONS)
     leader.answer_requests()
     assert "more like it were not written down" in file.read_text().splitlines()[-1]
@@ -286,7 +286,7 @@ def test_nothing_is_answered_before_it_is_known_what_was_ordered(
 ) -> None:
     first = controller(store, clock)
     world.ready()
-    first.observe()
+    first.run_leader_cycle()
     first.drain("127.0.0.4", user="op", reason="", remove=False, patience=0.0)
     first.close()
     other = controller(store, clock, name="b")
@@ -299,13 +299,13 @@ def test_nothing_is_answered_before_it_is_known_what_was_ordered(
 
     monkeypatch.setattr(store, "get", failing)
     with pytest.raises(StoreUnavailableError):
-        other.observe()
+        other.run_leader_cycle()
     monkeypatch.setattr(store, "get", real)
     request(store, "drain", nodes=["127.0.0.5"])
     assert other.answer_requests() == 0
     assert other.follow() == "not leading"
     assert other.decide_all() == []
-    other.observe()
+    other.run_leader_cycle()
     assert other.answer_requests() == 1
     assert set(other._cluster.orders.drains) == {"127.0.0.4", "127.0.0.5"}
 
@@ -336,7 +336,7 @@ def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(
     leader.answer_requests()
     store.empty()
     clock.now -= 5
-    leader.observe()
+    leader.run_leader_cycle()
     leader.answer_requests()
     request(store, "resume", name="r2")
     leader.answer_requests()

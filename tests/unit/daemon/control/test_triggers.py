@@ -50,7 +50,7 @@ def config(mode: str = "apply", **rules: object) -> Settings:
 def leading(store: FakeStore, clock: FakeClock, world: World, made: Settings, name: str = "a") -> Controller:
     world.ready()
     found = controller(store, clock, made, name)
-    found.observe()
+    found.run_leader_cycle()
     return found
 
 
@@ -62,7 +62,7 @@ def saved(leader: Controller) -> str:
 
 def cycle(leader: Controller, world: World, seconds: float) -> None:
     go_on(world, seconds)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
 
 
@@ -81,7 +81,7 @@ def test_in_an_excluded_period_nothing_begins_by_itself_and_that_is_kept_once(
     assert (refused.outcome, refused.reason, refused.trigger) == ("refused", "excluded", "timeout")
     for _ in range(3):
         go_on(world, 300)
-        leader.observe()
+        leader.run_leader_cycle()
         assert leader.decide_all() == []
     assert decisions(store) == [refused]
     assert desired(store) is None
@@ -153,7 +153,7 @@ def test_a_costly_plan_waits_for_agreement(store: FakeStore, clock: FakeClock, w
     assert first.moves
     assert desired(store) is None
     go_on(world, 60)
-    leader.observe()
+    leader.run_leader_cycle()
     found = store.get(keys.STATE)
     assert found is not None
     assert "a costly plan was recommended 1 of 2 times" in found.body.applications[APP]  # type: ignore[union-attr]
@@ -201,7 +201,7 @@ def test_an_overload_of_what_is_not_ready_is_let_go(
     for _ in range(600):
         clock.sleep(1)
         world.report()
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     assert len(decisions(store)) <= 1
 
@@ -216,7 +216,7 @@ def test_what_is_not_ready_for_long_is_told_once_for_each_reason(
     for _ in range(30):
         clock.sleep(10)
         world.report()
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     assert [(made.trigger, made.reason) for made in decisions(store)] == [("executors", "no-active-query")]
 
@@ -224,7 +224,7 @@ def test_what_is_not_ready_for_long_is_told_once_for_each_reason(
 def test_a_window_counts_once(store: FakeStore, clock: FakeClock, world: World) -> None:
     leader = overloaded(store, clock, world)
     leader.application(APP).describe_anew()
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     assert decisions(store) == []
     cycle(leader, world, 5)
@@ -264,19 +264,19 @@ def test_a_new_leader_knows_the_cool_downs_of_who_reports_a_little_later(
     leader.close()
     clock.sleep(keys.REPORT.ttl + 1)
     other = controller(store, clock, config("observe", timeout_cooldown=3600.0), "b")
-    other.observe()
+    other.run_leader_cycle()
     world.ready()
-    other.observe()
+    other.run_leader_cycle()
     assert [made.reason for made in other.decide_all()] == ["trigger-cooldown"]
 
 
 def test_who_is_silent_for_an_hour_is_forgotten(store: FakeStore, clock: FakeClock, world: World) -> None:
     leader = overloaded(store, clock, world)
     clock.sleep(3599)
-    leader.observe()
+    leader.run_leader_cycle()
     known = leader.application(APP)
     clock.sleep(1)
-    leader.observe()
+    leader.run_leader_cycle()
     assert leader.application(APP) is not known
 
 
@@ -347,7 +347,7 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(store: FakeStore, c
     while leader._cluster.plans.plans:
         clock.sleep(30)
         world.report()
-        leader.observe()
+        leader.run_leader_cycle()
         leader.follow()
     found = decisions(store)[before:]
     assert [made.reason for made in found] == ["no-active-query", "window-passed"], "each is told once"
@@ -365,9 +365,9 @@ def test_a_plan_outlives_its_controller_and_can_be_canceled(store: FakeStore, cl
         other.cancel("x", user="bob", reason="")
     assert "is canceled by bob: no need" in other.cancel(waiting.pending, user="bob", reason="no need")
     assert (last(store).reason, last(store).user) == ("canceled", "bob")
-    first.observe()
+    first.run_leader_cycle()
     other.close()
-    first.observe()
+    first.run_leader_cycle()
     assert first._cluster.plans.plans == {}, "what the other leader took away does not come back"
 
 
@@ -378,7 +378,7 @@ def test_what_was_taken_away_does_not_come_back_with_an_emptied_redis(
     _, waiting = first.wait(saved(first), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
     first.close()
     other = leading(store, clock, world, config("observe"), "b")
-    first.observe()
+    first.run_leader_cycle()
     other.cancel(waiting.pending, user="bob", reason="never")
     store.empty()
     cycle(first, world, 1)
@@ -392,9 +392,9 @@ def test_a_lead_that_is_lost_and_won_again_finds_the_plans(store: FakeStore, clo
     _, waiting = first.wait(saved(first), at=LATER, when="", user="ann", reason="", force=False)
     first.close()
     other = leading(store, clock, world, config("observe"), "b")
-    first.observe()
+    first.run_leader_cycle()
     other.close()
-    first.observe()
+    first.run_leader_cycle()
     assert list(first._cluster.plans.plans) == [waiting.pending]
 
 
@@ -406,7 +406,7 @@ def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(
     _, waiting = leader.wait(saved(leader), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
     before = len(decisions(store))
     go_on(world, 1)
-    leader.observe()
+    leader.run_leader_cycle()
     store.unsendable = keys.PENDING
     with pytest.raises(StoreUnavailableError):
         leader.follow()
@@ -437,7 +437,7 @@ def test_a_plan_expires_with_a_trace_though_redis_went_away_meanwhile(
     _, waiting = leader.wait(saved(leader), at=NOW_AND_NEXT, when="", user="ann", reason="", force=False)
     clock.now = waiting.end
     world.ready()
-    leader.observe()
+    leader.run_leader_cycle()
     before = len(decisions(store))
     store.unsendable = rule
     for _ in range(3):

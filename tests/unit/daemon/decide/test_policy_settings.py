@@ -28,7 +28,7 @@ def configured(**policies: dict[str, object]) -> Settings:
 def leading(store, clock, world: World, config: Settings = CONFIG):
     world.ready()
     made = controller(store, clock, config)
-    made.observe()
+    made.run_leader_cycle()
     return made
 
 
@@ -261,7 +261,7 @@ def test_a_drain_that_waited_goes_on_with_the_rest(store, clock, world):
     world.placement[first.partition] = first.target
     world.obey("drained")
     go_on(world, 11)
-    leader.observe()
+    leader.run_leader_cycle()
     leader.follow()
     leader.follow()
     assert {move.partition for decision in decisions(store) for move in decision.moves} == {10, 11}

@@ -55,7 +55,7 @@ class Slow:
 
 def jobs(made: Controller) -> None:
     """Everything that a controller does every second."""
-    made.observe()
+    made.run_leader_cycle()
     made.follow()
     made.answer_requests()
 
@@ -78,7 +78,7 @@ def test_a_plan_of_any_length_is_carried_out(
         world.report()
         jobs(leader)
         if stand_by:
-            seen.append(other.observe())
+            seen.append(other.run_leader_cycle())
 
     Slow(monkeypatch, clock, seconds, meanwhile)
     (decision,) = leader.decide_all()
@@ -93,7 +93,7 @@ def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
 ) -> None:
     second = World(store, clock, OTHER)
     second.ready()
-    leader.observe()
+    leader.run_leader_cycle()
     moved = leader.decide("operator", application=OTHER, apply=True)
     assert moved.outcome == "applied"
     author = EnvelopeFactory("default", "cli", clock)
@@ -134,14 +134,14 @@ def test_a_leader_that_was_stopped_while_it_planned_throws_its_plan_away(
 
     def meanwhile() -> None:  # the whole process stands still
         world.report()
-        other.observe()
+        other.run_leader_cycle()
 
     Slow(monkeypatch, clock, 20, meanwhile)
     (decision,) = leader.decide_all()
     assert (decision.outcome, decision.reason) == ("not-ready", "not-leading")
     assert desired(store) is None
     assert decisions(store) == []
-    assert other.observe() == "leading in epoch 2"
+    assert other.run_leader_cycle() == "leading in epoch 2"
 
 
 def test_a_leader_that_lost_the_lead_and_has_it_again_throws_its_plan_away(
@@ -152,7 +152,7 @@ def test_a_leader_that_lost_the_lead_and_has_it_again_throws_its_plan_away(
     def meanwhile() -> None:
         world.report()
         if not 5 < clock() - began < 25:
-            seen.append(leader.observe())
+            seen.append(leader.run_leader_cycle())
 
     began = clock()
     Slow(monkeypatch, clock, 30, meanwhile)
@@ -174,14 +174,14 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
     leader = controller(store, clock, config)
     second = World(store, clock, OTHER)
     world.ready()
-    leader.observe()
+    leader.run_leader_cycle()
     if what == "rollback":
         leader.decide("operator", application=APP, apply=True, force=True)
         world.obey("drained")
         leader.follow()
         clock.sleep(400)
         world.ready()
-        leader.observe()
+        leader.run_leader_cycle()
     orders: list[object] = []
 
     def meanwhile() -> None:
@@ -189,7 +189,7 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
             world.report()
         if not orders:
             orders.append(order())
-        leader.observe()
+        leader.run_leader_cycle()
 
     def order() -> object:
         if what == "drain":
@@ -200,7 +200,7 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
             leader.application(APP).rollback = _undo(leader)
         if what == "budget":
             second.ready()
-            leader.observe()
+            leader.run_leader_cycle()
             return leader.decide("timeout", application=OTHER, apply=True)
         if what == "excluded":
             rules = dataclasses.replace(CONFIG.reschedule, excluded=("00:00-23:59",))
@@ -252,7 +252,7 @@ def test_a_canceled_plan_is_not_begun_though_it_was_being_checked(
         world.report()
         if not canceled:
             canceled.append(leader.cancel(waiting.pending, user="u", reason=""))
-        leader.observe()
+        leader.run_leader_cycle()
 
     Slow(monkeypatch, clock, 3, meanwhile)
     leader.follow()

@@ -92,7 +92,7 @@ def test_a_stand_by_shows_the_same_and_who_leads(
     leader: Controller, store: FakeStore, clock: FakeClock, world: World
 ) -> None:
     other = Shown(controller(store, clock, name="b"), store, clock)
-    other.controller.observe()
+    other.controller.run_leader_cycle()
     view = other.view()
     assert (view.role, view.leader.leader, view.leader.epoch) == (Role.STANDING_BY, leader.lead.name, 1)
     assert view.applications[0].application == APP
@@ -248,7 +248,7 @@ def test_a_view_that_was_waited_for_is_made_anew_at_once(
 def test_answers_are_counted_once_by_verb_and_outcome(store: FakeStore, clock: FakeClock, world: World) -> None:
     counters = Counters()
     leader = controller(store, clock, count_answer=counters.count_answer)
-    leader.observe()
+    leader.run_leader_cycle()
     request(store, "pause")
     request(store, "fly" * 50, name="r2")
     leader.answer_requests()
@@ -281,7 +281,7 @@ def test_a_leader_whose_lease_ended_shows_no_longer_that_it_leads(
     assert (shown.role, shown.leader.leader, shown.leader.epoch) == (Role.STARTING, "", 1)
     assert current.get() is shown, "callers may cache by identity"
     other = controller(store, clock, name="b")
-    other.observe()
-    leader.observe()
+    other.run_leader_cycle()
+    leader.run_leader_cycle()
     shown = current.get()
     assert (shown.role, shown.leader.leader) == (Role.STANDING_BY, other.lead.name)

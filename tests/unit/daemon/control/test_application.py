@@ -1,0 +1,48 @@
+"""Steps of one application, in order of priority, and what survives the loss of the lead."""
+
+from __future__ import annotations
+
+from rechannel.daemon.control.application import FORGOTTEN_AFTER
+from rechannel.daemon.control.controller import Controller
+from rechannel.wire.codes import Trigger
+from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, decisions
+
+
+def step(leader: Controller, application: str = APP) -> str:
+    with leader._lock:
+        return leader.application(application).step()
+
+
+def test_a_step_does_the_first_thing_that_is_due(leader: Controller, store: FakeStore, world: World) -> None:
+    assert step(leader) == "nothing is due"
+    leader.pause(True)
+    assert step(leader) == "paused"
+    leader.pause(False)
+    leader.decide_all()
+    assert step(leader) == "a migration is running"
+    world.obey()
+    leader.follow()
+    assert step(leader) == "resting"
+    assert step(leader, "silent") == "no report"
+    leader.drain("127.0.0.2", user="u", reason="", remove=False, patience=0)
+    assert step(leader) == "drained nodes", "an order does not wait for the rest"
+    assert decisions(store)[-1].trigger == Trigger.DRAIN
+
+
+def test_the_rest_outlives_the_lead_and_an_hour_of_silence_ends_it(
+    leader: Controller, store: FakeStore, clock: FakeClock, world: World
+) -> None:
+    leader.decide_all()
+    world.obey()
+    leader.follow()
+    clock.sleep(leader.settings.controller.lease + 1)
+    other = controller(store, clock, name="b")
+    world.ready()
+    other.run_leader_cycle()
+    leader.run_leader_cycle()
+    app = leader.application(APP)
+    assert app.migrations.running is None
+    assert app.migrations.resting(clock()) > 0
+    clock.sleep(FORGOTTEN_AFTER)
+    leader.run_leader_cycle()
+    assert leader.application(APP) is not app
