@@ -57,7 +57,7 @@ def run_controller(
     *,
     reload_signal: reload.ReloadSignal | None = None,
 ) -> None:
-    """Run the controller until ``stop`` is set; with ``reload_signal``, reload the settings on request.
+    """Run the controller until ``stop`` is set.
 
     With ``reload_signal``, reload the settings on request. Raises SettingsError or KeyFileError if it cannot start, and
     StoreRefusedError if Redis refuses it (wrong password, too old). A Redis that is merely away is waited for.

@@ -1,4 +1,4 @@
-"""State machine of a move: one partition of a stateful stage on its way to another executor.
+"""State machine of a move: a partition of a stateful stage on its way to an executor.
 
 ::
 
@@ -47,40 +47,21 @@ class IllegalTransitionError(RuntimeError):
 
 @dataclass
 class Move:
-    """A move and its history.
-
-    Attributes
-    ----------
-    desired : DesiredMove
-        The move as the placement names it.
-    misses : int
-        Batches that ran the partition elsewhere after it was steered.
-    last_miss_batch : int
-        The last batch that was counted as a miss.
-    holder : str
-        The executor that held the partition when it was steered; it may have drifted off the planned source.
-    steered_batch : int
-        The last batch begun before the move was steered.
-    current_since : float
-        Time at which its step became the current one; -1 before.
-    expires_at : float
-        Expiry of a move of the link's own. A move of a desired placement expires with that placement (0).
-    """
+    """A move and its history."""
 
     desired: DesiredMove
     decision: str
     run: str
-    accepted_at: float
     state: MoveState = MoveState.PLANNED
     reason: MoveReason = MoveReason.ACCEPTED
-    misses: int = 0
-    holder: str = ""
-    steered_batch: int = -1
+    misses: int = 0  # batches that ran the partition elsewhere after it was steered
+    last_miss_batch: int = -1  # the last batch that was counted as a miss
+    holder: str = ""  # executor that had the partition when it was steered; it may have drifted off the planned source
+    steered_batch: int = -1  # the last batch begun before it was steered
     steered_at: float = 0.0
-    current_since: float = -1.0
+    current_since: float = -1.0  # time at which its step became the current one; -1 before
     drained_at: float = 0.0
-    expires_at: float = 0.0
-    last_miss_batch: int = -1
+    expires_at: float = 0.0  # of a move of the link's own; others expire with their placement (0)
 
     @property
     def name(self) -> str:

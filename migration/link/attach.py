@@ -66,7 +66,9 @@ def _unregister(application: str, link: Link) -> None:
 
 
 def log_to_standard_error() -> None:
-    """Have Rechannel's loggers in this process write to standard error: a script's standard output may be data.
+    """Have Rechannel's loggers in this process write to standard error.
+
+    A script's standard output may be data.
 
     No other logger is touched.
     """

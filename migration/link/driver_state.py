@@ -10,30 +10,15 @@ from rechannel.conf.settings import Settings
 
 @dataclass(frozen=True)
 class ReconcilerLimits:
-    """Deadlines of moves, and bounds on their rate.
+    """Deadlines of moves, and bounds on their rate."""
 
-    Attributes
-    ----------
-    deadline_batches : int
-        Missed batches after which a move is abandoned.
-    deadline_seconds : float
-        Seconds after which a move that waits or was steered is abandoned.
-    presume : float
-        Two of Spark's maintenance intervals in seconds: an old copy is then presumed closed.
-    max_replay : int
-        Batches that a move's newest snapshot may lie behind; the wait for a newer one ends after
-        ``snapshot_patience`` seconds.
-    overlap : bool
-        Whether a step may begin before the old copies of the step before are closed.
-    """
-
-    deadline_batches: int
-    deadline_seconds: float
-    presume: float
+    deadline_batches: int  # missed batches after which a move is abandoned
+    deadline_seconds: float  # seconds after which a move that waits or was steered is abandoned
+    presume: float  # two maintenance intervals of Spark in seconds: an old copy is then presumed closed
     moves_per_batch: int = 32
     bytes_per_batch: float = float("inf")
-    max_replay: int = 1_000_000
-    overlap: bool = True
+    max_replay: int = 1_000_000  # batches that a move's newest snapshot may lie behind
+    overlap: bool = True  # a step may begin before the old copies of the step before are closed
 
     @classmethod
     def of(cls, settings: Settings, maintenance: float) -> ReconcilerLimits:
@@ -51,42 +36,23 @@ class ReconcilerLimits:
 
     @property
     def snapshot_patience(self) -> float:
-        """Seconds to wait for a newer snapshot: within ``presume`` Spark makes one if it makes one at all."""
+        """Seconds to wait for a snapshot: within ``presume`` Spark makes one or none at all."""
         return min(self.presume, self.deadline_seconds / 2)
 
 
 @dataclass(frozen=True)
 class DriverState:
-    """The driver's state at one moment.
-
-    Attributes
-    ----------
-    placement : mapping of (query, stage)
-        The executor that each partition last ran on.
-    last_ran : mapping of (query, stage)
-        The batch in which that was, by partition.
-    runs : mapping of query
-        Its current run.
-    known_stages : collection of (query, stage)
-        Stages whose state stores are known.
-    batches : mapping of query
-        The last batch begun.
-    quiet : collection of query
-        Queries that run no job now.
-    leaving : collection of executor
-        Executors that must be given nothing, since they are to leave.
-    replay : mapping of (query, stage, partition)
-        Batches that the newest snapshot lies behind, for the partitions to be steered next.
-    """
+    """The driver's state at one moment."""
 
     executors: Collection[str]
-    placement: Mapping[tuple[str, int], list[str]]
-    last_ran: Mapping[tuple[str, int], list[int]]
-    runs: Mapping[str, str]
-    known_stages: Collection[tuple[str, int]]
-    batches: Mapping[str, int]
-    quiet: Collection[str] = ()
-    leaving: Collection[str] = ()
+    placement: Mapping[tuple[str, int], list[str]]  # (query, stage) -> executor that each partition last ran on
+    last_ran: Mapping[tuple[str, int], list[int]]  # (query, stage) -> batch in which that was, by partition
+    runs: Mapping[str, str]  # query -> its current run
+    known_stages: Collection[tuple[str, int]]  # (query, stage) whose state stores are known
+    batches: Mapping[str, int]  # query -> last batch begun
+    quiet: Collection[str] = ()  # queries that run no job now
+    leaving: Collection[str] = ()  # executors that must be given nothing, since they are to leave
+    # (query, stage, partition) to be steered next -> batches that the newest snapshot lies behind
     replay: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
 
     def executor_of(self, query: str, stage: int, partition: int) -> str:

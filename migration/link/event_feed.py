@@ -28,7 +28,7 @@ _LOCK_GRACE = 60.0  # seconds in which a directory may be without a lock: its li
 
 
 class EventFeed:
-    """Opens the stream, reads it, and opens it again after the watchdog or a user has removed it.
+    """Opens and reads the stream; opens it again after the watchdog or a user removed it.
 
     ``openings``: times it was opened; the watchdog takes out other hooks of the link, too. ``dropped``: events that
     Spark's bus dropped, in all.
@@ -79,7 +79,7 @@ class EventFeed:
         self._incomplete = True
 
     def close(self) -> None:
-        """Take out the listener, end the watchdog and remove every file; each step whatever became of the others."""
+        """Take out listener, watchdog and files; each step even after an error of another."""
         for step in (self._adapter.stop_event_stream, self._adapter.stop_watchdog):
             with contextlib.suppress(LinkError):
                 step()

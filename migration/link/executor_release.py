@@ -8,7 +8,7 @@ No task fails, and no executor is missing afterwards::
 * *empty*: no partition ran on it last, or is on its way from it; the controller's moves bring that about.
 * *cordoned*: Spark offers it no task any more, sources included. There is no way back, so it comes after *empty*.
 * *idle*: every query that ran a batch when it was cordoned has passed a boundary; no reducer wants its map output.
-* *released*: killed, after the application's target was set: Spark would count it as 0 otherwise and replace nobody.
+* *released*: killed, after the application's target was set: an unset target counts as 0, and Spark would replace none.
 
 Then the target is kept such that the cluster manager replaces executors that are lost, uses nodes that are added, and
 does not start an executor on the drained node again: as many as the application has elsewhere, and one for each live
@@ -46,21 +46,21 @@ UNLIMITED = 2**31 - 1
 class ReleaseInputs:
     """Input of one step.
 
-    ``holders``: executors that hold state. ``begun``: query -> last batch begun, of active queries; ``quiet``: those
+    ``holders``: executors that hold state. ``batches``: query -> last batch begun, of active queries; ``quiet``: those
     of them that run no batch now.
     """
 
     executors: Mapping[str, ExecutorInfo]
     drains: Mapping[str, Drain]
     holders: Collection[str]
-    begun: Mapping[str, int]
+    batches: Mapping[str, int]
     quiet: Collection[str]
 
 
 def collect_inputs(
     table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain], moves: Iterable[Move]
 ) -> ReleaseInputs:
-    """Return the input of a step. State that was steered away while its query is idle no longer counts."""
+    """Return the input of a step; state steered away from an idle query no longer counts."""
     steered_away = {
         move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
     }
@@ -71,9 +71,9 @@ def collect_inputs(
         for partition, executor in enumerate(executors)
         if (query, stage, partition) not in steered_away
     }
-    begun = {query: table.last_batch.get(query, -1) for query in queries}
+    batches = {query: table.last_batch.get(query, -1) for query in queries}
     quiet = {query for query in queries if table.is_quiet(query) and not table.in_batch(query)}
-    return ReleaseInputs(table.executors, drains, holders, begun, quiet)
+    return ReleaseInputs(table.executors, drains, holders, batches, quiet)
 
 
 @dataclass
@@ -85,18 +85,10 @@ class _Cordon:
 def executor_target(
     hosts: Collection[str], base: int, workers: Collection[str] | None, drained: Collection[str]
 ) -> int:
-    """Return how many executors the application is to have, those that wait for their release left out.
+    """Return the number of executors to have, without those that wait for their release.
 
-    Parameters
-    ----------
-    hosts : collection of str
-        The host of each executor that stays.
-    base : int
-        Executors that the application had elsewhere when the first one was released.
-    workers : collection of str, optional
-        Hosts of live workers; None where they cannot be known.
-    drained : collection of str
-        Hosts that are drained.
+    ``hosts``: the host of each executor that stays; ``base``: executors elsewhere at the first release; ``workers``:
+    hosts of live workers, None where they cannot be known; ``drained``: hosts that are drained.
     """
     spare = 0 if workers is None else len(set(workers) - set(hosts) - set(drained))
     return max(base, len(hosts)) + spare
@@ -105,12 +97,8 @@ def executor_target(
 class ExecutorReleaser:
     """Cordons and releases executors, step by step on the link's thread.
 
-    Parameters
-    ----------
-    dynamic : bool
-        Spark itself removes idle executors and sets the target (``spark.dynamicAllocation.enabled``).
-    cordon_ends_executor : bool
-        A cordoned executor would end by itself (``spark.decommission.enabled``).
+    ``dynamic``: Spark itself removes idle executors and sets the target (``spark.dynamicAllocation.enabled``);
+    ``cordon_ends_executor``: a cordoned executor would end by itself (``spark.decommission.enabled``).
     """
 
     def __init__(self, control: ExecutorControl, *, dynamic: bool, cordon_ends_executor: bool = False) -> None:
@@ -141,7 +129,7 @@ class ExecutorReleaser:
         return bool(self._cordons) or self._base >= 0
 
     def step(self, inputs: ReleaseInputs, now: float) -> None:
-        """Take every step that is due. Errors of Spark are kept in ``problem``; the next call is a new try."""
+        """Take every step that is due; ``problem`` keeps an error, and the next call tries again."""
         self._killed &= inputs.executors.keys()
         present = {name: info for name, info in inputs.executors.items() if name not in self._killed}
         self._cordons = {name: cordon for name, cordon in self._cordons.items() if name in present}
@@ -208,7 +196,7 @@ class ExecutorReleaser:
             if name in inputs.holders and not overdue:
                 continue
             if self._cordon_ends_executor or self._control.cordon(name):
-                waits_for = {query: batch for query, batch in inputs.begun.items() if query not in inputs.quiet}
+                waits_for = {query: batch for query, batch in inputs.batches.items() if query not in inputs.quiet}
                 self._cordons[name] = _Cordon(now, waits_for)
                 _LOG.info("executor-cordoned", executor=name, node=info.host, overdue=overdue)
 
@@ -224,9 +212,9 @@ class ExecutorReleaser:
             cordon.waits_for = {
                 query: batch
                 for query, batch in cordon.waits_for.items()
-                if query not in inputs.quiet and inputs.begun.get(query, batch + 1) <= batch
+                if query not in inputs.quiet and inputs.batches.get(query, batch + 1) <= batch
             }
-            if self._cordon_ends_executor and inputs.begun.keys() - set(inputs.quiet):
+            if self._cordon_ends_executor and inputs.batches.keys() - set(inputs.quiet):
                 continue
             if self._local_checkpoints and not _is_overdue(inputs.drains.get(present[name].host), now):
                 continue

@@ -1,4 +1,6 @@
-"""Placement of queries that start, and of partitions whose executor was lost, without the controller.
+"""Initial placement of starting queries, and of partitions whose executor was lost.
+
+The controller takes no part in it.
 
 * A query with a checkpoint gets its partitions restored before its first batch, to the executors they last ran on; what
   cannot be restored (its node is gone, nothing is remembered) is spread evenly.
@@ -43,7 +45,9 @@ _T = TypeVar("_T")
 def restore_placement(
     last: LastPlacement | None, operators: Sequence[CheckpointOperator], executors: Executors
 ) -> Placement:
-    """Return the executors of each operator's partitions: those they last ran on, the rest spread evenly.
+    """Return a placement as near to the last one as the executors allow.
+
+    Partitions without an executor of before are spread evenly.
 
     An executor is the same as before if it lives on the same host; otherwise another executor of that host replaces it
     (a restarted driver has new executors). ``executors``: those that may hold partitions. A last placement with another
@@ -101,14 +105,8 @@ class _Occasion:
 class InitialPlacement:
     """Places queries that start and partitions whose executor was lost.
 
-    Parameters
-    ----------
-    usable_executors : callable
-        Returns the executors that may hold partitions now, None while nothing may be begun.
-    drained_nodes : callable
-        Returns the nodes that are to hold none.
-    read_last_placement : callable
-        Reads a query's last placement from Redis.
+    ``usable_executors`` returns the executors that may hold partitions now, None while nothing may be begun;
+    ``drained_nodes`` those that are to hold none; ``read_last_placement`` reads a query's last placement from Redis.
     """
 
     def __init__(
@@ -173,7 +171,7 @@ class InitialPlacement:
         _LOG.info("query-started", query=query, run=run, sentence=sentence)
 
     def _steer(self, partitions: Iterable[tuple[list[StoreId], str]], executors: Executors, until: float) -> int:
-        """Tell Spark the executor of each partition's stores, as far as time allows; return for how many."""
+        """Steer partitions in Spark as far as time allows; return how many."""
         steered = 0
         for stores, executor in partitions:
             if self._clock() > until:
@@ -194,11 +192,11 @@ class InitialPlacement:
         """
         executors, arrived = self._usable_executors() or {}, self._clock()
         while True:
-            here = {info.host for info in executors.values()}
-            none_back = bool(here) and here.isdisjoint(hosts)
+            hosts_here = {info.host for info in executors.values()}
+            none_back = bool(hosts_here) and hosts_here.isdisjoint(hosts)
             now = self._clock()
-            no_arrivals = bool(here) and now >= arrived + _ARRIVAL_QUIET
-            complete = bool(here) and hosts <= here.union(self._drained_nodes())
+            no_arrivals = bool(hosts_here) and now >= arrived + _ARRIVAL_QUIET
+            complete = bool(hosts_here) and hosts <= hosts_here.union(self._drained_nodes())
             if complete or none_back or no_arrivals or now >= min(until, self._arrivals_until):
                 return executors
             self._sleep(_ARRIVAL_POLL)

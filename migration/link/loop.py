@@ -76,13 +76,16 @@ class Link:
             self._thread.join(timeout)
 
     def start(self, adapter: SparkAdapter, settings: Settings, on_end: Callable[[str, Link], None]) -> None:
-        """Begin to work; ``on_end`` is called with the application's id and this link once all is taken out again."""
+        """Begin to work.
+
+        ``on_end`` is called with the application's id and this link once everything is taken out of Spark again.
+        """
         self._on_end = on_end
         self._feed = EventFeed(adapter, settings.link.directory, settings.link.event_log_bytes)
         try:
             self._prepare(adapter, settings)
         except BaseException:
-            # Half attached, Spark would write a stream that nobody reads and deletes.
+            # Otherwise Spark would write a stream that is never read or deleted.
             with contextlib.suppress(LinkError):
                 adapter.stop_watching_starts()
             self._feed.close()
@@ -167,7 +170,7 @@ class Link:
                     in_a_row += 1
                     self.failures += 1
                     fields = traceback_fields() if in_a_row == 1 else {}
-                    _LOG.warning("a turn failed", error=str(error), in_a_row=in_a_row, **fields)
+                    _LOG.warning("a cycle failed", error=str(error), in_a_row=in_a_row, **fields)
                     self._stop.wait(min(0.05 * 2 ** min(in_a_row, 20), _LONGEST_REST))
                 if self._table.ended:
                     return
@@ -210,7 +213,9 @@ class Link:
                 self._steering.handle_boundary(query, partial(self._driver_state, [active]))
 
     def _drain_event_log(self) -> bool:
-        """Fold in all that Spark has written by now: only then is a query that looks quiet known to be quiet.
+        """Fold in all events that Spark has written by now.
+
+        Only then is a query that looks quiet known to be quiet.
 
         Returns False if there is more than a cycle may take. A line leaves the queue before it is handled, so one that
         fails costs itself alone.
@@ -261,9 +266,7 @@ class Link:
         # Only the placement matters here: the rest of the state costs as much as there are queries.
         table = self._table
         driver = DriverState(table.executors.keys(), table.placement, table.last_ran, {}, (), table.last_batch)
-        self._journal_and_report(
-            self._reconciler.handle_batch(done.query, done.batch, driver, now, done.seconds),
-        )
+        self._journal_and_report(self._reconciler.handle_batch(done.query, done.batch, driver, now, done.seconds))
         if (active := self._check.queries.get(done.query)) is not None:
             placement = operator_placement(active, table, self._stages.mapped)
             last = self._initial_placement.save_last_placement(
@@ -279,12 +282,12 @@ class Link:
         self._journal_and_report(self._reconciler.handle_run_end(ended.query, ended.run, now))
 
     def _count_drift(self, notice: task_table.PartitionMoved) -> None:
-        """Count a partition that Spark ran elsewhere though its executor lives and it was not steered there."""
+        """Count a partition that left a living executor without having been steered."""
         steered = self._reconciler.was_steered_to(notice.query, notice.stage, notice.partition, notice.after)
         self._drifted += notice.before in self._usable_executors() and not steered
 
     def _check_against_spark(self, now: float) -> None:
-        """Compare what the events told with Spark's own state, and make up for what was lost."""
+        """Compare the task table with Spark's own state, and fold in the events that were lost."""
         self._next_check = now + _CHECK_EVERY
         for event in self._check.find_lost_events(now, events_lost=self._feed.pop_incomplete()):
             self._fold_event(event, now)
@@ -293,7 +296,7 @@ class Link:
     # -- executors --
 
     def _spreadable_executors(self) -> dict[str, ExecutorInfo] | None:
-        """Return executors that the link itself may give partitions to; None while it may begin nothing."""
+        """Return executors that the link may give partitions to, None while it may begin nothing."""
         return None if self._reconciler.paused or not self._settings.link.spread else self._usable_executors()
 
     def _usable_executors(self) -> dict[str, ExecutorInfo]:
@@ -306,7 +309,7 @@ class Link:
         }
 
     def _evidence_nodes(self) -> set[str]:
-        """Return nodes whose agents may tell that an old copy was closed: those of moves that wait for it."""
+        """Return nodes of moves that wait for evidence that their old copy was closed."""
         holders = {
             move.holder for move in self._reconciler.moves if move.awaits_landing or move.state is MoveState.DRAINED
         }
@@ -383,7 +386,7 @@ class Link:
     # -- queries that start --
 
     def _place_starting(self) -> None:
-        """Place each query that starts; it waits for that before its first batch, `START_WAIT` seconds at most."""
+        """Place each starting query; it waits for that, at most `START_WAIT` seconds."""
         next_heartbeat = 0.0
         while not self._stop.is_set() and self.active:
             hook: StartHook = self._hook
@@ -394,7 +397,7 @@ class Link:
                 if (start := hook.poll(_START_POLL)) is not None:
                     self._fix_initial_placement(hook, start)
             except LinkError as error:
-                _LOG.debug("starts of queries are not seen for a moment", error=str(error))
+                _LOG.debug("starting queries could not be read", error=str(error))
                 self._stop.wait(1.0)
 
     def _fix_initial_placement(self, hook: StartHook, start: Any) -> None:
@@ -403,7 +406,7 @@ class Link:
             if started is not None:
                 self._initial_placement.place_before_first_batch(*started)
         except Exception as error:  # noqa: BLE001  whatever goes wrong, the query starts
-            _LOG.warning("a query's start could not be seen to", error=str(error))
+            _LOG.warning("a query could not be placed at its start", error=str(error))
         finally:
             hook.release(start)
 
@@ -444,7 +447,7 @@ class Link:
         )
 
     def _finish(self) -> None:
-        """Take everything of the link out of the driver; each step whatever became of the others."""
+        """Take everything of the link out of the driver; each step even after an error of another."""
         self._stop.set()
         steps: list[Callable[[], object]] = [
             self._adapter.stop_watching_starts,
@@ -466,7 +469,7 @@ class Link:
         _LOG.info("detached", application=self._adapter.application)
 
     def _drop_parts(self) -> None:
-        """Let go of whatever refers to Java objects: a script may hold this handle long after its SparkContext."""
+        """Release parts that refer to Java objects; a script may hold this handle for long."""
         for part in (
             "_feed",
             "_stages",

@@ -53,7 +53,7 @@ Version = tuple[int, int, str]  # epoch, sequence, signature
 
 @dataclass
 class _EvidenceCursor:
-    """Position up to which a node's evidence was read (``""``: none yet), and when it was awaited last.
+    """Position up to which a node's evidence was read, "" for none.
 
     ``check_size``: the next answer may be too large to be read at once.
     """
@@ -86,9 +86,7 @@ class Mailbox:
         self._placements: dict[str, LastPlacement] = {}  # by query
         self._orders: Envelope | None = None
         self._orders_version: Version = (-1, 0, "")
-        self._last_placements: dict[
-            str, LastPlacement
-        ] = {}  # of running queries: written again, as Redis may lose them
+        self._last_placements: dict[str, LastPlacement] = {}  # of running queries, to be written again
         self._rewrite_at = monotonic() + _REWRITE_EVERY
         self._refused_signature = "-"  # of standing orders
         self._author = author
@@ -125,7 +123,7 @@ class Mailbox:
         self._thread.join(timeout)
 
     def post_report(self, report: LinkReport, nodes: Collection[str]) -> None:
-        """Hand over the newest report, and the nodes whose agents' evidence is awaited: usually none.
+        """Hand over the newest report, and the nodes whose agents' evidence is awaited.
 
         A node's evidence is read from some minutes back, or from the last position if it was awaited a while ago.
         """
@@ -153,7 +151,7 @@ class Mailbox:
                 self.dropped += 1
 
     def post_batch(self, batch: BatchReport, run: str) -> None:
-        """Hand over a finished batch of a run; one too old or too large to hold is dropped and counted."""
+        """Hand over a finished batch; one too old or too large to hold is dropped and counted."""
         with self._lock:
             if batch.tasks > _LARGEST_BATCH:
                 self.dropped += 1
@@ -164,7 +162,7 @@ class Mailbox:
             self._drop_batches(least=1)
 
     def _drop_batches(self, least: int) -> None:
-        """Drop the oldest batches while too many task rows wait, except for the ``least`` newest batches."""
+        """Drop the oldest batches while too many task rows wait, except the ``least`` newest."""
         rows = sum(batch.tasks for _, batch in self._batches)
         while len(self._batches) > least and rows > _MAX_TASKS:
             rows -= self._batches.popleft()[1].tasks
@@ -189,18 +187,18 @@ class Mailbox:
             return orders
 
     def read_last_placement(self, query: str) -> LastPlacement | None:
-        """Read a query's last placement from Redis, on the caller's thread and with a short time-out."""
+        """Read a query's last placement on the caller's thread, with a short time-out."""
         try:
             with self._short_timeout_store() as store:
                 envelope = store.get(keys.PLACEMENT, query)
         except StoreError as error:
-            _LOG.warning("a query's last placement could not be asked for", query=query, error=str(error))
+            _LOG.warning("a query's last placement could not be read", query=query, error=str(error))
             return None
         body = envelope.body if envelope is not None else None
         return body if isinstance(body, LastPlacement) and body.query == query else None
 
     def fetch_orders(self) -> None:
-        """Read the standing orders on the caller's thread, with a short time-out: before anything is begun."""
+        """Read the standing orders on the caller's thread, with a short time-out."""
         try:
             with self._short_timeout_store() as store:
                 self._read_orders(store)
@@ -217,7 +215,7 @@ class Mailbox:
             store.close()
 
     def pop_closed_stores(self) -> list[ClosedStore]:
-        """Return the state stores that executors have closed by their own logs, since the last call."""
+        """Return the state stores that executors have closed, since the last call."""
         with self._lock:
             closed = list(self._closed_stores)
             self._closed_stores.clear()
@@ -242,7 +240,7 @@ class Mailbox:
             except Exception as error:  # noqa: BLE001  one odd message must not silence the link for good
                 self.rejected += 1
                 pause = _SLOWEST
-                _LOG.warning("a round with redis failed", error=str(error), **traceback_fields())
+                _LOG.warning("an exchange with redis failed", error=str(error), **traceback_fields())
             if stopping:
                 break
         if self._store is not None:
@@ -258,7 +256,7 @@ class Mailbox:
         with self._lock:
             report = self._report
         if report is not None:
-            self._put(
+            self._write(
                 store, keys.REPORT, application, author.envelope(report, ttl=keys.REPORT.ttl, application=application)
             )
             store.register_application(application, author.clock())
@@ -272,7 +270,7 @@ class Mailbox:
         self._read_orders(store)
         self._read_evidence(store)
 
-    def _put(self, store: Store, rule: keys.KeyRule, name: str, envelope: Envelope) -> None:
+    def _write(self, store: Store, rule: keys.KeyRule, name: str, envelope: Envelope) -> None:
         try:
             store.put(rule, name, envelope)
         except StoreTooLargeError as error:
@@ -293,7 +291,7 @@ class Mailbox:
             self._dequeue_sent(self._journal, lines)
 
     def _send_batches(self, store: Store) -> None:
-        """Send the batches that wait, few tasks at a time; an interrupted one is sent again from its start."""
+        """Send waiting batches, few tasks at a time; an interrupted one again from its start."""
         rule, application = keys.BATCHES, self._application
         while True:
             with self._lock:
@@ -365,7 +363,7 @@ class Mailbox:
                 self._placements = self._last_placements | self._placements
             placements = dict(self._placements)
         for query, placement in placements.items():
-            self._put(store, keys.PLACEMENT, query, self._author.envelope(placement, ttl=keys.PLACEMENT.ttl))
+            self._write(store, keys.PLACEMENT, query, self._author.envelope(placement, ttl=keys.PLACEMENT.ttl))
             with self._lock:
                 if self._placements.get(query) is placement:
                     del self._placements[query]
@@ -393,7 +391,7 @@ class Mailbox:
 
 
 def parts_of(batch: BatchReport) -> list[BatchReport]:
-    """Split a batch of many tasks into messages of few, in order; a batch of few tasks is its only part."""
+    """Split a batch into messages of few tasks each, in order."""
     if batch.tasks <= _PART_TASKS:
         return [batch]
     parts: list[list[StageRun]] = [[]]

@@ -1,4 +1,4 @@
-"""Reconciler: compares the desired placement with the driver's state and says what to steer.
+"""Reconciler: the moves to steer, by the desired placement and the driver's state.
 
 Pure: facts in, journal lines and instructions out; the caller journals every line before it acts on it. No message is
 an order to be carried out once: whatever is lost or repeated, the next batch boundary compares afresh.
@@ -39,7 +39,7 @@ class Reconciler:
         self._sequence = -1
         self._expires = 0.0
         self._moves: dict[str, Move] = {}
-        self._last_begun: dict[str, int] = {}  # query -> last batch begun at the last `tick`
+        self._last_batches: dict[str, int] = {}  # query -> last batch begun at the last `tick`
         self._busy_at: dict[str, float] = {}  # query -> time at which it last ran a job, as far as `tick` saw
         self._closed_stores: dict[str, set[tuple[int, str]]] = {}  # move -> (operator, store) that its holder closed
         self._early_evidence: dict[str, str] = {}  # move -> evidence that was complete before the move was drained
@@ -61,7 +61,7 @@ class Reconciler:
 
     @property
     def unsteered(self) -> list[tuple[str, int, int]]:
-        """The (run, stage, partition) of the moves to be prepared or steered next: their snapshots' age counts."""
+        """The (run, stage, partition) of the moves to be prepared or steered next."""
         steps = self._lowest_steps()
         return [
             (move.run, move.desired.stage, move.desired.partition)
@@ -76,11 +76,11 @@ class Reconciler:
 
     @property
     def waiting(self) -> bool:
-        """Whether a batch boundary is looked for now: something is to be steered and nothing holds it."""
+        """Whether a batch boundary is awaited: something is to be steered and nothing holds it."""
         return any(move.unsettled and not self._is_held(move) for move in self._moves.values())
 
     def was_steered_to(self, query: str, stage: int, partition: int, executor: str) -> bool:
-        """Whether a partition was steered to an executor; a move superseded after its steer may land all the same."""
+        """Whether a partition was steered to an executor, even if superseded since."""
         return any(
             move.steered_at > 0
             and move.state is not MoveState.KILLED
@@ -90,7 +90,7 @@ class Reconciler:
         )
 
     def awaiting_batch(self, query: str, driver: DriverState, now: float) -> list[Move]:
-        """Return the moves of a query that Spark was told of, that wait for a batch, and that nothing holds."""
+        """Return the moves of a query that were steered and wait for a batch, unless held."""
         return [
             move
             for move in self._moves.values()
@@ -103,7 +103,9 @@ class Reconciler:
     # -- new moves --
 
     def accept_desired(self, envelope: Envelope, driver: DriverState, now: float) -> Lines:
-        """Take over a desired placement whose signature was checked; the same one again only renews its expiry.
+        """Take over a desired placement whose signature was checked.
+
+        The same placement again only renews its expiry.
 
         Raises MessageError for an older epoch (a deposed leader), an expired or older message, and a placement that
         names a move or a partition twice.
@@ -130,7 +132,7 @@ class Reconciler:
         for item in desired.moves:
             if item.move in self._moves:
                 continue
-            move = Move(item, desired.decision, desired.runs.get(item.query, ""), now)
+            move = Move(item, desired.decision, desired.runs.get(item.query, ""))
             self._moves[item.move] = move
             lines.append(move.first_line(now))
             if driver.runs.get(item.query) != move.run:
@@ -139,7 +141,7 @@ class Reconciler:
         return lines
 
     def add_own_moves(self, decision: str, moves: list[DesiredMove], run: str, why: str, now: float) -> Lines:
-        """Take over moves of the link's own, all of one query; they live beside those of the desired placement."""
+        """Take over moves of the link's own, of one query, beside the desired placement's."""
         units = {(item.query, item.stage, item.partition) for item in moves}
         lines = [
             self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {decision}")
@@ -147,7 +149,7 @@ class Reconciler:
             if move.open and move.unit in units
         ]
         for item in moves:
-            move = Move(item, decision, run, now, expires_at=now + self.limits.deadline_seconds)
+            move = Move(item, decision, run, expires_at=now + self.limits.deadline_seconds)
             self._moves[item.move] = move
             lines.append(move.first_line(now, why))
         self._trim_settled()
@@ -168,7 +170,7 @@ class Reconciler:
     # -- at a batch boundary --
 
     def due(self, query: str, driver: DriverState, now: float) -> tuple[Lines, list[Move]]:
-        """At a quiet moment of a query: return the journal's lines, and the moves to `steer` now, one by one.
+        """Return the journal's lines at a quiet moment, and the moves to `steer` one by one.
 
         A move that is held, expired, settled or of another run is passed over. Any other one is either
 
@@ -236,7 +238,7 @@ class Reconciler:
         return lines, not ahead
 
     def _readiness(self, move: Move, driver: DriverState, now: float) -> tuple[MoveReason, str] | None:
-        """Return why a move's state may be loaded now, None to wait: little to replay, or waited for long enough."""
+        """Return why a move's state may be loaded now, None to wait."""
         lag = driver.replay_of(*move.unit)
         if lag < 0:
             return MoveReason.READY, "its snapshot's age is not known"
@@ -257,9 +259,8 @@ class Reconciler:
         return [move for move in self._moves.values() if move.state in states and move.query == query]
 
     def _count_miss(self, move: Move, batch: int, current: str, now: float) -> Lines:
-        if (
-            batch > move.last_miss_batch
-        ):  # else it is told again because it could not be journaled, not because it missed
+        # A batch counts once: a move may also be steered again because its line could not be journaled.
+        if batch > move.last_miss_batch:
             self.missed += 1
             move.misses += 1
             move.last_miss_batch = batch
@@ -283,7 +284,10 @@ class Reconciler:
     # -- events of the driver --
 
     def handle_batch(self, query: str, batch: int, driver: DriverState, now: float, seconds: float = 0.0) -> Lines:
-        """Take in a committed batch, ``seconds`` long if known: moves whose partition ran on its target are drained."""
+        """Take in a committed batch, ``seconds`` long if known.
+
+        Moves whose partition ran on its target are drained.
+        """
         lines = []
         landed = self.landed
         self._busy_at[query] = now
@@ -316,7 +320,9 @@ class Reconciler:
     def handle_closed_store(
         self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
     ) -> Lines:
-        """Take in that an executor closed a store; a move is killed when all stores of its partition are closed.
+        """Take in that an executor closed a store.
+
+        A move is killed when all stores of its partition are closed.
 
         ``stores``: (operator, store name) of every store that the stage's partitions have.
         """
@@ -347,7 +353,10 @@ class Reconciler:
         return lines
 
     def handle_run_end(self, query: str, run: str, now: float) -> Lines:
-        """Take in that a run is over: Spark unloads all its stores, and nothing of it can be moved any more."""
+        """Take in that a run is over.
+
+        Spark unloads all its stores, and nothing of it can be moved any more.
+        """
         lines = []
         self._throttle.forget_query(query)
         for move in self._moves.values():
@@ -386,12 +395,12 @@ class Reconciler:
     def _note_busy_queries(self, driver: DriverState, now: float) -> None:
         """Note which queries run a job now, or began a batch since the last tick."""
         for query in driver.runs:
-            begun = driver.batches.get(query, -1)
-            if query not in driver.quiet or begun != self._last_begun.get(query, begun):
+            batch = driver.batches.get(query, -1)
+            if query not in driver.quiet or batch != self._last_batches.get(query, batch):
                 self._busy_at[query] = now
-            self._last_begun[query] = begun
+            self._last_batches[query] = batch
         self._busy_at = {query: at for query, at in self._busy_at.items() if query in driver.runs}
-        self._last_begun = {query: batch for query, batch in self._last_begun.items() if query in driver.runs}
+        self._last_batches = {query: batch for query, batch in self._last_batches.items() if query in driver.runs}
 
     def _tick_unsteered(self, move: Move, driver: DriverState, now: float) -> Lines:
         age = now - move.current_since if move.current_since >= 0 else 0.0
@@ -415,7 +424,7 @@ class Reconciler:
         return []
 
     def _current_steps(self, query: str, now: float) -> dict[str, int]:
-        """Return the step that each decision's moves may take, and note since when a query's moves have their turn."""
+        """Return each decision's current step; start the clocks of moves that reached it."""
         steps = self._lowest_steps()
         for move in self._moves.values():
             current = move.unsteered and move.desired.step == steps[move.decision]
@@ -424,9 +433,11 @@ class Reconciler:
         return steps
 
     def _lowest_steps(self) -> dict[str, int]:
-        """Return the lowest step of all unsettled moves of each decision; without overlap, of unkilled ones too.
+        """Return the lowest step of all unsettled moves of each decision.
 
-        A move of a query that runs no batch holds nobody back: it counts as released after some seconds (`tick`).
+        Without overlap, moves that are drained and not killed count too.
+
+        A move of a query that runs no batch holds no other back: it counts as released after some seconds (`tick`).
         """
         steps: dict[str, int] = {}
         for move in self._moves.values():
@@ -435,7 +446,7 @@ class Reconciler:
         return steps
 
     def _restart_clocks(self, now: float, query: str = "") -> None:
-        """Restart the deadlines of moves that wait because others of the query land first, or because all is held."""
+        """Restart the deadlines of moves that wait on hold or for others of their query."""
         for move in self._moves.values():
             waits = move.unsteered and move.current_since >= 0
             if waits and (move.query == query if query else self._is_held(move)):
@@ -450,7 +461,7 @@ class Reconciler:
         return now >= (move.expires_at or self._expires)
 
     def _is_superseded(self, move: Move) -> bool:
-        """Whether another decision is wanted by now: what Spark was told stands, nothing is told again."""
+        """Whether another decision is wanted by now."""
         return not move.expires_at and move.decision != self.decision
 
     def _abandon(

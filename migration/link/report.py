@@ -65,7 +65,7 @@ def _stage_state(query: ActiveQuery, number: int, sources: QuerySources) -> Stat
 def operator_placement(
     query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str, int], StageStores]
 ) -> dict[int, list[str]]:
-    """Return the executors that each operator's partitions last ran on; empty until all stages are mapped."""
+    """Return the executors of each operator's partitions; empty until all stages are mapped."""
     result: dict[int, list[str]] = {}
     for number in table.stages.get(query.query, ()):
         placement, stage = table.placement[query.query, number], stages.get((query.run, number))
@@ -76,7 +76,7 @@ def operator_placement(
 
 
 def environment(setting: Callable[[str, str], str]) -> dict[str, str]:
-    """Return the releases of link and Python, and the Spark settings of `compatibility.reportable_settings`."""
+    """Return the releases of link and Python, and the reportable Spark settings."""
     settings = compatibility.reportable_settings(setting)
     return {"rechannel": __version__, "python": platform.python_version(), **settings}
 

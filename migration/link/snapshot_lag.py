@@ -24,16 +24,10 @@ Key = tuple[str, int]  # run, stage
 
 
 class SnapshotLag:
-    """The lag of each partition's newest snapshot in batches; of its operators' stores the oldest counts.
+    """The lag of each partition's newest snapshot in batches; the oldest of its stores counts.
 
-    Parameters
-    ----------
-    latest_snapshot : callable
-        Returns the state version of a store's newest snapshot, -1 if none is known.
-    committed : mapping
-        Run -> last committed batch. Batch b leaves version b + 1.
-    supported : bool
-        Whether this Spark tells of snapshots at all.
+    ``latest_snapshot`` returns the state version of a store's newest snapshot, -1 if none is known; ``committed``: run
+    -> last committed batch, where batch b leaves version b + 1; ``supported``: whether this Spark tells of snapshots.
     """
 
     def __init__(
@@ -50,7 +44,7 @@ class SnapshotLag:
         self.supported = supported
 
     def lags(self, run: str, stage: int, partitions: int) -> list[int]:
-        """Return the lag of each partition, `UNKNOWN` where it was not asked for yet; [] if nothing is known."""
+        """Return the lag of each partition, `UNKNOWN` where not asked yet; [] if all are."""
         versions = self._versions.get((run, stage))
         return [self._lag(run, versions.get(number, -1)) for number in range(partitions)] if versions else []
 
@@ -70,7 +64,9 @@ class SnapshotLag:
         return lags
 
     def step(self, stages: Mapping[Key, StageStores], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:
-        """Ask for the next partition, if it is time. Raises what the call raises, after stepping on.
+        """Ask for the next partition, if it is time.
+
+        Raises the error of the call, after stepping on.
 
         ``first``: (run, stage, partition) of those that are asked for, by turns, before all others.
         """
@@ -104,7 +100,7 @@ class SnapshotLag:
         return {key: stage for key, stage in stages.items() if now - self._commits[key[0]][1] < _IDLE}
 
     def _ask(self, stages: Mapping[Key, StageStores], key: Key, partition: int) -> None:
-        """Ask for one store of each operator: its stores are committed, and their snapshots made, together."""
+        """Ask for one store of each operator: snapshots of its stores are made together."""
         stage = stages.get(key)
         if stage is None or not stage.operators:
             return

@@ -1,4 +1,4 @@
-"""Operators and state stores of each stateful stage of a run, read from the plans of its batches."""
+"""Operators and state stores of each stateful stage, read from the plans of its batches."""
 
 from __future__ import annotations
 
@@ -41,15 +41,8 @@ class StageStores:
 class Stages:
     """Maps stages to their stores as they finish.
 
-    ``mapped``: stages whose operators are known; ``mismatches``: why a stage's tasks are not its partitions;
-    ``pending``: whether a plan is to be read soon: it is there until the next batch replaces it.
-
-    Parameters
-    ----------
-    operators : callable
-        Reads the operators of (query, run) from its plan.
-    store_names : callable
-        Reads the store names of (checkpoint, operator).
+    ``operators`` reads the operators of (query, run) from its plan; ``store_names`` the stores of (checkpoint,
+    operator). ``mismatches``: why a stage's tasks are not the partitions of its operators.
     """
 
     def __init__(
@@ -83,7 +76,7 @@ class Stages:
             self._unmapped.add(key)
 
     def _map_stage_to_stores(self, key: Key, stage: StatefulStageFinished, attempts: int) -> None:
-        """Match a finished stage with its operators: their SQL metrics have the ids that the stage reported."""
+        """Match a finished stage with its operators by the ids of their SQL metrics."""
         planned = [item for item in self._operators(stage.query, stage.run) if item.metrics & stage.accumulators]
         # An empty answer means that the next batch has replaced the plan already; that batch is a new try.
         operators = [(item, self._store_names(item.checkpoint, item.operator)) for item in planned]

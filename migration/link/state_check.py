@@ -1,4 +1,4 @@
-"""Comparison with Spark's own state: running queries, and what lost events have left wrong."""
+"""Comparison with Spark's own state: running queries, and effects of lost events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StateCheck:
         return self._gaps.healed
 
     def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
-        """Return the events that bring the task table back into line with Spark, in the order to fold them in."""
+        """Return the events that bring the task table into line with Spark, in order."""
         state = self._adapter.spark_state()
         for run, query in state.runs.items():
             if run not in self.by_run:
@@ -67,7 +67,10 @@ class StateCheck:
         return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None
 
     def resolve_doubts(self, moving: Collection[tuple[str, int, int]]) -> None:
-        """Ask Spark where doubtful partitions are; those ``moving`` it prefers elsewhere than they ran."""
+        """Ask Spark for the executors of doubtful partitions.
+
+        Those that are ``moving`` are left out: Spark prefers them elsewhere than they ran.
+        """
         doubts = [doubt for doubt in self._table.doubts if doubt not in moving and self._table.is_quiet(doubt[0])]
         for query, stage, partition in doubts[:_PLACES_AT_ONCE]:
             active = self.queries.get(query)

@@ -1,8 +1,9 @@
-"""Steering at batch boundaries: tell Spark where a partition's stores shall be, and read it back.
+"""Steering at batch boundaries: tell Spark a partition's executor, and read it back.
 
-A steer may reach a partition only while no job of its query runs: Spark's tasks read the preferred location when their
-stage begins (``StateStoreRDD.getPreferredLocations``). The task table knows running jobs from events, which arrive some
-moments late; so Spark is asked for its active jobs before each steer, and a job that no event told of means: wait.
+A steer may reach a partition only while no job of its query runs: Spark reads the preferred locations of its tasks when
+their stage begins (``StateStoreRDD.getPreferredLocations``). The task table knows running jobs from events, which
+arrive some moments late. So the link asks Spark for its active jobs before each steer, and waits while one runs that no
+event has reported yet.
 """
 
 from __future__ import annotations
@@ -29,12 +30,8 @@ _READ_BACK_EVERY = 0.02  # seconds
 class Steering:
     """Steers the moves that the reconciler says are due.
 
-    Parameters
-    ----------
-    drain_event_log : callable
-        Folds in the newest events; returns False if there are more.
-    journal_and_report : callable
-        Takes the transitions of a move, before Spark is told.
+    ``drain_event_log`` folds in the newest events, and returns False if there are more; ``journal_and_report`` takes
+    the transitions of a move, before Spark is told.
     """
 
     def __init__(
@@ -69,7 +66,9 @@ class Steering:
         return bool(self._table.is_quiet(query)) and self._adapter.active_jobs() <= self._table.jobs
 
     def _repair_overwritten(self, query: str, driver: DriverState) -> None:
-        """Read steers back: a task that outlived its stage (a speculative copy, say) may have overwritten one.
+        """Read steers back, and repeat one that was overwritten.
+
+        A task that outlives its stage (a speculative copy, say) may overwrite a steer.
 
         Such a task reports its own executor when it opens the store (``StateStore.reportActiveStoreInstance``). So a
         steer must come after every task of the stage attempt has ended, or be repeated.

@@ -1,4 +1,4 @@
-"""Main file of `rechannel submit` for spark-submit: runs a PySpark script and attaches its sessions.
+"""Main file of `rechannel submit`: runs a PySpark script and attaches its sessions.
 
 ``python submit_main.py SCRIPT [ARGUMENTS]`` runs the script as Python itself would: its own ``sys.argv``, ``__main__``,
 ``sys.path[0]``, exit code and tracebacks; its threads and exit handlers find all that as the script left it. Every
@@ -149,7 +149,9 @@ def _import_attach() -> Callable[[Any], Any]:
 
 
 def _lend_packages(missing: ImportError) -> None:
-    """Add the packages of the Python that runs `rechannel submit` to this one; raises if they do not fit.
+    """Add the packages of the Python that runs `rechannel submit` to this one.
+
+    Raises if they do not fit.
 
     They come last on ``sys.path``: the script's own imports stay as they are.
     """
@@ -171,7 +173,7 @@ def _is_own_directory(directory: str) -> bool:
 
 
 def _from_script(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the frames before the script's own; None if it has none (a syntax error)."""
+    """Return the traceback from the script's first frame on; None if it has none."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     return traceback

@@ -28,7 +28,7 @@ class _Bounds:
 
 
 class MoveThrottle:
-    """The bounds of each query. ``max_moves`` and ``max_bytes``: the most that one batch may take over."""
+    """The bounds of each query, at most ``max_moves`` and ``max_bytes`` for one batch."""
 
     def __init__(self, max_moves: int, max_bytes: float) -> None:
         self._max_moves = max_moves
@@ -41,7 +41,7 @@ class MoveThrottle:
         return (int(bounds.moves), bounds.bytes) if bounds else (self._max_moves, self._max_bytes)
 
     def select(self, query: str, due: Sequence[Move], loading: Sequence[Move]) -> list[Move]:
-        """Return the moves that go now, in their order; ``loading``: those steered and not yet run.
+        """Return the moves that go now, in order; ``loading``: those steered and not yet run.
 
         If nothing else is loading, the first one goes whatever its size: a partition larger than the bound would
         otherwise never move.
@@ -58,7 +58,7 @@ class MoveThrottle:
         return selected
 
     def record_batch(self, query: str, seconds: float, landed: int) -> bool:
-        """Adapt the bounds to a finished batch that took over ``landed`` partitions; return whether it was slow."""
+        """Adapt the bounds to a batch that took over ``landed`` partitions; return if it was slow."""
         bounds = self._queries.setdefault(query, _Bounds(float(self._max_moves), self._max_bytes))
         if not landed:
             bounds.quiet.append(seconds)

@@ -53,7 +53,7 @@ _EVENT_LOG = {
 
 @dataclass(frozen=True)
 class PlannedOperator:
-    """A stateful operator in the plan of a query's last batch. ``metrics`` are the ids of its SQL metrics."""
+    """A stateful operator in the last plan; ``metrics``: the ids of its SQL metrics."""
 
     operator: int
     name: str
@@ -76,7 +76,7 @@ class StoreId:
 
 @dataclass(frozen=True)
 class ActiveQuery:
-    """A running query; ``problem``: why it cannot be moved, or ""; ``interval``: its trigger's in seconds, or 0."""
+    """A running query; ``problem``: why it cannot be moved; ``interval``: of its trigger or 0."""
 
     query: str
     run: str
@@ -197,7 +197,7 @@ class SparkAdapter:
             self._jvm.org.apache.spark.util.ShutdownHookManager.removeShutdownDeleteDir(self._directory)
 
     def send_heartbeat(self) -> bool:
-        """Tell the watchdog that the link is alive; False if the watchdog took everything out of the JVM meanwhile."""
+        """Tell the watchdog that the link is alive; False if it has taken everything out."""
         return self._watchdog is not None and self._watchdog.send_heartbeat()
 
     def dropped_events(self) -> int:
@@ -218,7 +218,10 @@ class SparkAdapter:
             return [_executor_info(row) for row in summaries if row.id() != "driver"]
 
     def spark_state(self) -> SparkState:
-        """Read Spark's own state, in four calls whatever its size, for comparison with the event stream."""
+        """Read Spark's own state in four calls, whatever its size.
+
+        It is compared with the event stream.
+        """
         with translate_errors():
             active = str(self._session.sharedState().activeStreamingQueries().toString())
             return SparkState(
@@ -293,7 +296,7 @@ class SparkAdapter:
         return wrapper.streamingQuery() if wrapped else wrapper
 
     def operators(self, query: str, run: str) -> list[PlannedOperator]:
-        """Read the stateful operators off the plan of the run's last batch; empty before its first."""
+        """Read the operators from the plan of the run's last batch; empty before its first."""
         with translate_errors():
             execution = self._execution(query)
             if execution is None or str(execution.runId().toString()) != run:
@@ -336,7 +339,9 @@ class SparkAdapter:
     # -- queries that start --
 
     def watch_starts(self) -> StartHook:
-        """Have each query of this session wait for the link before its first batch, for a bounded time.
+        """Have each query of this session wait for the link before its first batch.
+
+        The wait is bounded.
 
         Source: ``StreamExecution.runStream`` posts ``QueryStartedEvent`` and waits for its listeners; all other events
         are asynchronous.
@@ -360,7 +365,10 @@ class SparkAdapter:
                 self._session.streams().removeListener(listener)
 
     def started_query(self, event: Any) -> tuple[str, str, str] | None:
-        """Return query, run and Spark's form of <checkpoint>/state of a ``QueryStartedEvent``; None if it has ended."""
+        """Return query, run and state directory of a ``QueryStartedEvent``; None if ended.
+
+        The directory is Spark's own form of <checkpoint>/state.
+        """
         with translate_errors():
             query, run = str(event.id().toString()), str(event.runId().toString())
             execution = self._execution(query)
@@ -377,7 +385,9 @@ class SparkAdapter:
             return str(location.get()).rpartition("_")[2] if location.isDefined() else ""
 
     def steer(self, store: StoreId, host: str, executor: str) -> None:
-        """Tell the coordinator that a store is active on an executor: the next batch's task prefers it.
+        """Tell the coordinator that a store is active on an executor.
+
+        The next batch's task then prefers that executor.
 
         Source: ``StateStoreCoordinatorRef.reportActiveInstance``, ``StateStoreRDD.getPreferredLocations``.
         """
@@ -385,7 +395,7 @@ class SparkAdapter:
             self._coordinator.reportActiveInstance(self._provider(store), host, executor, self._nil)
 
     def latest_snapshot(self, store: StoreId) -> int:
-        """Return the version of a store's newest snapshot that the coordinator was told of, -1 if of none.
+        """Return the version of a store's newest snapshot by the coordinator, -1 for none.
 
         Source: ``StateStoreCoordinatorRef`` (4.1 and newer); UnsupportedSparkError on older ones.
         """
@@ -400,7 +410,7 @@ class SparkAdapter:
 
 
 def _host(text: str) -> str:
-    """Return the host of host:port; an executor whose block manager has not registered yet has no port."""
+    """Return the host of host:port; without a block manager there is no port yet."""
     return re.sub(r":\d+$", "", text)
 
 

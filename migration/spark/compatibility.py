@@ -10,7 +10,7 @@ with a stateful operator, whatever the settings are) and ``spark.scheduler.mode`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rechannel.migration.spark import versions
@@ -43,7 +43,7 @@ SettingReader = Callable[[str, str], str]
 
 @dataclass(frozen=True)
 class Finding:
-    """A setting that changes what Rechannel can do. ``sentence`` says what it means and what to do about it."""
+    """A setting that changes what Rechannel can do; ``sentence``: its effect and the cure."""
 
     code: str
     setting: str
@@ -67,7 +67,7 @@ def check_settings(read: SettingReader) -> list[Finding]:
 
 
 def advice(read: SettingReader) -> list[Finding]:
-    """Check for what Spark itself may do to a query, with or without Rechannel: logged once, no problem of the link."""
+    """Check for what Spark itself may do to a query: logged once, no problem of the link."""
     # SortShuffleWriter.shouldBypassMergeSort chooses that writer for shuffles to at most so many partitions.
     value = read(BYPASS, "200")
     try:
@@ -113,32 +113,27 @@ def reportable_settings(read: SettingReader) -> dict[str, str]:
     return always | changed
 
 
-def _check_task_placement(read: SettingReader) -> list[Finding]:
+def _check_task_placement(read: SettingReader) -> Iterator[Finding]:
     """Check what puts a task elsewhere than its partition was steered to."""
-    findings = []
     master = read("spark.master", "").strip()
     if master.startswith("local") and not master.startswith("local-cluster"):
-        findings.append(
-            Finding(
-                "local-master",
-                "spark.master",
-                master,
-                f"spark.master={master} runs every task in the driver: there is no second executor to move to. "
-                "Use a cluster.",
-            )
+        yield Finding(
+            "local-master",
+            "spark.master",
+            master,
+            f"spark.master={master} runs every task in the driver: there is no second executor to move to. "
+            "Use a cluster.",
         )
     key = "spark.speculation"
     if _is_on(read, key):
         # TaskSetManager.dequeueTaskFromList: a copy goes to a host where the task has no attempt yet.
-        findings.append(
-            Finding(
-                "speculation",
-                key,
-                "true",
-                "spark.speculation runs a copy of a slow task on another host, and a copy may leave its partition "
-                "there or overwrite a steer: moves may miss and are tried again. "
-                "Switch spark.speculation off for stateful queries.",
-            )
+        yield Finding(
+            "speculation",
+            key,
+            "true",
+            "spark.speculation runs a copy of a slow task on another host, and a copy may leave its partition "
+            "there or overwrite a steer: moves may miss and are tried again. "
+            "Switch spark.speculation off for stateful queries.",
         )
     for key in (
         "spark.excludeOnFailure.enabled",
@@ -146,65 +141,54 @@ def _check_task_placement(read: SettingReader) -> list[Finding]:
         "spark.excludeOnFailure.taskAndStage.enabled",
     ):
         if _is_on(read, key):
-            findings.append(
-                Finding(
-                    "exclude-on-failure",
-                    key,
-                    "true",
-                    f"{key} keeps tasks off executors that had failures, and Rechannel does not see which: moves to "
-                    "one miss, and its partitions run elsewhere meanwhile. "
-                    f"If moves keep missing, look for excluded executors in Spark's UI or switch {key} off.",
-                )
+            yield Finding(
+                "exclude-on-failure",
+                key,
+                "true",
+                f"{key} keeps tasks off executors that had failures, and Rechannel does not see which: moves to "
+                "one miss, and its partitions run elsewhere meanwhile. "
+                f"If moves keep missing, look for excluded executors in Spark's UI or switch {key} off.",
             )
-    return findings
 
 
-def _check_executors(read: SettingReader) -> list[Finding]:
+def _check_executors(read: SettingReader) -> Iterator[Finding]:
     """Check what removes executors."""
-    findings = []
     key = "spark.dynamicAllocation.enabled"
     if _is_on(read, key):
         # ExecutorMonitor counts tasks, cached blocks and shuffles; SparkContext.killExecutors refuses.
-        findings.append(
-            Finding(
-                "dynamic-allocation",
-                key,
-                "true",
-                "spark.dynamicAllocation.enabled lets Spark remove idle executors, and a state store does not keep one "
-                "alive: its partitions land anywhere and are placed again. Releasing drained executors is then Spark's "
-                "own business; set spark.dynamicAllocation.minExecutors to what the state needs, or switch it off.",
-            )
+        yield Finding(
+            "dynamic-allocation",
+            key,
+            "true",
+            "spark.dynamicAllocation.enabled lets Spark remove idle executors, and a state store does not keep one "
+            "alive: its partitions land anywhere and are placed again. Releasing drained executors is then Spark's "
+            "own business; set spark.dynamicAllocation.minExecutors to what the state needs, or switch it off.",
         )
     key = "spark.decommission.enabled"
     if _is_on(read, key):
-        findings.append(
-            Finding(
-                "decommission",
-                key,
-                "true",
-                "spark.decommission.enabled lets the cluster retire executors: a retiring one gets no more tasks, its "
-                "state is not handed over, and nothing is placed on it. Its partitions land anywhere, load from the "
-                "checkpoint and are placed again. `drain --remove` releases executors only while no query runs a "
-                "batch.",
-            )
+        yield Finding(
+            "decommission",
+            key,
+            "true",
+            "spark.decommission.enabled lets the cluster retire executors: a retiring one gets no more tasks, its "
+            "state is not handed over, and nothing is placed on it. Its partitions land anywhere, load from the "
+            "checkpoint and are placed again. `drain --remove` releases executors only while no query runs a "
+            "batch.",
         )
         key = "spark.storage.decommission.enabled"
         if not _is_on(read, key):
             # BlockManagerDecommissioner moves RDD and shuffle blocks, if this is on; never state.
-            findings.append(
-                Finding(
-                    "decommission-storage",
-                    key,
-                    "false",
-                    "spark.storage.decommission.enabled is off while executors may be retired: map output dies with "
-                    "the executor, and the running batch repeats it. Switch spark.storage.decommission.enabled on.",
-                )
+            yield Finding(
+                "decommission-storage",
+                key,
+                "false",
+                "spark.storage.decommission.enabled is off while executors may be retired: map output dies with "
+                "the executor, and the running batch repeats it. Switch spark.storage.decommission.enabled on.",
             )
-    return findings
 
 
 def _check_locality_waits(read: SettingReader) -> list[Finding]:
-    """Check how long a task waits for the executor it prefers, and then for that executor's host."""
+    """Check the wait of a task for its preferred executor, and then for that host."""
     base = "spark.locality.wait"
     base_value = read(base, "3s")
     findings: dict[tuple[str, str], Finding] = {}
@@ -236,88 +220,72 @@ def _check_locality_waits(read: SettingReader) -> list[Finding]:
     return list(findings.values())
 
 
-def _check_state_stores(read: SettingReader) -> list[Finding]:
+def _check_state_stores(read: SettingReader) -> Iterator[Finding]:
     """Check how Spark stores state."""
-    findings = []
     key = "spark.sql.streaming.stateStore.unloadOnCommit"
     if _is_on(read, key):
         # StateStore.getStateStoreProvider then reports nothing to the coordinator, and no maintenance runs.
-        findings.append(
-            Finding(
-                "unload-on-commit",
-                key,
-                "true",
-                f"{key} closes every store after each batch, and executors no longer say where one was: partitions "
-                "nobody steered run anywhere, steered ones stay. Moving then balances load and saves no state load; "
-                "switch it off where loading state is what costs.",
-            )
+        yield Finding(
+            "unload-on-commit",
+            key,
+            "true",
+            f"{key} closes every store after each batch, and executors no longer say where one was: partitions "
+            "nobody steered run anywhere, steered ones stay. Moving then balances load and saves no state load; "
+            "switch it off where loading state is what costs.",
         )
     key = "spark.sql.streaming.stateStore.maintenanceInterval"
     value = read(key, "60s")
     wait = seconds(value)
     if wait is not None and wait > LONG_MAINTENANCE:
-        findings.append(
-            Finding(
-                "maintenance-long",
-                key,
-                value,
-                f"{key}={value}: the old copy of a moved partition may keep its memory that long, and is presumed "
-                f"closed only after twice that. Set {key} to a minute or so.",
-            )
+        yield Finding(
+            "maintenance-long",
+            key,
+            value,
+            f"{key}={value}: the old copy of a moved partition may keep its memory that long, and is presumed "
+            f"closed only after twice that. Set {key} to a minute or so.",
         )
     key = "spark.sql.streaming.stateStore.providerClass"
     value = read(key, _HDFS_BACKED).strip()
     if value and value not in _PROVIDERS:
-        findings.append(
-            Finding(
-                "store-provider",
-                key,
-                value,
-                f"{key}={value} has not been tried: moves are attempted, but whether state loads on another executor "
-                "is up to that provider. Try it on a test cluster, or use one of Spark's own two.",
-            )
+        yield Finding(
+            "store-provider",
+            key,
+            value,
+            f"{key}={value} has not been tried: moves are attempted, but whether state loads on another executor "
+            "is up to that provider. Try it on a test cluster, or use one of Spark's own two.",
         )
     value = read(DATABRICKS_ONLY, "unset")
     if value != "unset":
-        findings.append(
-            Finding(
-                "databricks-only",
-                DATABRICKS_ONLY,
-                value,
-                f"{DATABRICKS_ONLY} does nothing in open-source Spark; remove it.",
-            )
+        yield Finding(
+            "databricks-only",
+            DATABRICKS_ONLY,
+            value,
+            f"{DATABRICKS_ONLY} does nothing in open-source Spark; remove it.",
         )
-    return findings
 
 
-def _check_shuffle(read: SettingReader) -> list[Finding]:
+def _check_shuffle(read: SettingReader) -> Iterator[Finding]:
     """Check that map output leaves the index files from which agents read stream sizes."""
-    findings = []
     key = "spark.shuffle.manager"
     value = read(key, "sort").strip()
     if _is_other_shuffle_manager(value):
-        findings.append(
-            Finding(
-                "shuffle-manager",
-                key,
-                value,
-                f"{key}={value}: only Spark's own sort shuffle leaves the index files that agents read, so the sizes "
-                f"of streams between executors stay unknown. Moves work; for sizes set {key} to sort.",
-            )
+        yield Finding(
+            "shuffle-manager",
+            key,
+            value,
+            f"{key}={value}: only Spark's own sort shuffle leaves the index files that agents read, so the sizes "
+            f"of streams between executors stay unknown. Moves work; for sizes set {key} to sort.",
         )
     key = "spark.shuffle.sort.io.plugin.class"
     value = read(key, _SHUFFLE_IO[0]).strip()
     if value not in _SHUFFLE_IO:
-        findings.append(
-            Finding(
-                "shuffle-io",
-                key,
-                value,
-                f"{key}={value} may write map output elsewhere than to local disks, so the sizes of streams between "
-                f"executors may stay unknown. Moves work; for sizes remove {key}.",
-            )
+        yield Finding(
+            "shuffle-io",
+            key,
+            value,
+            f"{key}={value} may write map output elsewhere than to local disks, so the sizes of streams between "
+            f"executors may stay unknown. Moves work; for sizes remove {key}.",
         )
-    return findings
 
 
 def _is_other_shuffle_manager(value: str) -> bool:
@@ -335,7 +303,9 @@ def _is_on(read: SettingReader, key: str) -> bool:
 
 
 def seconds(text: str) -> float | None:
-    """Read a duration as Spark does (plain numbers are milliseconds), in seconds; None if Spark could not.
+    """Read a duration as Spark does, in seconds; None if Spark could not.
+
+    Plain numbers are milliseconds.
 
     Source: ``JavaUtils.timeStringAs``.
     """

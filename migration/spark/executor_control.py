@@ -1,4 +1,4 @@
-"""Calls that take executors out of an application: cordon, release, and the limit on executors."""
+"""Calls that cordon and release executors, and limit their number."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ _MASTER_TIMEOUT = 5  # seconds
 
 
 class ExecutorControl:
-    """Calls into Spark's scheduler backend and a standalone master. ``watchdog()``: the running watchdog, if any."""
+    """Calls into Spark's scheduler backend and a standalone master.
+
+    ``watchdog()``: the running watchdog, if any.
+    """
 
     def __init__(self, gateway: Gateway, context: Any, watchdog: Callable[[], Watchdog | None]) -> None:
         self._gateway, self._jvm, self._context, self._watchdog = gateway, gateway.jvm, context, watchdog
 
     def cordon(self, executor: str) -> bool:
-        """Have Spark offer an executor no task any more; False if it knows no such executor. There is no way back.
+        """Have Spark offer an executor no task any more; False if it does not know it.
+
+        There is no way back.
 
         Source: ``CoarseGrainedSchedulerBackend.decommissionExecutors``. The driver's half works on every application;
         the executor's half (migrating blocks) only where ``spark.decommission.enabled`` was set at the start.
@@ -29,7 +34,7 @@ class ExecutorControl:
             return bool(self._context.schedulerBackend().decommissionExecutor(executor, info, False, False))
 
     def retiring(self) -> set[str]:
-        """Return the executors that Spark offers no task any more: decommissioned by the cluster, or cordoned by us."""
+        """Return executors that get no task any more: decommissioned, or cordoned by the link."""
         try:
             with translate_errors():
                 pending = self._context.schedulerBackend().executorsPendingDecommission()
@@ -38,7 +43,9 @@ class ExecutorControl:
             return set()  # local mode has no executors
 
     def release(self, executor: str, remaining: int) -> bool:
-        """End an idle executor; the application may have ``remaining`` others. False while a task runs on it.
+        """End an idle executor; False while a task runs on it.
+
+        The application may have ``remaining`` others.
 
         Killing one executor lowers Spark's target by one, and a target that was never set counts as 0: then nothing
         would ever be replaced. So it is set first.
@@ -53,7 +60,7 @@ class ExecutorControl:
             self._context.requestTotalExecutors(most, 0, self._empty_map())
 
     def lift_limit_without_link(self, most: int) -> None:
-        """Have the watchdog set the limit to this number if the link is gone and no longer looks after it."""
+        """Have the watchdog set the limit to this number if the link is gone."""
         watchdog = self._watchdog()
         if watchdog is not None:
             arguments = ("int", most), ("int", 0), ("scala.collection.immutable.Map", self._empty_map())
@@ -65,7 +72,7 @@ class ExecutorControl:
         return self._gateway.scala_object(self._jvm.scala.collection.immutable, "Map").empty()
 
     def local_checkpoints(self) -> int:
-        """Count the RDDs that live on executors alone (``localCheckpoint``): the loss of one fails the application."""
+        """Count RDDs on executors alone (``localCheckpoint``): losing one fails the application."""
         with translate_errors():
             rdds = self._context.getPersistentRDDs().values().toSeq()
             return sum(bool(rdds.apply(index).isLocallyCheckpointed()) for index in range(rdds.size()))
@@ -77,7 +84,10 @@ class ExecutorControl:
             return str(self._context.master()).startswith("spark://")
 
     def worker_hosts(self) -> list[str] | None:
-        """Ask a standalone master for the hosts of its live workers; None where there is no such master to ask."""
+        """Ask a standalone master for the hosts of its live workers.
+
+        None where there is no such master.
+        """
         with translate_errors():
             if not self.standalone:
                 return None

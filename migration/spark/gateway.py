@@ -37,7 +37,9 @@ class SparkCallError(LinkError):
 
 
 class _BoundedClient(GatewayClient):  # type: ignore[misc]
-    """Sends each command once and raises `Py4JNetworkError` if no answer comes within the time limit.
+    """Sends each command once, with a time limit for the answer.
+
+    Raises `Py4JNetworkError` if no answer comes in time.
 
     py4j's own client sends some commands twice and turns a time-out into an anonymous error. Python's garbage collector
     runs on any thread, so references to Java objects are only queued there, and released with the next command. It
@@ -163,5 +165,5 @@ def translate_errors() -> Iterator[None]:
 
 
 def split_names(joined: str) -> frozenset[str]:
-    """Return the names in the result of ``mkString(",")`` on a collection: one call, whatever its size."""
+    """Return the names in the result of ``mkString(",")`` on a collection."""
     return frozenset(name for name in joined.split(",") if name)

@@ -1,4 +1,6 @@
-"""Hooks in the driver's JVM, made of Java's own classes at run time: no jar, and no call into Python.
+"""Hooks in the driver's JVM, made of Java's own classes at run time.
+
+No jar is needed, and no hook calls Python.
 
 * `EventFilter` keeps Spark from writing events that are not read.
 * `StartHook` makes a query's first batch wait, for a bounded time, until the link has placed the query's partitions.
@@ -30,7 +32,7 @@ Argument = tuple[Any, Any]  # a class, and the value of an argument of that clas
 
 
 class _Handles:
-    """The combinators of ``java.lang.invoke.MethodHandles`` that the hooks need, spelled for py4j."""
+    """Combinators of ``java.lang.invoke.MethodHandles``, spelled for py4j."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -109,7 +111,7 @@ class _Handles:
         return self.bind(self._lib.arrayElementGetter(self.objects), 1, 0)
 
     def proxy(self, interface: Any, handle: Any) -> Any:
-        """Return an object of any interface; handle: (Method method, Object[] arguments) -> void for each call."""
+        """Return an object of any interface; handle: (Method, Object[] arguments) -> void."""
         handle = self.drop(handle, 0, self.object)
         handle = self.cast(handle, self.object, self.object, self.class_named(_METHOD), self.objects)
         handler = self.implement("java.lang.reflect.InvocationHandler", handle)
@@ -237,7 +239,9 @@ class StartHook:
 
 
 class Watchdog:
-    """Runs clean-ups in the JVM when a tick passes without a heartbeat, or too much of the stream is unread.
+    """Runs clean-ups in the JVM when the link is gone.
+
+    That is so when a tick passes without a heartbeat, or too much of the stream is unread.
 
     Every tick, on a daemon thread of the JVM::
 
@@ -294,7 +298,10 @@ class Watchdog:
         *arguments: tuple[str, Any],
         result: Literal["void", "boolean"] = "void",
     ) -> None:
-        """Add the clean-up ``target.name(arguments)``, a method of class ``owner``; arguments with their classes."""
+        """Add the clean-up ``target.name(arguments)``, a method of class ``owner``.
+
+        Each argument comes with its class.
+        """
         h = self._handles
         with translate_errors():
             typed = [(h.int if kind == "int" else h.class_named(kind), value) for kind, value in arguments]

@@ -1,4 +1,4 @@
-"""Names of an operator's state stores, read from the files of a checkpoint. Pure: no Spark here."""
+"""Names of an operator's state stores, read from the files of a checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LayoutError(ValueError):
 
 
 def stores_of_metadata(text: str) -> list[str]:
-    """Return the store names in an operator's metadata (4.0 and newer): a version line, then one JSON document."""
+    """Return the store names in operator metadata: a version line, then one JSON document."""
     start = text.find("{")
     if start < 0:
         raise LayoutError("operator metadata in the checkpoint is not what Spark writes")
@@ -35,7 +35,9 @@ def stores_of_metadata(text: str) -> list[str]:
 
 
 def stores_of_partition(names: Iterable[str]) -> list[str]:
-    """Return the store names by the names in a partition's directory, for checkpoints without metadata.
+    """Return the store names by the names in a partition's directory.
+
+    For checkpoints without metadata.
 
     Before 4.0 an operator had either the one store without a name, whose files lie in the partition's own directory, or
     was a join with four named ones, a directory each (``StateStoreId.storeCheckpointLocation``). Empty as long as

@@ -1,4 +1,6 @@
-"""Features of Spark that Rechannel uses, by minor version: the table of link, documentation and tests.
+"""Features of Spark that Rechannel uses, by minor version.
+
+Link, documentation and tests share this table.
 
 Pure. Each entry was read in the classes of that version and run on it (``make matrix``; ``docs/compatibility.md``).
 """

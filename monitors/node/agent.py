@@ -1,4 +1,4 @@
-"""Agent process of a node: samples its executors, closes windows, and pushes windows and evidence to Redis.
+"""Agent process of a node: pushes windows and evidence of its executors to Redis.
 
 Two threads. One samples and never waits for Redis; the other pushes, and may wait for Redis as long as that takes.
 Between them stands a bounded buffer. A push that timed out may have arrived all the same and is then pushed again:
@@ -19,12 +19,13 @@ from rechannel.conf import reload
 from rechannel.conf.settings import Settings
 from rechannel.monitors.node.metrics import AgentMetrics, EndpointError, serve
 from rechannel.monitors.node.monitor import NodeMonitor
-from rechannel.monitors.node.processes import MachineTable, ProcessTable, find_host, own_names
-from rechannel.monitors.node.sender import EnvelopeSink, Sender, open_store
-from rechannel.monitors.node.windows import Clock, SystemClock
-from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.monitors.node.processes import ProcessTable, find_host, own_names
+from rechannel.monitors.node.sender import Sender, open_store
+from rechannel.monitors.node.windows import Clock
+from rechannel.wire.envelope_factory import EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, Keys
-from rechannel.wire.measurements import AgentEvidence, AgentWindow
+from rechannel.wire.messages import AgentEvidence, AgentWindow
+from rechannel.wire.redis.store import Store
 from rechannel.wire.systemd import Notifier
 
 HOST_EVERY = 2.0  # seconds between two searches for the first executor, where the node's name is not set
@@ -37,7 +38,7 @@ _log: Any = structlog.get_logger("rechannel.agent")
 def _wait_for_host(
     table: ProcessTable, names: Collection[str], stop: threading.Event, notifier: Notifier, sender: Sender
 ) -> str:
-    """Wait for the first executor that carries a name of this machine; return "" if ``stop`` is set before."""
+    """Return the host name of this machine's first executor; "" if ``stop`` is set before."""
     logged = False
     while not (host := find_host(table, names)):
         if not logged:
@@ -78,10 +79,10 @@ def _notify_manager(notifier: Notifier, node: str, window: AgentWindow | None, s
 
 @dataclass(frozen=True)
 class AgentHost:
-    """Machine and service manager that an agent runs on. ``notifier``: by default the one the environment names."""
+    """Machine and service manager of an agent."""
 
-    clock: Clock = field(default_factory=SystemClock)
-    table: ProcessTable = field(default_factory=MachineTable)
+    clock: Clock = field(default_factory=Clock)
+    table: ProcessTable = field(default_factory=ProcessTable)
     notifier: Notifier = field(default_factory=Notifier.from_environment)
 
 
@@ -89,11 +90,13 @@ def run_agent(
     settings: Settings,
     *,
     stop: threading.Event,
-    store_factory: Callable[[Settings], EnvelopeSink] = open_store,
+    store_factory: Callable[[Settings], Store] = open_store,
     host: AgentHost | None = None,
     reload_signal: reload.ReloadSignal | None = None,
 ) -> None:
-    """Watch this node until ``stop`` is set. Redis may come and go; a last, shorter window is pushed at the end.
+    """Watch this node until ``stop`` is set.
+
+    Redis may come and go; a last, shorter window is pushed at the end.
 
     Raises KeyNameError when the cluster's or the node's name cannot be part of a Redis key.
 

@@ -55,7 +55,7 @@ class ClosedStoreReader:
         self._skipped: Counter[str] = Counter()
 
     def pop_skipped(self) -> dict[str, int]:
-        """Return the number of failed readings since the last call, by reason; lasting reasons are in each answer."""
+        """Return failed readings since the last call by reason; lasting reasons each time."""
         skipped = self._skipped + Counter(self._lasting.values())
         self._skipped = Counter()
         return dict(skipped)

@@ -22,7 +22,7 @@ class NotRegularError(OSError):
 
 
 def open_regular(path: str | os.PathLike[str], *, directory: int | None = None) -> tuple[int, int]:
-    """Open a regular file for reading without following a link; return descriptor and size in bytes.
+    """Open a regular file for reading, following no link; return descriptor and size.
 
     ``directory``: the descriptor that ``path`` is relative to. Raises NotRegularError, or another OSError.
     """
@@ -40,7 +40,7 @@ def open_regular(path: str | os.PathLike[str], *, directory: int | None = None) 
 
 
 def open_directory(root: str, *names: str) -> int:
-    """Open a directory below ``root`` without following a link below it; return the descriptor.
+    """Open a directory below ``root``, following no link below it; return the descriptor.
 
     Links in ``root`` itself are followed, as an administrator may have put them there. In the file system of a pod
     no link is followed: it would lead into that of the host.

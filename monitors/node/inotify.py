@@ -1,4 +1,4 @@
-"""Watch on directories by inotify: new names without a listing, whatever the number of old files.
+"""Watch on directories by inotify: new names without a listing.
 
 Only renames into a directory are watched: Spark's shuffle writers put every index file into its place by one
 (``IndexShuffleBlockResolver``). Everything may fail here (no inotify, no watches left, events lost); the methods then
@@ -55,7 +55,7 @@ class DirectoryWatch:
             return  # the directory is gone, and its watch with it
 
     def read_events(self) -> bool:
-        """Read the kernel's events; return False if some were lost: then every directory has to be listed."""
+        """Read the events; return False if some were lost: then every directory is to be listed."""
         if self._inotify is None:
             return True
         complete = True

@@ -1,4 +1,4 @@
-"""Metrics of the agent for Prometheus: the windows that go to Redis, summed since the agent started."""
+"""Metrics of the agent for Prometheus: its windows, summed since it started."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EndpointError(RuntimeError):
 
 
 class AgentMetrics(Collector):
-    """Windows added on one thread, scraped on another. Executors that are gone are dropped with their values."""
+    """Windows added on one thread, scraped on another; executors that are gone are dropped."""
 
     def __init__(self, waiting: Callable[[], int], reachable: Callable[[], bool], cluster: str) -> None:
         self._cluster = cluster
@@ -135,7 +135,10 @@ class AgentMetrics(Collector):
 
 
 def serve(metrics: AgentMetrics, address: str) -> Callable[[], None]:
-    """Serve metrics at ``address`` (host:port); return a function that ends it. Raises EndpointError."""
+    """Serve metrics at ``address`` (host:port); return a function that ends it.
+
+    Raises EndpointError.
+    """
     registry = CollectorRegistry()
     registry.register(metrics)
     host, _, port = address.rpartition(":")

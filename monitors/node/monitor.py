@@ -1,4 +1,4 @@
-"""Sampling of one node: its executors, their CPU and memory, their map outputs and closed state stores."""
+"""Sampling of one node: its executors, their usage, map outputs and closed stores."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class NodeMonitor:
         self._settings = settings.agent
 
     def sample(self) -> tuple[AgentWindow | None, AgentEvidence | None]:
-        """Sample everything once; return the window that has ended by now, and the stores that were closed."""
+        """Sample everything once; return the window that has ended, and the closed stores."""
         samples = self._watcher.sample()
         self._usage = self._machine()
         alive = {_identity(sample) for sample in samples}

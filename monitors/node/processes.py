@@ -1,4 +1,4 @@
-"""Processes of a node: its executors with their Python workers, and the resources they have used.
+"""Processes of a node: its executors with their Python workers, and their usage.
 
 An executor belongs to this node when its ``--hostname`` is the agent's node name, so that several agents on one
 machine never report one executor twice. A process is identified by pid and creation time, never by pid alone.
@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 
@@ -65,75 +64,38 @@ def machine_usage() -> MachineUsage:
     return MachineUsage(busy, psutil.cpu_count() or 1, memory.total, memory.total - memory.available)
 
 
-class Process(Protocol):
-    """One process. Every method raises ProcessGoneError or ProcessDeniedError and nothing else."""
+class Process:
+    """One process. Every method raises ProcessGoneError or ProcessDeniedError only."""
 
-    created: float  # when it began, seconds since the epoch
-
-    def parent(self) -> int:
-        """Return the pid of its parent."""
-
-    def command_line(self) -> list[str]:
-        """Return its arguments."""
-
-    def environment(self) -> Mapping[str, str]:
-        """Return its environment as it was at the start."""
-
-    def directory(self) -> str:
-        """Return its working directory."""
-
-    def usage(self) -> Usage:
-        """Return what it has used so far."""
-
-
-class ProcessTable(Protocol):
-    """The processes of a machine."""
-
-    def pids(self) -> Sequence[int]:
-        """List all pids."""
-
-    def open(self, pid: int) -> Process:
-        """Return the process that has this pid now, or raise ProcessGoneError."""
-
-
-class MachineTable:
-    """The processes of this machine."""
-
-    def pids(self) -> Sequence[int]:
-        """List all pids."""
-        pids: list[int] = psutil.pids()
-        return pids
-
-    def open(self, pid: int) -> Process:
-        """Return the process that has this pid now, or raise ProcessGoneError."""
-        return _MachineProcess(pid)
-
-
-class _MachineProcess:
     def __init__(self, pid: int) -> None:
         with _translate_errors():
             self._process = psutil.Process(pid)
-            self.created: float = self._process.create_time()
+            self.created: float = self._process.create_time()  # seconds since the epoch
         self._reads = 0
         self._cpu = 0.0
 
     def parent(self) -> int:
+        """Return the pid of its parent."""
         with _translate_errors():
             return int(self._process.ppid())
 
     def command_line(self) -> list[str]:
+        """Return its arguments."""
         with _translate_errors():
             return list(self._process.cmdline())
 
     def environment(self) -> Mapping[str, str]:
+        """Return its environment as it was at the start."""
         with _translate_errors():
             return dict(self._process.environ())
 
     def directory(self) -> str:
+        """Return its working directory."""
         with _translate_errors():
             return str(self._process.cwd())
 
     def usage(self) -> Usage:
+        """Return its usage so far."""
         with _translate_errors():
             with self._process.oneshot():
                 times, memory = self._process.cpu_times(), self._process.memory_info()
@@ -145,9 +107,22 @@ class _MachineProcess:
             return usage
 
 
+class ProcessTable:
+    """The processes of this machine."""
+
+    def pids(self) -> Sequence[int]:
+        """List all pids."""
+        pids: list[int] = psutil.pids()
+        return pids
+
+    def open(self, pid: int) -> Process:
+        """Return the process that has this pid now, or raise ProcessGoneError."""
+        return Process(pid)
+
+
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Translate every error of psutil and the system, half-read files of a dying process included."""
+    """Translate errors of psutil and the system, half-read files of a dying process too."""
     try:
         yield
     except (psutil.AccessDenied, PermissionError) as error:
@@ -158,7 +133,7 @@ def _translate_errors() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Executor:
-    """An executor of this node. ``log`` is the file its standard error goes to, None when not known."""
+    """An executor of this node; ``log``: the file of its standard error, None if not known."""
 
     application: str
     executor: str
@@ -172,7 +147,7 @@ class Executor:
 
 @dataclass(frozen=True)
 class ExecutorSample:
-    """Counters (CPU seconds since the executor was first seen alive) and gauges (bytes) of an executor."""
+    """Counters (CPU seconds since the first sample) and gauges (bytes) of an executor."""
 
     executor: Executor
     jvm_cpu: float
@@ -211,7 +186,7 @@ def own_names() -> set[str]:
 
 
 def find_host(table: ProcessTable, names: Collection[str]) -> str:
-    """Return the host name of an executor on this machine, if it is one of these names; else "".
+    """Return the host name of an executor on this machine, if it is one of these; else "".
 
     A standalone worker uses its address, not its host name, for its executors, unless configured otherwise.
     """
@@ -238,7 +213,7 @@ class ProcessWatcher:
         self, node: str, table: ProcessTable | None = None, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.node = node
-        self._table: ProcessTable = table or MachineTable()
+        self._table = table or ProcessTable()
         self._monotonic = monotonic
         self._skipped: Counter[str] = Counter()
         self._examined: set[int] = set()
@@ -253,7 +228,7 @@ class ProcessWatcher:
         return sorted({host for host in self._foreign.values() if host})
 
     def pop_skipped(self) -> dict[str, int]:
-        """Return the number of failed readings since the last call, by reason; lasting reasons are in each answer."""
+        """Return failed readings since the last call by reason; lasting reasons each time."""
         skipped, self._skipped = self._skipped, Counter()
         skipped.update(note for tracked in self._tracked.values() for note in tracked.notes)
         return dict(skipped)
@@ -386,10 +361,8 @@ def _is_worker(arguments: Sequence[str], *, of_jvm: bool) -> bool | None:
     if not arguments or _is_executor(arguments):
         return None  # still the image of its parent
     # The JVM's own child is the daemon, which runs no rows; with daemons off it is the worker.
-    if of_jvm:
-        return (
-            "pyspark.worker" in arguments and "pyspark.daemon" not in arguments
-        )  # the daemon names its worker's module
+    if of_jvm:  # the daemon's command line names its worker's module too
+        return "pyspark.worker" in arguments and "pyspark.daemon" not in arguments
     return not _PYTHON.isdisjoint(arguments)
 
 
@@ -434,7 +407,7 @@ def _describe_executor(pid: int, process: Process, options: Mapping[str, str]) -
 
 
 def local_directories(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return an executor's local directories, in the order of ``Utils.getConfiguredLocalDirs``."""
+    """Return an executor's local directories, as ``Utils.getConfiguredLocalDirs``."""
     if environment.get("CONTAINER_ID"):
         names = environment.get("LOCAL_DIRS", "").split(",")
     elif environment.get("SPARK_EXECUTOR_DIRS"):

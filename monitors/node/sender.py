@@ -6,17 +6,15 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.wire.envelope import Envelope
-from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule
-from rechannel.wire.measurements import AgentWindow
-from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
-from rechannel.wire.redis.store import Store
+from rechannel.wire.keys import EVIDENCE, WINDOWS
+from rechannel.wire.messages import AgentWindow, Envelope
+from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
 
 BUFFERED_SIZES = 400_000  # numbers in the stream rows of all windows that wait for Redis: about 16 MB
 BUFFERED_EVIDENCE = 1_000  # messages
@@ -32,26 +30,15 @@ _EVIDENCE_DROPPED = "evidence dropped: buffer full while Redis was away"
 _log: Any = structlog.get_logger("rechannel.agent")
 
 
-class EnvelopeSink(Protocol):
-    """The methods of `rechannel.wire.redis.store.Store` that the agent uses."""
-
-    def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
-        """Add messages to a stream."""
-
-    def check(self) -> str:
-        """Ask the server for its version."""
-
-    def close(self) -> None:
-        """Drop the connections."""
-
-
-def open_store(settings: Settings) -> EnvelopeSink:
+def open_store(settings: Settings) -> Store:
     """Return the store that the settings name."""
     return Store(settings.redis, settings.cluster.name)
 
 
 class Sender:
-    """Pushes messages to Redis on a thread of its own; buffers them, bounded, while Redis is away.
+    """Pushes messages to Redis on a thread of its own.
+
+    Messages are buffered, bounded, while Redis is away.
 
     An outage and its end are logged once each, another cause of it or a refusal at most once a minute. With nothing to
     push it asks Redis all the same, at its start and every `IDLE` seconds: an agent that waits for its first executor
@@ -61,7 +48,7 @@ class Sender:
     def __init__(
         self,
         node: str,
-        store_factory: Callable[[], EnvelopeSink],
+        store_factory: Callable[[], Store],
         buffered_windows: int,
         *,
         monotonic: Callable[[], float] = time.monotonic,
@@ -69,7 +56,7 @@ class Sender:
         self.node = node
         self._factory = store_factory
         self._monotonic = monotonic
-        self._store: EnvelopeSink | None = None
+        self._store: Store | None = None
         self._condition = threading.Condition()
         self._windows: deque[Envelope] = deque()
         self._evidence: deque[Envelope] = deque()
@@ -87,7 +74,7 @@ class Sender:
         self._thread.start()
 
     def stop(self, timeout: float) -> int:
-        """Push the remaining messages if Redis answers in time; return how many could not be pushed."""
+        """Push the remaining messages if Redis answers in time; return how many remain."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -138,7 +125,7 @@ class Sender:
         return dict(dropped)
 
     def push(self) -> float:
-        """Push all messages; return the seconds to rest before the next attempt, 0 when all are pushed."""
+        """Push all messages; return the seconds to rest before the next attempt, 0 if done."""
         rest = self._try_push()
         self.reachable = rest == 0.0
         return rest

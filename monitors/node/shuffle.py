@@ -189,7 +189,7 @@ class ShuffleReader:
                         self._list(executor, leaf, directory)
 
     def _subdirectories(self, executor: Executor, tracked: _ExecutorFiles, *parts: str) -> list[str]:
-        """Return the directories in a directory of few entries; a change of one shows in its own stat."""
+        """Return the directories in one of few entries; a change of one shows in its own stat."""
         try:
             descriptor = files.open_directory(*parts)
             try:
@@ -208,7 +208,7 @@ class ShuffleReader:
         return []
 
     def _new_files(self, executor: Executor, path: str, tracked: _ExecutorFiles) -> tuple[list[_Named] | None, int]:
-        """Return the new index files of a directory, None if it did not change, and how many names were listed."""
+        """Return a directory's new index files, None without a change, and the listed names."""
         directory = tracked.leaves[path]
         reported = self._pop_index_names(path)
         before, now = directory.files, self._wall()
@@ -315,7 +315,7 @@ class ShuffleReader:
 
 
 def _next_check(path: str, now: float) -> float:
-    """Return the time of a directory's next check; they are spread, so that not all fall together."""
+    """Return the time of a directory's next check; checks are spread over time."""
     return now + VERIFY_EVERY * (0.5 + 0.5 * (crc32(path.encode()) / 2**32))
 
 

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 LATE = 0.002  # seconds after a grid point at which a sample is taken: a timer may fire a little early
 JUMP = 0.1
@@ -22,20 +21,7 @@ PAUSED = "window dropped: agent was not running"
 WENT_BACK = "counter went back"
 
 
-class Clock(Protocol):
-    """Time, and waiting for it."""
-
-    def wall(self) -> float:
-        """Return seconds since the epoch."""
-
-    def monotonic(self) -> float:
-        """Return seconds on a clock that never jumps."""
-
-    def wait(self, stop: threading.Event, seconds: float) -> bool:
-        """Wait so long or until ``stop`` is set; return whether it is."""
-
-
-class SystemClock:
+class Clock:
     """The machine's clock."""
 
     def wall(self) -> float:
@@ -100,7 +86,7 @@ class WindowAggregator:
         self._sample_count = 0
 
     def wait_time(self) -> float:
-        """Return the seconds until the next sample is due: samples lie just behind the wall clock's grid."""
+        """Return the seconds until the next sample, just behind the wall clock's grid."""
         return self._sample - self._clock.wall() % self._sample + LATE
 
     def pop_skipped(self) -> dict[str, int]:

@@ -33,7 +33,7 @@ class SparkState:
 
 @dataclass
 class EventGaps:
-    """Repeated comparison of a task table with Spark's state. ``healed``: differences that were made good."""
+    """Repeated comparison of table and Spark; ``healed``: differences that were made good."""
 
     table: TaskTable
     healed: int = 0
@@ -61,13 +61,13 @@ class EventGaps:
 
 
 def healing_event(difference: Difference, table: TaskTable, now: float) -> events.Event | None:
-    """Return the event that was lost, by the table alone; None where Spark has to be asked for it."""
+    """Return the lost event, or None where Spark has to be asked for it."""
     kind, name = difference
     match kind:
         case "executor removed":
             return events.ExecutorRemoved(name, "its event was lost", now)
         case "job ended":
-            return events.JobEnded(int(name), True, now)
+            return events.JobEnded(int(name), now)
         case "query terminated":
             return events.QueryTerminated(table.runs[name], name)
         case "batch committed":

@@ -1,4 +1,7 @@
-"""Reader of the rolling event log that Spark writes for the link; deletes each part once it is read."""
+"""Reader of the rolling event log that Spark writes for the link.
+
+Each part is deleted once it is read.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,6 @@ class JobEnded(msgspec.Struct, frozen=True):
     """A job is over."""
 
     job: int
-    succeeded: bool
     at: float
 
 
@@ -58,7 +57,7 @@ class StageEnded(msgspec.Struct, frozen=True):
 
 
 class TaskEnded(msgspec.Struct, frozen=True):
-    """A task attempt is over; ``failure`` is empty on success. ``opened_state``: it opened a state store."""
+    """A task attempt is over; ``failure``: empty on success; ``opened_state``: a state store."""
 
     stage: int
     attempt: int
@@ -85,7 +84,7 @@ class ExecutorRemoved(msgspec.Struct, frozen=True):
 
 
 class QueryProgressed(msgspec.Struct, frozen=True):
-    """A micro-batch is committed (or there was nothing to do: then Spark repeats the last batch's number)."""
+    """A micro-batch is committed; with nothing to do, Spark repeats the last batch's number."""
 
     query: str
     run: str
@@ -156,14 +155,9 @@ class _JobStart(_Json, frozen=True, kw_only=True):
     properties: dict[str, str | None] | None = msgspec.field(name="Properties", default=None)
 
 
-class _Result(_Json, frozen=True, kw_only=True):
-    result: str = msgspec.field(name="Result", default="")
-
-
 class _JobEnd(_Json, frozen=True, kw_only=True):
     job: int = msgspec.field(name="Job ID")
     time: int = msgspec.field(name="Completion Time", default=0)
-    result: _Result = msgspec.field(name="Job Result", default_factory=_Result)
 
 
 class _StageEnd(_Json, frozen=True, kw_only=True):
@@ -294,7 +288,7 @@ class EventError(ValueError):
 
 
 def parse(line: bytes) -> Event | None:
-    """Read one line; None for events of no interest. Raises EventError on garbage (a cut-off line, say)."""
+    """Read one line; None for events of no interest. Raises EventError on any other line."""
     # Spark writes the name first in every event: the many others need no full decode.
     kind = line[10 : line.find(b'"', 10)] if line.startswith(b'{"Event":"') else b""
     try:
@@ -312,7 +306,7 @@ def _event(data: object) -> Event | None:
         case _JobStart():
             return _job_started(data)
         case _JobEnd():
-            return JobEnded(data.job, data.result.result == "JobSucceeded", data.time / 1000)
+            return JobEnded(data.job, data.time / 1000)
         case _StageEnd():
             ids = frozenset(item.id for item in data.info.accumulables if item.metadata == "sql")
             return StageEnded(data.info.stage, data.info.attempt, data.info.failure, ids, data.info.tasks)

@@ -91,32 +91,18 @@ Notice = (
 
 
 class TaskTable:
-    """Executors, jobs, batches and placements by the events added so far.
-
-    Attributes
-    ----------
-    placement : dict of (query, stateful stage)
-        The executor that each partition last ran on.
-    last_ran : dict of (query, stateful stage)
-        The batch in which that was, by partition.
-    committed : dict of run
-        The last batch that is known to be committed.
-    runs : dict of run
-        The query, for runs that began a batch.
-    doubts : set of (query, stage, partition)
-        Partitions that may have run elsewhere than ``placement`` says, since events were lost.
-    """
+    """Executors, jobs, batches and placements by the events added so far."""
 
     def __init__(self) -> None:
         self.executors: dict[str, ExecutorInfo] = {}
-        self.placement: dict[tuple[str, int], list[str]] = {}
-        self.last_ran: dict[tuple[str, int], list[int]] = {}
+        self.placement: dict[tuple[str, int], list[str]] = {}  # (query, stateful stage) -> executor per partition
+        self.last_ran: dict[tuple[str, int], list[int]] = {}  # the same -> batch in which the partition last ran there
         self.stages: dict[str, set[int]] = {}  # query -> its stateful stages that have a placement
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
-        self.committed: dict[str, int] = {}
-        self.runs: dict[str, str] = {}
-        self.doubts: set[tuple[str, int, int]] = set()
+        self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
+        self.runs: dict[str, str] = {}  # run -> query, of runs that began a batch
+        self.doubts: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
         self.ended = False
         self._jobs: dict[int, _Job] = {}
         self._stage_job: dict[int, int] = {}
@@ -128,7 +114,7 @@ class TaskTable:
         self._batches: dict[tuple[str, int], _Batch] = {}
 
     def is_quiet(self, query: str) -> bool | None:
-        """Whether no job of the query runs; None as long as a job from before the attach may still run."""
+        """Whether no job of the query runs; None while one of before the attach may run."""
         if query not in self._complete:
             return None
         return not self._running.get(query) and not self._unnamed_jobs
@@ -143,7 +129,7 @@ class TaskTable:
         return batch.start if batch else 0.0
 
     def assume_quiet(self, query: str) -> None:
-        """Take a query as quiet whose jobs were never seen (by the driver, its trigger is not active)."""
+        """Take a query as quiet whose jobs were never seen: by Spark its trigger is not active."""
         if not self._running.get(query):
             self._complete.add(query)
 
@@ -153,7 +139,7 @@ class TaskTable:
         return self._jobs.keys() | self._unnamed_jobs | self._unrelated_jobs
 
     def uncommitted(self) -> dict[str, str]:
-        """Return run -> query where the last batch's jobs have ended and its commit is not known yet."""
+        """Return run -> query where the last batch's jobs ended and its commit is not known."""
         return {run: query for run, query in self.runs.items() if self.in_batch(query) and not self._running.get(query)}
 
     def doubt_placement(self) -> None:
@@ -165,7 +151,7 @@ class TaskTable:
         }
 
     def resolve_doubt(self, query: str, stage: int, partition: int, executor: str) -> None:
-        """Set a doubtful partition's executor by Spark itself; "": Spark does not know, and the table stands."""
+        """Set a doubtful partition's executor by Spark; "": Spark does not know it."""
         self.doubts.discard((query, stage, partition))
         placement = self.placement.get((query, stage), [])
         if executor and partition < len(placement) and placement[partition] != executor:
@@ -300,7 +286,7 @@ class TaskTable:
         ]
 
     def _doubt(self, query: str, ordinal: int, tasks: int) -> None:
-        """Doubt a stage's partitions, as ends of tasks were lost; a task that is known to end resolves its own."""
+        """Doubt a stage's partitions, as ends of tasks were lost; known ends resolve their own."""
         size = max(len(self.placement.get((query, ordinal), [])), tasks if ordinal >= 0 else 0)
         self.doubts |= {(query, ordinal, partition) for partition in range(size)}
 
@@ -312,7 +298,7 @@ class TaskTable:
         # A committed batch has no running job: this repairs the loss of a job's end.
         for number, job in list(self._jobs.items()):
             if job.started.query == event.query and job.started.batch <= event.batch:
-                notices += self._job_ended(events.JobEnded(number, True, job.started.at))
+                notices += self._job_ended(events.JobEnded(number, job.started.at))
         batch = self._batches.pop((event.query, event.batch), None)
         # A batch whose progress was lost is committed with the batches after it.
         for older in [key for key in self._batches if key[0] == event.query and key[1] < event.batch]:

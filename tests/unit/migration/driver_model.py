@@ -38,20 +38,20 @@ _SNAPSHOT_EVERY = 2  # batches
 class Watch(Protocol):
     """What the laws are told of."""
 
-    def written(self, link: Link, line: MoveTransition) -> None:
+    def journaled(self, link: Link, line: MoveTransition) -> None:
         """Take in a line that the link took as written, in order."""
 
     def accepted(self, link: Link, envelope: Envelope) -> None:
         """Take in that a desired placement is obeyed now."""
 
-    def looked_at(self, link: Link, query: Query) -> None:
+    def boundary(self, link: Link, query: Query) -> None:
         """Take in that a boundary of a query is about to be looked at."""
 
-    def told(self, link: Link, move: Move, *, again: bool) -> None:
-        """Take in that Spark is told of a move; ``again``: as it was lost within the same quiet moment."""
+    def steered(self, link: Link, move: Move, *, again: bool) -> None:
+        """Take in that a move is steered in Spark; ``again``: as the steer was lost within the same quiet moment."""
 
     def unsettled(self, unit: Unit) -> None:
-        """Take in that chance moved a partition: where it was last brought to says nothing any more."""
+        """Take in that chance moved a partition: its last landing says nothing any more."""
 
 
 @dataclass
@@ -73,16 +73,16 @@ class Query:
     job: int = 0
     phase: str = "idle"
     active_at: float = 0.0  # when it last did anything
-    known: bool = True  # the link has met this run
+    discovered: bool = True  # the link has met this run
     trusted: bool = True  # and has seen a batch of it end
-    ran: dict[int, list[int]] = field(default_factory=dict)
+    last_ran: dict[int, list[int]] = field(default_factory=dict)
     preferred: dict[int, list[str]] = field(default_factory=dict)
     snapshots: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.run = f"{self.name}-run-0"
         self.preferred = {stage: list(where) for stage, where in self.placement.items()}
-        self.ran = {stage: [0] * len(where) for stage, where in self.placement.items()}
+        self.last_ran = {stage: [0] * len(where) for stage, where in self.placement.items()}
         self.snapshots = {stage: [0] * len(where) for stage, where in self.placement.items()}
 
     @property
@@ -121,16 +121,16 @@ class Driver:
         """Run a stage's tasks (``only``: those of an executor that was lost); returns what did not run as wished."""
         astray = []
         self.turns += 1
-        for number, wish in enumerate(query.preferred[stage]):
+        for number, preferred in enumerate(query.preferred[stage]):
             unit = (query.name, stage, number)
             if only and query.placement[stage][number] != only:
                 continue
-            where = self._choice(wish, query.placement[stage][number], self.strays.pop(unit, ""))
-            if where != wish:
+            where = self._choice(preferred, query.placement[stage][number], self.strays.pop(unit, ""))
+            if where != preferred:
                 astray.append(unit)
             # Whoever opens the store reports itself, and what it keeps beside it is looked through.
             query.placement[stage][number] = query.preferred[stage][number] = where
-            query.ran[stage][number] = query.batch
+            query.last_ran[stage][number] = query.batch
             if self.copies[unit].get(where, 0) < query.stores.get(stage, 1):
                 self.copies[unit][where], self.opened[unit, where] = query.stores.get(stage, 1), self.turns
         if self.closing == "early":
@@ -138,13 +138,13 @@ class Driver:
                 self.close_old(executor, but_one=True)
         return astray
 
-    def _choice(self, wish: str, last: str, stray: str) -> str:
+    def _choice(self, preferred: str, last: str, stray: str) -> str:
         if stray == "back" and last in self.executors:
             return last
-        if wish in self.executors and not stray:
-            return wish
-        others = [name for name in self.executors if name not in (wish, last)]
-        return (others or self.executors)[0]
+        if preferred in self.executors and not stray:
+            return preferred
+        rest = [name for name in self.executors if name not in (preferred, last)]
+        return (rest or self.executors)[0]
 
     def close_old(self, executor: str, *, but_one: bool = False) -> None:
         """Have an executor close the copies that the coordinator says are others'; ``but_one`` of several stores."""
@@ -152,12 +152,12 @@ class Driver:
             query = self.queries[unit[0]]
             if executor not in holders or query.preferred[unit[1]][unit[2]] == executor:
                 continue
-            left = holders.pop(executor)
+            count = holders.pop(executor)
             if but_one and query.stores.get(unit[1], 1) > 1:
                 holders[executor] = 1
             if self.closing == "unseen":
                 continue
-            for store in range(holders.get(executor, 0), left):
+            for store in range(holders.get(executor, 0), count):
                 closed = ClosedStore(
                     application="a",
                     executor=executor,
@@ -177,11 +177,11 @@ class Link:
         self.world, self.watch = world, watch
         self.reconciler = Reconciler(limits)
         self.sent: list[MoveTransition] = []
-        self.deaf = 0  # steers that Spark does not take from now on
+        self.failing_steers = 0  # steers that Spark does not take from now on
         self.accepted: Envelope | None = None
         self.refused = 0
-        self.lost: dict[str, set[Unit]] = {}  # by query: what a lost executor held
-        self._seen: Envelope | None = None
+        self.fallen: dict[str, set[Unit]] = {}  # by query: what a lost executor held
+        self._last_read: Envelope | None = None
         self._read_backs: dict[str, tuple[int, float]] = {}
         self._numbers = 0
 
@@ -192,8 +192,8 @@ class Link:
         return self.world.view
 
     def _observed(self, driver: Driver) -> DriverState:
-        met = [query for query in driver.queries.values() if query.known]
-        placed = [(query, stage) for query in met for stage in query.placement if query.ran[stage][0] >= 0]
+        met = [query for query in driver.queries.values() if query.discovered]
+        placed = [(query, stage) for query in met for stage in query.placement if query.last_ran[stage][0] >= 0]
         replay = {
             (query.name, stage, number): query.committed - batch
             for query, stage in placed
@@ -203,7 +203,7 @@ class Link:
         return DriverState(
             executors=driver.executors,
             placement={(query.name, stage): query.placement[stage] for query, stage in placed},
-            last_ran={(query.name, stage): query.ran[stage] for query, stage in placed},
+            last_ran={(query.name, stage): query.last_ran[stage] for query, stage in placed},
             runs={query.name: query.run for query in met},
             known_stages={(query.name, stage) for query, stage in placed},
             batches={query.name: query.batch for query in met if query.batch >= 0},
@@ -228,9 +228,9 @@ class Link:
     def mail(self) -> None:
         """Take the orders, the desired placement that stands in the slot, and the executors' evidence."""
         self.reconciler.paused = self.world.paused
-        if self.world.slot is not None and self.world.slot != self._seen:
-            self._seen = self.world.slot
-            self.take(self.world.slot)
+        if self.world.slot is not None and self.world.slot != self._last_read:
+            self._last_read = self.world.slot
+            self.accept(self.world.slot)
         for store in self._evidence():
             query = next((item for item in self.world.driver.queries.values() if item.run == store.run), None)
             if query is None:
@@ -242,7 +242,7 @@ class Link:
         while self.world.driver.evidence:
             yield self.world.driver.evidence.popleft()
 
-    def take(self, envelope: Envelope) -> None:
+    def accept(self, envelope: Envelope) -> None:
         """Obey a desired placement, or refuse it."""
         try:
             lines = self.reconciler.accept_desired(envelope, self.observed(), self.world.now)
@@ -255,10 +255,10 @@ class Link:
 
     def boundary(self, query: Query) -> None:
         """Look at a query, and steer what is due if it is quiet."""
-        if not (query.known and query.trusted and query.quiet):
+        if not (query.discovered and query.trusted and query.quiet):
             return
-        self._spread_what_was_lost(query)
-        self.watch.looked_at(self, query)
+        self._spread_lost(query)
+        self.watch.boundary(self, query)
         observed = self.observed()  # by reference, and nothing happens meanwhile but what `race` lets happen
         lines, due = self.reconciler.due(query.name, observed, self.world.now)
         self.write(lines)
@@ -267,39 +267,39 @@ class Link:
                 return
             self.write(self.reconciler.steer(move, observed, self.world.now))
             self._read_backs[move.name] = (0, self.world.now)
-            self._tell(move, again=False)
+            self._steer_in_spark(move, again=False)
         for move in self.reconciler.awaiting_batch(query.name, self.observed(), self.world.now):
             count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
             if count < _READ_BACKS and self.world.now - at >= _READ_BACK_EVERY:
                 self._read_backs[move.name] = (count + 1, self.world.now)
                 if query.preferred[move.desired.stage][move.desired.partition] != move.desired.target:
-                    self._tell(move, again=True)
+                    self._steer_in_spark(move, again=True)
 
-    def _tell(self, move: Move, *, again: bool) -> None:
+    def _steer_in_spark(self, move: Move, *, again: bool) -> None:
         if move.desired.target not in self.world.driver.executors:
             return
-        self.watch.told(self, move, again=again)
-        if self.deaf:
-            self.deaf -= 1
+        self.watch.steered(self, move, again=again)
+        if self.failing_steers:
+            self.failing_steers -= 1
             return
         query = self.world.driver.queries[move.desired.query]
         query.preferred[move.desired.stage][move.desired.partition] = move.desired.target
 
-    def _spread_what_was_lost(self, query: Query) -> None:
-        if not (lost := self.lost.pop(query.name, set())):
+    def _spread_lost(self, query: Query) -> None:
+        if not (fallen := self.fallen.pop(query.name, set())):
             return
         names = [name for name in self.world.driver.executors if name not in self.world.leaving]
         if self.reconciler.paused or not names:
             return
-        wanted = []
-        for unit in sorted(lost - self.reconciler.moving):
+        moves = []
+        for unit in sorted(fallen - self.reconciler.moving):
             source, target = query.placement[unit[1]][unit[2]], names[unit[2] % len(names)]
             if source != target:
                 self._numbers += 1
-                wanted.append(a_move(unit, source, target, 0, name=f"link-{query.run}-{self._numbers}"))
-        if wanted:
+                moves.append(a_move(unit, source, target, 0, name=f"link-{query.run}-{self._numbers}"))
+        if moves:
             name = f"link-{self._numbers}"
-            self.write(self.reconciler.add_own_moves(name, wanted, query.run, "its executor was lost", self.world.now))
+            self.write(self.reconciler.add_own_moves(name, moves, query.run, "its executor was lost", self.world.now))
 
     def tick(self) -> None:
         """Let the reconciler see that time passes."""
@@ -309,7 +309,7 @@ class Link:
         """Publish lines."""
         for line in lines:
             self.sent.append(line)
-            self.watch.written(self, line)
+            self.watch.journaled(self, line)
 
 
 class Controller:
@@ -319,9 +319,9 @@ class Controller:
         self.world, self.epoch = world, epoch
         self.migration: RunningMigration | None = None
         self._author = EnvelopeFactory("c", f"controller-{epoch}", lambda: world.now)
-        found = world.slot.body if world.slot is not None else None
-        if world.slot is not None and isinstance(found, DesiredPlacement) and world.slot.expires > world.now:
-            self.migration = RunningMigration("a", found, world.slot.time, TTL)
+        current = world.slot.body if world.slot is not None else None
+        if world.slot is not None and isinstance(current, DesiredPlacement) and world.slot.expires > world.now:
+            self.migration = RunningMigration("a", current, world.slot.time, TTL)
 
     def order(self, desired: DesiredPlacement) -> None:
         """Begin a migration, in place of the one that runs."""
@@ -350,15 +350,15 @@ class Controller:
     def _renew(self, migration: RunningMigration) -> None:
         world = self.world
         migration.desired = msgspec.structs.replace(migration.desired, hold=world.paused)
-        found = world.slot
-        if found is not None and found.epoch > self.epoch:
+        current = world.slot
+        if current is not None and current.epoch > self.epoch:
             return
-        same = found is not None and found.epoch == self.epoch and found.body == migration.desired
-        if same and found is not None and found.expires - world.now > TTL * 2 / 3:
+        same = current is not None and current.epoch == self.epoch and current.body == migration.desired
+        if same and current is not None and current.expires - world.now > TTL * 2 / 3:
             return
-        self.put(migration.desired)
+        self.publish(migration.desired)
 
-    def put(self, desired: DesiredPlacement) -> None:
+    def publish(self, desired: DesiredPlacement) -> None:
         """Write into the slot, whatever stands there."""
         self.world.slot = self._author.envelope(desired, ttl=TTL, application="a", epoch=self.epoch)
         self.world.history.append(self.world.slot)
@@ -392,7 +392,7 @@ class World:
         self.epoch = max(self.epoch, self.link.reconciler.epoch) + 1
         self.controller = Controller(self, self.epoch)
 
-    def look(self) -> None:
+    def run_once(self) -> None:
         """One turn of the link: mail, boundaries, and now and then a tick."""
         self.now += _EVENT
         self.link.mail()
@@ -421,7 +421,7 @@ class World:
         if query.phase == "idle" or query.phase == "ended":
             if query.phase == "idle":
                 query.batch, query.job = query.batch + 1, 0
-            query.known, query.phase = True, "begun"
+            query.discovered, query.phase = True, "begun"
         elif query.phase == "begun":
             for stage in query.jobs[query.job]:
                 self._astray(self.driver.run_stage(query, stage))
@@ -455,8 +455,8 @@ class World:
         self.driver.executors.remove(executor)
         for query in self.driver.queries.values():
             held = {unit for unit in query.units if query.placement[unit[1]][unit[2]] == executor}
-            if query.known:
-                self.link.lost.setdefault(query.name, set()).update(held)
+            if query.discovered:
+                self.link.fallen.setdefault(query.name, set()).update(held)
             self._astray([unit for unit in query.units if query.preferred[unit[1]][unit[2]] == executor])
             if query.phase == "ran":
                 for stage in query.jobs[query.job]:
@@ -482,14 +482,14 @@ class World:
         """A query ends and starts again: a new run, whose partitions were put back before its first batch."""
         old, query.runs, self.view = query.run, query.runs + 1, None
         query.run = f"{query.name}-run-{query.runs}"
-        query.phase, query.known, query.trusted = "idle", False, False
+        query.phase, query.discovered, query.trusted = "idle", False, False
         for unit in query.units:
-            query.ran[unit[1]][unit[2]] = query.snapshots[unit[1]][unit[2]] = -1
+            query.last_ran[unit[1]][unit[2]] = query.snapshots[unit[1]][unit[2]] = -1
             where = query.placement[unit[1]][unit[2]]
             query.preferred[unit[1]][unit[2]] = where
             self.driver.copies[unit] = {where: query.stores.get(unit[1], 1)} if where in self.driver.executors else {}
             self.link.watch.unsettled(unit)
-        self.link.lost.pop(query.name, None)
+        self.link.fallen.pop(query.name, None)
         self.link.write(self.link.reconciler.handle_run_end(query.name, old, self.now))
 
     def driver_dies(self) -> None:
@@ -515,6 +515,6 @@ def a_move(unit: Unit, source: str, target: str, step: int, *, name: str = "", s
     )
 
 
-def limits(**given: float) -> ReconcilerLimits:
+def limits(**changes: float) -> ReconcilerLimits:
     """Return tight limits, with those given."""
-    return dataclasses.replace(ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0), **given)  # type: ignore[arg-type]
+    return dataclasses.replace(ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0), **changes)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def several_steps() -> World:
     return world
 
 
-def bounded_pace() -> World:
+def bounded_rate() -> World:
     """More partitions and bytes in one step than one batch may take over; old copies closed at the maintenance."""
     a = Query("a", [[0, 1]], {0: ["0", "0", "0"], 1: ["0"]}, stores={0: 2})
     b = Query("b", [[0]], {0: ["1", "1"]})
@@ -85,19 +85,19 @@ def order(world: World, *moves: DesiredMove, name: str = "d1") -> None:
     world.controller.order(desired(world, name, *moves))
 
 
-PLANS = [several_steps, bounded_pace, idle_query, exchange]
+PLANS = [several_steps, bounded_rate, idle_query, exchange]
 
 
 def one_round(world: World) -> Iterator[Event]:
     """One batch of every query that has input, in turns, with the link looking whenever one became quiet."""
     yield world.lead
-    yield world.look
+    yield world.run_once
     queries = [query for query in world.driver.queries.values() if not query.idle]
     for _ in range(max(1 + 3 * len(query.jobs) for query in queries)):
         for query in queries:
             yield lambda query=query: world.advance(query)  # type: ignore[misc]
         if any(query.quiet for query in queries):
-            yield world.look
+            yield world.run_once
     yield world.maintain
     yield lambda: world.tick(2.0)
 
@@ -121,7 +121,7 @@ def run(world: World, cut: int, interruption: Interruption) -> bool:
 
 def let_it_end(world: World, *, renewed: bool = True) -> None:
     """Let the world go on undisturbed until nothing is left to do; idle queries get input in the end."""
-    world.paused, world.racing, world.link.deaf = False, -1, 0
+    world.paused, world.racing, world.link.failing_steers = False, -1, 0
     world.driver.strays.clear()
     if renewed and world.controller is None:
         world.succeed()
@@ -136,7 +136,7 @@ def let_it_end(world: World, *, renewed: bool = True) -> None:
                 break
             world.tick(3.0)
         world.tick(1.0)
-    world.look()
+    world.run_once()
     world.tick(world.limits.presume)
     laws(world).check(world.link)
     laws(world).check_end(world)
@@ -156,7 +156,7 @@ def new_leader(world: World) -> dict[int, Event]:
 
     def late() -> None:
         if old is not None and old.migration is not None:
-            old.put(old.migration.desired)
+            old.publish(old.migration.desired)
 
     return {7: world.succeed, 9: late}
 
@@ -169,8 +169,8 @@ def emptied(world: World) -> dict[int, Event]:
 
 def doubled(world: World) -> dict[int, Event]:
     if world.slot is not None:
-        world.link.take(world.slot)
-        world.link.take(world.slot)
+        world.link.accept(world.slot)
+        world.link.accept(world.slot)
     return {}
 
 
@@ -179,7 +179,7 @@ def reordered(world: World) -> dict[int, Event]:
 
     def again() -> None:
         for envelope in reversed(world.history):
-            world.link.take(envelope)
+            world.link.accept(envelope)
 
     again()
     return {5: world.succeed, 10: again}
@@ -194,7 +194,7 @@ def asleep(world: World) -> dict[int, Event]:
     """The driver's machine sleeps, or is cut off, until what was wanted has expired; then comes an old message."""
     world.now += 40.0
     for envelope in world.history:
-        world.link.take(envelope)
+        world.link.accept(envelope)
     world.link.boundary(world.driver.queries["a"])
     world.link.boundary(world.driver.queries["b"])
     return {}
@@ -239,7 +239,7 @@ def driver_dies(world: World) -> dict[int, Event]:
 
     def again() -> None:
         if world.history:
-            world.link.take(world.history[-1])
+            world.link.accept(world.history[-1])
 
     return {4: again}
 
@@ -268,9 +268,9 @@ def leaves_while_a_batch_strays(world: World) -> dict[int, Event]:
     return {}
 
 
-def deaf(world: World) -> dict[int, Event]:
+def failing_steers(world: World) -> dict[int, Event]:
     """Steers fail."""
-    world.link.deaf = 3
+    world.link.failing_steers = 3
     return {}
 
 
@@ -380,7 +380,7 @@ INTERRUPTIONS: dict[str, Interruption] = {
     "executor 2 is lost": lose("2"),
     "executor 1 leaves": leaves("1"),
     "executor 1 leaves while a batch strays": leaves_while_a_batch_strays,
-    "steers fail": deaf,
+    "steers fail": failing_steers,
     "another decision": superseded,
     "another decision, and back": superseded_and_brought_back,
     "query a restarts": restart("a"),

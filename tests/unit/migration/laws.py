@@ -16,11 +16,11 @@ class Laws:
 
     def __init__(self) -> None:
         self.last: dict[str, str] = {}  # move -> its state by the journal
-        self.said: Counter[str] = Counter()  # move -> times it was steered
-        self.told_in: dict[str, int] = {}  # move -> batch begun last when Spark was told of it
-        self.told_at: dict[str, float] = {}
+        self.steers: Counter[str] = Counter()  # move -> times it was steered
+        self.steer_batch: dict[str, int] = {}  # move -> batch begun last when Spark was told of it
+        self.steer_time: dict[str, float] = {}
         self.turn: dict[str, int] = {}  # move -> stages run when it was steered first
-        self.brought: dict[Unit, str] = {}  # where a landed move left its partition, and nothing moved it since
+        self.landed_on: dict[Unit, str] = {}  # where a landed move left its partition, and nothing moved it since
         self.misses: set[tuple[str, int]] = set()
         self.after: Counter[str] = Counter()
         self.order = (0, 0)  # epoch and sequence of the last message obeyed
@@ -29,7 +29,7 @@ class Laws:
     def law(self, name: str, holds: bool, breach: str) -> None:
         assert holds, f"{name}: {breach}"
 
-    def written(self, link: Link, line: MoveTransition) -> None:
+    def journaled(self, link: Link, line: MoveTransition) -> None:
         before, after = line.before, MoveState(line.after)
         assert before == self.last.get(line.move, ""), f"{line.move}: {before} -> {after} does not follow"
         assert after in TRANSITIONS[MoveState(before)] if before else after is MoveState.PLANNED
@@ -40,18 +40,18 @@ class Laws:
             assert line.target in link.world.driver.executors, f"{line.move}: steered to an executor that is gone"
         if after is MoveState.DRAINED:
             assert query.placement[line.stage][line.partition] == line.target
-            assert query.ran[line.stage][line.partition] <= query.committed
-            self.brought[unit] = line.target
+            assert query.last_ran[line.stage][line.partition] <= query.committed
+            self.landed_on[unit] = line.target
         if after is MoveState.KILLED and line.reason == MoveReason.CLOSED:
             holder = next(move.holder for move in link.reconciler.moves if move.name == line.move)
             # What came back since, or is about to, has a new copy.
             home = query.placement[line.stage][line.partition], query.preferred[line.stage][line.partition]
-            left = 0 if holder in home else link.world.driver.copies[unit].get(holder, 0)
+            copies = 0 if holder in home else link.world.driver.copies[unit].get(holder, 0)
             again = link.world.driver.opened.get((unit, holder), 0) > self.turn[line.move]
-            self.law("old evidence" if again else "evidence", not left, f"{line.move}: executor {holder} has it open")
+            self.law("old evidence" if again else "evidence", not copies, f"{line.move}: executor {holder} has it open")
         if after is MoveState.RELEASED_IDLE:
             still = link.world.now - query.active_at
-            late = link.world.now - self.told_at[line.move] >= link.reconciler.limits.deadline_seconds
+            late = link.world.now - self.steer_time[line.move] >= link.reconciler.limits.deadline_seconds
             self.law("idle", still >= 9.9 or late, f"{line.move}: counts as idle {still:.1f} s after a batch")
 
     def accepted(self, link: Link, envelope: Envelope) -> None:
@@ -60,7 +60,7 @@ class Laws:
         assert order >= self.order, f"message {order} is obeyed after {self.order}"
         self.order = order
 
-    def looked_at(self, link: Link, query: Query) -> None:
+    def boundary(self, link: Link, query: Query) -> None:
         for move in link.reconciler.moves:
             name, stage, partition = move.unit
             if move.state not in (MoveState.STEERED, MoveState.RELEASED_IDLE) or (name, move.run) != (
@@ -68,51 +68,51 @@ class Laws:
                 query.run,
             ):
                 continue
-            ran = query.ran[stage][partition]
-            missed = ran > self.told_in[move.name] and query.placement[stage][partition] != move.desired.target
-            if missed and not _held(link, move) and not _expired(link, move):
+            ran = query.last_ran[stage][partition]
+            missed = ran > self.steer_batch[move.name] and query.placement[stage][partition] != move.desired.target
+            if missed and not _is_held(link, move) and not _is_expired(link, move):
                 self.misses.add((move.name, ran))
 
-    def told(self, link: Link, move: Move, *, again: bool) -> None:
-        world, wanted, name = link.world, move.desired, move.name
-        query = world.driver.queries[wanted.query]
-        where, ran = query.placement[wanted.stage][wanted.partition], query.ran[wanted.stage][wanted.partition]
+    def steered(self, link: Link, move: Move, *, again: bool) -> None:
+        world, desired, name = link.world, move.desired, move.name
+        query = world.driver.queries[desired.query]
+        where, ran = query.placement[desired.stage][desired.partition], query.last_ran[desired.stage][desired.partition]
         assert query.quiet, f"{name}: steered while a job runs"
         assert query.run == move.run, f"{name}: steered in another run"
-        assert wanted.target in world.driver.executors, f"{name}: steered to an executor that is gone"
+        assert desired.target in world.driver.executors, f"{name}: steered to an executor that is gone"
         written = [line.after for line in link.sent if line.move == name]
         assert written, f"{name}: steered before anything was journaled"
         assert written[-1] == MoveState.STEERED, f"{name}: steered before it was journaled"
         if again:
-            self.law("read back", ran <= self.told_in[name], f"{name}: told again after a batch, off the journal")
-            if ran <= self.told_in[name]:
-                self.law("read back while held", not _held(link, move) and not _expired(link, move), name)
+            self.law("read back", ran <= self.steer_batch[name], f"{name}: told again after a batch, off the journal")
+            if ran <= self.steer_batch[name]:
+                self.law("read back while held", not _is_held(link, move) and not _is_expired(link, move), name)
             return
-        assert not _held(link, move), f"{name}: steered while held"
-        assert not _expired(link, move), f"{name}: steered though expired"
-        self.law("leaving", wanted.target not in world.leaving, f"{name}: steered to an executor that is to leave")
-        assert where != wanted.target
-        self.brought.pop(move.unit, None)
-        self.said[name] += 1
-        assert self.said[name] == self.after_of(link, name), f"{name}: told without its line"
-        if name in self.told_in:
-            assert ran > self.told_in[name], f"{name}: steered twice for one batch"
+        assert not _is_held(link, move), f"{name}: steered while held"
+        assert not _is_expired(link, move), f"{name}: steered though expired"
+        self.law("leaving", desired.target not in world.leaving, f"{name}: steered to an executor that is to leave")
+        assert where != desired.target
+        self.landed_on.pop(move.unit, None)
+        self.steers[name] += 1
+        assert self.steers[name] == self.after_of(link, name), f"{name}: told without its line"
+        if name in self.steer_batch:
+            assert ran > self.steer_batch[name], f"{name}: steered twice for one batch"
             accepted = link.accepted.body if link.accepted is not None else None
             over = isinstance(accepted, DesiredPlacement) and accepted.decision == f"{move.decision}-stop"
             self.law("stop", not over, f"{name}: steered again after the stop")
         else:
-            self._begun(link, move)
+            self._check_order(link, move)
         self.turn.setdefault(name, world.driver.turns)
-        self.told_in[name], self.told_at[name] = query.batch, world.now
-        self._paced(link, query)
+        self.steer_batch[name], self.steer_time[name] = query.batch, world.now
+        self._check_throttle(link, query)
 
     @staticmethod
     def after_of(link: Link, name: str) -> int:
         return sum(line.move == name and line.after == MoveState.STEERED for line in link.sent)
 
     @staticmethod
-    def _begun(link: Link, move: Move) -> None:
-        if not move.until:
+    def _check_order(link: Link, move: Move) -> None:
+        if not move.expires_at:
             assert link.accepted is not None
             assert isinstance(link.accepted.body, DesiredPlacement)
             assert move.decision == link.accepted.body.decision, f"{move.name}: its decision is over"
@@ -122,23 +122,23 @@ class Laws:
                 closing = other.state is MoveState.DRAINED and not link.reconciler.limits.overlap
                 assert not closing, f"{move.name} overlaps {other.desired.move}"
 
-    def _paced(self, link: Link, query: Query) -> None:
+    def _check_throttle(self, link: Link, query: Query) -> None:
         most = link.reconciler.limits
         pending = [
             move.desired
             for move in link.reconciler.moves
             if move.state == "steered"
             and move.desired.query == query.name
-            and query.ran[move.desired.stage][move.desired.partition] <= self.told_in.get(move.name, -1)
+            and query.last_ran[move.desired.stage][move.desired.partition] <= self.steer_batch.get(move.name, -1)
             and query.placement[move.desired.stage][move.desired.partition] != move.desired.target
         ]
         assert len(pending) <= most.moves_per_batch, "one batch takes over more partitions than it may"
-        size = sum(wanted.bytes for wanted in pending)
+        size = sum(desired.bytes for desired in pending)
         few = len(pending) == 1 or size <= most.bytes_per_batch
         self.law("bytes", few, f"one batch takes over {size:g} bytes")
 
     def unsettled(self, unit: Unit) -> None:
-        self.brought.pop(unit, None)
+        self.landed_on.pop(unit, None)
 
     def check(self, link: Link) -> None:
         moves, checked = link.reconciler.moves, (len(link.sent), link.reconciler.missed)
@@ -159,16 +159,16 @@ class Laws:
             for unit in query.units:
                 where = query.placement[unit[1]][unit[2]]
                 assert where in world.driver.executors
-                assert where == self.brought.get(unit, where), f"{unit} was brought elsewhere"
+                assert where == self.landed_on.get(unit, where), f"{unit} landed elsewhere"
 
 
-def _held(link: Link, move: Move) -> bool:
-    held = not move.until and link.accepted is not None and getattr(link.accepted.body, "hold", False)
-    return link.reconciler.paused or held
+def _is_held(link: Link, move: Move) -> bool:
+    hold = not move.expires_at and link.accepted is not None and getattr(link.accepted.body, "hold", False)
+    return link.reconciler.paused or hold
 
 
-def _expired(link: Link, move: Move) -> bool:
-    return link.world.now >= (move.until or (link.accepted.expires if link.accepted is not None else 0.0))
+def _is_expired(link: Link, move: Move) -> bool:
+    return link.world.now >= (move.expires_at or (link.accepted.expires if link.accepted is not None else 0.0))
 
 
 def laws(world: World) -> Laws:

@@ -36,17 +36,17 @@ class FakeClock:
 class FakeProcess:
     pid: int
     ppid: int = 1
-    words: Sequence[str] = ()
+    arguments: Sequence[str] = ()
     created: float = START
     cpu: float = 0.0
     rss: int = 1
     environ: Mapping[str, str] = field(default_factory=dict)
     cwd: str = "/nowhere"
     denied: frozenset[str] = frozenset()
-    gone: bool = False
+    ended: bool = False
 
     def _checked(self, what: str) -> None:
-        if self.gone:
+        if self.ended:
             raise ProcessGoneError
         if what in self.denied:
             raise ProcessDeniedError
@@ -57,7 +57,7 @@ class FakeProcess:
 
     def command_line(self) -> list[str]:
         self._checked("command_line")
-        return list(self.words)
+        return list(self.arguments)
 
     def environment(self) -> Mapping[str, str]:
         self._checked("environment")

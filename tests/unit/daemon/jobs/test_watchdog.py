@@ -400,7 +400,7 @@ def _agent(notifier: Notifier, clock: _StoppingClock, settings: AgentSettings) -
         dataclasses.replace(Settings(), agent=settings),
         stop=threading.Event(),
         store_factory=lambda _: _Store(),
-        host=AgentHost(clock, FakeTable(FakeProcess(10, words=backend())), notifier),
+        host=AgentHost(clock, FakeTable(FakeProcess(10, arguments=backend())), notifier),
     )
 
 

@@ -21,7 +21,7 @@ from rechannel.wire.messages import DesiredMove, Drain, ExecutorInfo
 class FakeCluster:
     """An adapter and its standalone master: one executor for each worker, up to the limit.
 
-    ``told`` is False while Spark has not told yet that a released executor is gone.
+    ``reported`` is False while Spark has not reported yet that a released executor is executor_info.
     """
 
     standalone = True
@@ -33,7 +33,7 @@ class FakeCluster:
         self.cordoned: list[str] = []
         self.busy: set[str] = set()
         self.kills = 0
-        self.told = True
+        self.reported = True
         self.unseen: dict[str, ExecutorInfo] = {}
         self.fails = False
         self.local = 0
@@ -52,9 +52,9 @@ class FakeCluster:
         self.kills += 1
         self.limit = remaining + (executor in self.unseen)  # a second kill lowers nothing
         if executor in self.executors:
-            gone = self.executors.pop(executor)
-            if not self.told:
-                self.unseen[executor] = gone
+            executor_info = self.executors.pop(executor)
+            if not self.reported:
+                self.unseen[executor] = executor_info
         return True
 
     def limit_executors(self, most):
@@ -83,6 +83,11 @@ class FakeCluster:
         return sorted(item.host for item in self.executors.values())
 
 
+def releasing(*hosts: str, cordon_ends_executor: bool = False) -> tuple[FakeCluster, ExecutorReleaser]:
+    cluster = FakeCluster(*hosts)
+    return cluster, ExecutorReleaser(cluster, dynamic=False, cordon_ends_executor=cordon_ends_executor)
+
+
 def info(name: str, host: str, added: float = 0.0) -> ExecutorInfo:
     return ExecutorInfo(executor=name, host=host, cores=1, added=added)
 
@@ -91,19 +96,18 @@ def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[st
     return {node: Drain(node=node, since=10.0, remove=remove, deadline=deadline)}
 
 
-def look(cluster: FakeCluster, drains, holders=(), begun=None, quiet=()) -> ReleaseInputs:
-    return ReleaseInputs(cluster.executors | cluster.unseen, drains, set(holders), begun or {}, set(quiet))
+def inputs(cluster: FakeCluster, drains, holders=(), batches=None, quiet=()) -> ReleaseInputs:
+    return ReleaseInputs(cluster.executors | cluster.unseen, drains, set(holders), batches or {}, set(quiet))
 
 
 def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
-    cluster = FakeCluster("a", "b", "c")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("c"), holders=["2"], begun={"q": 5}), 20.0)
+    cluster, releaser = releasing("a", "b", "c")
+    releaser.step(inputs(cluster, drained("c"), holders=["2"], batches={"q": 5}), 20.0)
     assert cluster.cordoned == [], "it holds state"
-    releaser.step(look(cluster, drained("c"), begun={"q": 5}), 21.0)
+    releaser.step(inputs(cluster, drained("c"), batches={"q": 5}), 21.0)
     assert cluster.cordoned == ["2"]
     assert cluster.hosts() == ["a", "b", "c"], "batch 5 may want its map output"
-    releaser.step(look(cluster, drained("c"), begun={"q": 6}), 22.0)
+    releaser.step(inputs(cluster, drained("c"), batches={"q": 6}), 22.0)
     assert cluster.hosts() == ["a", "b"]
     assert cluster.limit == 2
     cluster.schedule(23.0)
@@ -111,53 +115,47 @@ def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
 
 
 def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batches_of_all():
-    cluster = FakeCluster("a", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=False, cordon_ends_executor=True)
-    releaser.step(look(cluster, drained("b"), begun={"p": 5, "q": 5}, quiet=["p"]), 20.0)
+    cluster, releaser = releasing("a", "b", cordon_ends_executor=True)
+    releaser.step(inputs(cluster, drained("b"), batches={"p": 5, "q": 5}, quiet=["p"]), 20.0)
     assert (cluster.cordoned, releaser.cordoned) == ([], ["1"]), "nothing is placed there any more all the same"
-    releaser.step(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["q"]), 81.0)
+    releaser.step(inputs(cluster, drained("b"), batches={"p": 6, "q": 6}, quiet=["q"]), 81.0)
     assert cluster.hosts() == ["a", "b"]
     assert "no query runs a batch" in releaser.problem
-    releaser.step(look(cluster, drained("b"), begun={"p": 6, "q": 6}, quiet=["p", "q"]), 82.0)
+    releaser.step(inputs(cluster, drained("b"), batches={"p": 6, "q": 6}, quiet=["p", "q"]), 82.0)
     assert (cluster.hosts(), cluster.cordoned, releaser.problem) == (["a"], [], "")
 
 
 def test_without_remove_executors_stay():
-    cluster = FakeCluster("a", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("b", remove=False)), 20.0)
+    cluster, releaser = releasing("a", "b")
+    releaser.step(inputs(cluster, drained("b", remove=False)), 20.0)
     assert (cluster.cordoned, cluster.limit) == ([], UNLIMITED)
 
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
-    cluster = FakeCluster("a", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
+    cluster, releaser = releasing("a", "b")
+    releaser.step(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
     assert cluster.cordoned == []
-    releaser.step(look(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
+    releaser.step(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
     assert cluster.hosts() == ["a"]
 
 
 def test_the_last_executor_and_a_busy_one_stay():
-    cluster = FakeCluster("a")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("a")), 20.0)
+    cluster, releaser = releasing("a")
+    releaser.step(inputs(cluster, drained("a")), 20.0)
     assert cluster.hosts() == ["a"]
-    cluster = FakeCluster("a", "b")
+    cluster, releaser = releasing("a", "b")
     cluster.busy = {"1"}
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("b")), 20.0)
+    releaser.step(inputs(cluster, drained("b")), 20.0)
     assert cluster.hosts() == ["a", "b"]
 
 
 @pytest.mark.parametrize("order", [["a", "b", "c", "d"], ["c", "d", "b", "a"]])
 def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_prefers(order):
-    cluster = FakeCluster("a", "b", "c")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
+    cluster, releaser = releasing("a", "b", "c")
 
     def turns(start: float, count: int) -> float:
         for step in range(count):
-            releaser.step(look(cluster, drained("c")), start + 6.0 * step)
+            releaser.step(inputs(cluster, drained("c")), start + 6.0 * step)
             cluster.schedule(start + 6.0 * step + 1.0, order)
         return start + 6.0 * count
 
@@ -172,16 +170,15 @@ def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_
 
 
 def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_it_is_said_and_seldom_tried():
-    cluster = FakeCluster("a", "b")
+    cluster, releaser = releasing("a", "b")
     cluster.most = 2
-    releaser = ExecutorReleaser(cluster, dynamic=False)
     released = []
     for step in range(200):
         now = 20.0 + 5.0 * step
         if step == 2:
             cluster.workers.append("d")
         before = releaser.released
-        releaser.step(look(cluster, drained("b")), now)
+        releaser.step(inputs(cluster, drained("b")), now)
         if releaser.released > before:
             released.append(now)
         cluster.schedule(now + 1.0, ["b", "d"])
@@ -190,82 +187,75 @@ def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_it_is_sai
     cluster.workers.remove("b")
     cluster.executors = {name: item for name, item in cluster.executors.items() if item.host != "b"}
     for step in range(3):
-        releaser.step(look(cluster, drained("b")), 2000.0 + 6.0 * step)
+        releaser.step(inputs(cluster, drained("b")), 2000.0 + 6.0 * step)
         cluster.schedule(2000.0 + 6.0 * step)
     assert cluster.hosts() == ["a", "d"]
     assert releaser.problem == ""
 
 
 def test_an_executor_is_released_once_though_spark_tells_late_that_it_is_gone():
-    cluster = FakeCluster("a", "b", "c")
-    cluster.told = False
-    releaser = ExecutorReleaser(cluster, dynamic=False)
+    cluster, releaser = releasing("a", "b", "c")
+    cluster.reported = False
     for step in range(20):
-        releaser.step(look(cluster, drained("c")), 20.0 + 0.1 * step)
+        releaser.step(inputs(cluster, drained("c")), 20.0 + 0.1 * step)
         cluster.schedule(20.0 + 0.1 * step)
     assert (cluster.kills, cluster.limit, cluster.hosts()) == (1, 2, ["a", "b"])
     assert releaser.cordoned == ["2"]
     cluster.unseen.clear()
-    releaser.step(look(cluster, drained("c")), 30.0)
+    releaser.step(inputs(cluster, drained("c")), 30.0)
     assert releaser.cordoned == []
 
 
 def test_nodes_drained_one_after_the_other_leave_the_rest_alone():
-    cluster = FakeCluster("a", "b", "c", "d")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
+    cluster, releaser = releasing("a", "b", "c", "d")
     both = drained("d")
     for step in range(60):
         if step == 5:
             both = both | drained("c")
-        releaser.step(look(cluster, both), 20.0 + 5.0 * step)
+        releaser.step(inputs(cluster, both), 20.0 + 5.0 * step)
         cluster.schedule(20.0 + 5.0 * step, ["d", "c", "b", "a"])
     assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a", "b"], 2, 2)
 
 
 def test_two_executors_of_one_node_that_empty_at_different_moments():
-    cluster = FakeCluster("a", "b")
+    cluster, releaser = releasing("a", "b")
     cluster.executors["9"] = info("9", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
     for step in range(30):
         holders = ["9"] if step < 4 else []
-        releaser.step(look(cluster, drained("b"), holders=holders), 20.0 + 5.0 * step)
+        releaser.step(inputs(cluster, drained("b"), holders=holders), 20.0 + 5.0 * step)
         cluster.schedule(20.0 + 5.0 * step)
     assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a"], 2, 1)
 
 
 def test_where_all_executors_are_to_leave_none_is_cordoned():
-    cluster = FakeCluster("a", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("a") | drained("b")), 20.0)
+    cluster, releaser = releasing("a", "b")
+    releaser.step(inputs(cluster, drained("a") | drained("b")), 20.0)
     assert cluster.cordoned == []
 
 
 def test_elsewhere_than_on_standalone_the_target_of_before_comes_back():
-    cluster = FakeCluster("a", "b", "c")
+    cluster, releaser = releasing("a", "b", "c")
     cluster.standalone = False
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("c")), 20.0)
-    releaser.step(look(cluster, {}), 30.0)
+    releaser.step(inputs(cluster, drained("c")), 20.0)
+    releaser.step(inputs(cluster, {}), 30.0)
     assert cluster.limit == 3
 
 
 def test_whoever_goes_leaves_the_target_to_spark():
-    cluster = FakeCluster("a", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
+    cluster, releaser = releasing("a", "b")
     releaser.restore_target()
-    releaser.step(look(cluster, drained("b")), 20.0)
+    releaser.step(inputs(cluster, drained("b")), 20.0)
     assert cluster.limit == 1
     releaser.restore_target()
     assert cluster.limit == UNLIMITED
 
 
 def test_undrained_the_target_is_sparks_own_again():
-    cluster = FakeCluster("a", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("b")), 20.0)
-    releaser.step(look(cluster, drained("b")), 26.0)
+    cluster, releaser = releasing("a", "b")
+    releaser.step(inputs(cluster, drained("b")), 20.0)
+    releaser.step(inputs(cluster, drained("b")), 26.0)
     assert cluster.limit == 1
-    releaser.step(look(cluster, {}), 32.0)
+    releaser.step(inputs(cluster, {}), 32.0)
     assert cluster.limit == UNLIMITED
     cluster.schedule(33.0)
     assert cluster.hosts() == ["a", "b"]
@@ -274,32 +264,30 @@ def test_undrained_the_target_is_sparks_own_again():
 def test_with_dynamic_allocation_spark_removes_them():
     cluster = FakeCluster("a", "b")
     releaser = ExecutorReleaser(cluster, dynamic=True)
-    releaser.step(look(cluster, drained("b")), 20.0)
+    releaser.step(inputs(cluster, drained("b")), 20.0)
     assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], UNLIMITED)
 
 
 def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadline():
-    cluster = FakeCluster("a", "b")
+    cluster, releaser = releasing("a", "b")
     cluster.local = 2
-    releaser = ExecutorReleaser(cluster, dynamic=False)
     drains = drained("b", deadline=100.0)
     for now in (10.0, 20.0, 99.0):
-        releaser.step(look(cluster, drains), now)
+        releaser.step(inputs(cluster, drains), now)
         assert "localCheckpoint" in releaser.problem
     assert releaser.released == 0
-    releaser.step(look(cluster, drains), 101.0)
+    releaser.step(inputs(cluster, drains), 101.0)
     assert releaser.released == 1
     assert cluster.lifted_without_link > 0, "without the link, nobody would lift the limit"
 
 
 def test_an_error_of_sparks_is_said_and_tried_again():
-    cluster = FakeCluster("a", "b")
+    cluster, releaser = releasing("a", "b")
     cluster.fails = True
-    releaser = ExecutorReleaser(cluster, dynamic=False)
-    releaser.step(look(cluster, drained("b")), 20.0)
+    releaser.step(inputs(cluster, drained("b")), 20.0)
     assert "no" in releaser.problem
     cluster.fails = False
-    releaser.step(look(cluster, drained("b")), 21.0)
+    releaser.step(inputs(cluster, drained("b")), 21.0)
     assert releaser.problem == ""
     assert cluster.cordoned == ["1"]
 
@@ -315,7 +303,7 @@ def test_state_that_was_steered_away_from_an_idle_query_no_longer_counts():
     table = TaskTable()
     table.executors = {"0": info("0", "a"), "1": info("1", "b")}
     table.placement = {("q", 0): ["0", "1"], ("other", 0): ["1"]}
-    wanted = DesiredMove(move="m", query="q", stage=0, partition=1, source="1", target="0", step=0)
-    move = Move(wanted, "d", "run", 0.0, state=MoveState.RELEASED_IDLE)
+    desired = DesiredMove(move="m", query="q", stage=0, partition=1, source="1", target="0", step=0)
+    move = Move(desired, "d", "run", state=MoveState.RELEASED_IDLE)
     assert collect_inputs(table, ["q"], {}, []).holders == {"0", "1"}
     assert collect_inputs(table, ["q"], {}, [move]).holders == {"0"}

@@ -49,17 +49,17 @@ def test_partitions_are_put_back_where_they_ran(remembered, now, expected):
 
 
 def test_what_cannot_be_put_back_is_spread():
-    found = restore_placement(last(["0", "1", "9", "9"], e0="a", e1="b", e9="gone"), [OPERATOR], THREE)[0]
-    assert found[:2] == ["0", "1"]
-    assert Counter(found).most_common(1)[0][1] == 2
-    assert set(found) == {"0", "1", "2"}
+    placement = restore_placement(last(["0", "1", "9", "9"], e0="a", e1="b", e9="gone"), [OPERATOR], THREE)[0]
+    assert placement[:2] == ["0", "1"]
+    assert Counter(placement).most_common(1)[0][1] == 2
+    assert set(placement) == {"0", "1", "2"}
 
 
 @pytest.mark.parametrize("remembered", [None, last(["0"] * 3, e0="a")])
 def test_nothing_remembered_or_for_other_partitions_means_an_even_start(remembered):
-    found = restore_placement(remembered, [OPERATOR, CheckpointOperator(1, 4, ("default",))], THREE)
-    assert sorted(Counter(found[0]).values()) == [1, 1, 2]
-    assert found[0] == found[1], "operators of one stage stay together"
+    placement = restore_placement(remembered, [OPERATOR, CheckpointOperator(1, 4, ("default",))], THREE)
+    assert sorted(Counter(placement[0]).values()) == [1, 1, 2]
+    assert placement[0] == placement[1], "operators of one stage stay together"
 
 
 def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
@@ -82,9 +82,9 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
 
 def test_a_query_that_ran_under_this_driver_needs_no_redis():
     starts = InitialPlacement(FakeAdapter(), lambda: THREE, set, lambda query: pytest.fail("asked Redis"))
-    known = starts.save_last_placement("q", "name", 3, {0: ["0", "1", "2", "0"]}, THREE)
-    assert known is not None
-    assert known.hosts == {"0": "a", "1": "b", "2": "c"}
+    saved = starts.save_last_placement("q", "name", 3, {0: ["0", "1", "2", "0"]}, THREE)
+    assert saved is not None
+    assert saved.hosts == {"0": "a", "1": "b", "2": "c"}
     assert starts.save_last_placement("q", "name", 4, {0: ["0", "1", "2", "0"]}, THREE) is None, (
         "unchanged is not said again"
     )

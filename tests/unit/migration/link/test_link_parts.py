@@ -45,10 +45,10 @@ def test_the_stream_is_read_across_its_parts_and_each_part_is_deleted(tmp_path):
         file.write(b"four\n")
     part(tmp_path, 2).write_bytes(b"five\n")
     part(tmp_path, 10).write_bytes(b"six\n")
-    found = []
+    lines = []
     for _ in range(10):
-        found += stream.read()
-    assert found == [b"four", b"five", b"six"]
+        lines += stream.read()
+    assert lines == [b"four", b"five", b"six"]
     assert not part(tmp_path, 1).exists()
     assert not part(tmp_path, 2).exists()
     stream.close()

@@ -38,20 +38,20 @@ def _as_in_a_driver() -> Iterator[None]:
 def test_a_failed_round_is_told_without_the_values_of_variables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = Mailbox(RedisSettings(), EnvelopeFactory("default", "link"), "app-1", None)
+    box = Mailbox(RedisSettings(), EnvelopeFactory("default", "link"), "app-1", None)
 
     def fails() -> None:
         password = "".join(("MARKED", "password"))
-        made._stop.set()
+        box._stop.set()
         raise ZeroDivisionError(str(len(password)))
 
     monkeypatch.setattr(mailbox, "_PERIOD", 0.0)
-    monkeypatch.setattr(made, "_exchange", fails)
-    made._run()
-    said = "".join(capsys.readouterr())
-    assert "a round with redis failed" in said
-    assert "in fails" in said, "the traceback"
-    assert "MARKEDpassword" not in said
+    monkeypatch.setattr(box, "_exchange", fails)
+    box._run()
+    output = "".join(capsys.readouterr())
+    assert "an exchange with redis failed" in output
+    assert "in fails" in output, "the traceback"
+    assert "MARKEDpassword" not in output
 
 
 def test_nothing_in_a_driver_leaves_the_showing_of_exceptions_to_the_drivers_logging() -> None:
@@ -94,9 +94,9 @@ def store() -> FakeStore:
 @pytest.fixture
 def link(store: FakeStore) -> Mailbox:
     """A courier whose Redis is in memory; it carries when it is told to, by ``_exchange``."""
-    made = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), APP, None, store.clock)
-    made._store = store  # type: ignore[assignment]
-    return made
+    box = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), APP, None, store.clock)
+    box._store = store  # type: ignore[assignment]
+    return box
 
 
 @pytest.mark.parametrize(("partitions", "messages"), [(1, 1), (2000, 1), (2001, 2), (200_000, 100)])
@@ -141,13 +141,13 @@ def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(sto
 
     link.post_batch(huge(5000, 7), "run-1")
     link._exchange()
-    lost = entries.pop(1)
+    missing = entries.pop(1)
     assert gathered() == [] and collector.incomplete == 0, "it may still come"
     link.post_batch(huge(5000, 8), "run-1")
     link._exchange()
     assert gathered() == [8]
     assert collector.incomplete == 1
-    store.append_raw(keys.BATCHES, APP, lost[1])
+    store.append_raw(keys.BATCHES, APP, missing[1])
     link.post_batch(huge(5000, 9), "run-1")
     link._exchange()
     assert gathered() == [8, 9]
@@ -212,8 +212,8 @@ def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may() -> No
     for number in range(60):
         link.post_batch(msgspec.structs.replace(batch, batch=number), "run-1")
         link._exchange()
-    held = sum(map(len, in_redis(store)))
-    assert 3 * 10_000 * 100 < held <= 32 * 2**20
+    total = sum(map(len, in_redis(store)))
+    assert 3 * 10_000 * 100 < total <= 32 * 2**20
 
 
 # -- what is held in the user's driver --

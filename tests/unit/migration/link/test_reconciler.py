@@ -77,8 +77,20 @@ def move(partition: int, source: str, target: str, step: int = 0, name: str = ""
 
 def desired(*moves: DesiredMove, decision="d1", epoch=1, at=0.0, ttl=1000.0, hold=False, sequence=None):
     body = DesiredPlacement(decision=decision, runs={"q": "run"}, moves=list(moves), hold=hold)
-    made = EnvelopeFactory("c", "controller", lambda: at).envelope(body, ttl=ttl, application="a", epoch=epoch)
-    return msgspec.structs.replace(made, sequence=int(at) if sequence is None else sequence)
+    envelope = EnvelopeFactory("c", "controller", lambda: at).envelope(body, ttl=ttl, application="a", epoch=epoch)
+    return msgspec.structs.replace(envelope, sequence=int(at) if sequence is None else sequence)
+
+
+def accepted(placement: list[str], *moves: DesiredMove, **options) -> tuple[Driver, Reconciler]:
+    driver, reconciler = Driver(placement), Reconciler(LIMITS)
+    reconciler.accept_desired(desired(*moves, **options), driver.observed(), 1.0)
+    return driver, reconciler
+
+
+def closed(store: str = "default") -> ClosedStore:
+    return ClosedStore(
+        application="a", executor="0", run="run", operator=0, partition=0, store=store, evidence="closed"
+    )
 
 
 def steps(lines: list[MoveTransition], name: str) -> list[str]:
@@ -89,22 +101,15 @@ def test_a_move_goes_through_its_whole_life():
     driver, reconciler = Driver(["0", "0", "1"]), Reconciler(LIMITS)
     lines = reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
     lines += driver.step(reconciler, 2.0)
-    closed = ClosedStore(
-        application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="Closed"
-    )
-    lines += reconciler.handle_closed_store(closed, STORES, 0, "q", 3.0)
+    lines += reconciler.handle_closed_store(closed(), STORES, 0, "q", 3.0)
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "drained", "killed"]
     assert (reconciler.landed, reconciler.missed, reconciler.busy) == (1, 0, False)
 
 
 def test_evidence_that_comes_before_the_commit_kills_once_drained():
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0"], move(0, "0", "1"))
     assert steps(driver.boundary(reconciler, 2.0), "m0") == ["prepared", "steered"]
-    closed = ClosedStore(
-        application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="x"
-    )
-    assert reconciler.handle_closed_store(closed, STORES, 0, "q", 2.5) == []
+    assert reconciler.handle_closed_store(closed(), STORES, 0, "q", 2.5) == []
     driver.run_batch()
     lines = reconciler.handle_batch("q", driver.batch, driver.observed(), 3.0)
     assert steps(lines, "m0") == ["drained", "killed"]
@@ -116,15 +121,11 @@ def test_a_move_is_killed_only_when_all_its_stores_are_closed():
     reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
     driver.step(reconciler, 2.0)
     for name, expected in (("left", []), ("right", ["killed"])):
-        closed = ClosedStore(
-            application="a", executor="0", run="run", operator=0, partition=0, store=name, evidence="x"
-        )
-        assert steps(reconciler.handle_closed_store(closed, stores, 0, "q", 3.0), "m0") == expected
+        assert steps(reconciler.handle_closed_store(closed(name), stores, 0, "q", 3.0), "m0") == expected
 
 
 def test_a_later_step_waits_for_the_earlier_one():
-    driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0", "0"], move(0, "0", "1", step=0), move(1, "0", "1", step=1))
     lines = driver.boundary(reconciler, 2.0)
     assert [(line.move, line.after) for line in lines] == [
         ("m0", "prepared"),
@@ -140,10 +141,7 @@ def test_without_overlap_a_step_waits_until_the_old_copies_are_closed():
     lines = driver.step(reconciler, 2.0)
     assert steps(lines, "m0") == ["prepared", "steered", "drained"]
     assert driver.step(reconciler, 3.0) == [], "its old copy may still be there"
-    closed = ClosedStore(
-        application="a", executor="0", run="run", operator=0, partition=0, store="default", evidence="closed"
-    )
-    assert steps(reconciler.handle_closed_store(closed, STORES, 0, "q", 4.0), "m0") == ["killed"]
+    assert steps(reconciler.handle_closed_store(closed(), STORES, 0, "q", 4.0), "m0") == ["killed"]
     assert steps(driver.step(reconciler, 5.0), "m1") == ["prepared", "steered", "drained"]
 
 
@@ -168,8 +166,8 @@ def test_a_prepared_move_waits_again_when_its_snapshot_aged_meanwhile():
     driver = Driver(["0", "0"])
     reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
     driver.replay = [0, 5]
-    wanted = desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1))
-    reconciler.accept_desired(wanted, driver.observed(), 1.0)
+    placement = desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1))
+    reconciler.accept_desired(placement, driver.observed(), 1.0)
     assert steps(driver.step(reconciler, 2.0), "m1") == ["prepared"]
     driver.replay = [0, 6]
     assert driver.step(reconciler, 3.0) == []
@@ -181,14 +179,14 @@ def test_one_batch_takes_over_no_more_than_its_pace_allows():
     reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2))
     driver = Driver(["0"] * 5)
     reconciler.accept_desired(desired(*(move(partition, "0", "1") for partition in range(5))), driver.observed(), 0.0)
-    taken = []
+    counts = []
     for now in range(1, 4):
         driver.boundary(reconciler, now)
         driver.boundary(reconciler, now)  # looked at again within the same quiet moment
         driver.run_batch()
         reconciler.handle_batch("q", driver.batch, driver.observed(), now)
-        taken.append(driver.placement.count("1"))
-    assert taken == [2, 4, 5]
+        counts.append(driver.placement.count("1"))
+    assert counts == [2, 4, 5]
 
 
 def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
@@ -218,8 +216,7 @@ def test_hold_begins_nothing_new_and_lets_what_is_steered_finish():
 
 
 def test_an_expired_placement_is_not_begun():
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1"), ttl=10.0), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0"], move(0, "0", "1"), ttl=10.0)
     assert driver.boundary(reconciler, 11.0) == []
     assert [line.reason for line in reconciler.tick(driver.observed(), 11.0)] == ["expired"]
 
@@ -235,16 +232,14 @@ def test_an_expired_placement_is_not_begun():
     ids=["a deposed leader", "an expired message", "a late message", "a partition named twice"],
 )
 def test_a_placement_that_must_not_be_obeyed_is_refused(second, why):
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1"), epoch=5), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0"], move(0, "0", "1"), epoch=5)
     with pytest.raises(MessageError, match=why):
         reconciler.accept_desired(second, driver.observed(), 2.0)
     assert reconciler.decision == "d1"
 
 
 def test_the_same_decision_of_a_new_leader_is_not_begun_again():
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1"), epoch=5), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0"], move(0, "0", "1"), epoch=5)
     driver.step(reconciler, 2.0)
     assert reconciler.accept_desired(desired(move(0, "0", "1"), epoch=6, at=3.0), driver.observed(), 3.0) == []
     assert reconciler.landed == 1
@@ -252,8 +247,7 @@ def test_the_same_decision_of_a_new_leader_is_not_begun_again():
 
 
 def test_a_new_decision_supersedes_what_was_not_steered_yet():
-    driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0", "1"], move(0, "0", "1"))
     lines = reconciler.accept_desired(desired(move(1, "1", "2"), decision="d2", at=2.0), driver.observed(), 2.0)
     assert [(line.move, line.after, line.reason) for line in lines] == [
         ("m0", "abandoned", "superseded"),
@@ -270,8 +264,7 @@ def test_moves_of_another_run_are_given_up():
 
 
 def test_a_lost_target_abandons_and_a_lost_source_kills():
-    driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1"), move(1, "1", "2", step=1)), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0", "1"], move(0, "0", "1"), move(1, "1", "2", step=1))
     driver.step(reconciler, 2.0)
     driver.executors -= {"2", "0"}
     assert [(line.move, line.after) for line in reconciler.handle_executor_loss("2", 3.0)] == [("m1", "abandoned")]
@@ -279,8 +272,7 @@ def test_a_lost_target_abandons_and_a_lost_source_kills():
 
 
 def test_a_query_that_stands_still_releases_its_move_and_drains_it_later():
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1"), ttl=10_000), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0"], move(0, "0", "1"), ttl=10_000)
     driver.boundary(reconciler, 2.0)
     assert [line.after for line in reconciler.tick(driver.observed(), 200.0)] == ["released_idle"]
     driver.run_batch()
@@ -297,8 +289,7 @@ def test_an_unknown_store_is_never_steered():
 
 
 def released_idle() -> tuple[Driver, Reconciler]:
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1"), ttl=10_000), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0"], move(0, "0", "1"), ttl=10_000)
     driver.boundary(reconciler, 2.0)
     reconciler.tick(driver.observed(), 200.0)
     return driver, reconciler
@@ -327,9 +318,7 @@ def test_a_released_move_ends_when_it_missed_and_its_placement_is_no_longer_obey
 
 
 def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
-    driver = Driver(["0", "0"])
-    reconciler = Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1"), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0", "0"], move(0, "0", "1"), move(1, "0", "1", step=1))
     for item in reconciler.due("q", driver.observed(), 2.0)[1]:
         reconciler.steer(item, driver.observed(), 2.0)
     assert reconciler.was_steered_to("q", 0, 0, "1")
@@ -349,25 +338,20 @@ def test_a_move_of_the_links_own_takes_the_place_of_an_older_one_of_the_same_par
 
 
 def test_nothing_is_given_to_an_executor_that_is_to_leave():
-    driver = Driver(["0", "0"])
-    reconciler = Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0", "0"], move(0, "0", "1"))
     leaving = dataclasses.replace(driver.observed(), leaving={"1"})
     lines, due = reconciler.due("q", leaving, 2.0)
     assert ([line.reason for line in lines], due) == (["target-gone"], [])
 
 
 def test_a_held_migration_does_not_hold_the_links_own_moves():
-    driver = Driver(["0", "0"])
-    reconciler = Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1"), hold=True), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0", "0"], move(0, "0", "1"), hold=True)
     reconciler.add_own_moves("own", [move(1, "0", "1", name="own.0")], "run", "a new query", 1.0)
     assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["own.0"]
 
 
 def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
-    driver = Driver(["0", "0"])
-    reconciler = Reconciler(LIMITS)
+    driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
     lines = reconciler.add_own_moves("own", [move(0, "0", "1")], "run", "a new query", 1.0)
     assert [(line.after, line.evidence) for line in lines] == [("planned", "a new query")]
     assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["m0"]
@@ -386,8 +370,7 @@ def test_a_released_move_ends_when_its_partition_is_decided_on_anew():
 
 def test_a_boundary_before_the_partition_ran_is_no_miss():
     """A batch may first run jobs without state: a broadcast, or a read inside foreachBatch."""
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
-    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    driver, reconciler = accepted(["0"], move(0, "0", "1"))
     driver.boundary(reconciler, 2.0)
     driver.batch += 1
     assert driver.boundary(reconciler, 3.0) == []
@@ -403,8 +386,8 @@ def test_a_quiet_query_takes_over_no_more_than_its_pace_until_it_was_quiet_for_a
     for now in range(60):
         driver.boundary(reconciler, now)
         reconciler.tick(quiet, now)
-    said = [item for item in reconciler.moves if item.steered_at > 0 or item.state is MoveState.RELEASED_IDLE]
-    assert len(said) == 2, "its next batch will load these"
+    steered = [item for item in reconciler.moves if item.steered_at > 0 or item.state is MoveState.RELEASED_IDLE]
+    assert len(steered) == 2, "its next batch will load these"
     for now in range(60, 120):
         driver.boundary(reconciler, now)
         reconciler.tick(quiet, now)
@@ -423,16 +406,16 @@ def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
         reconciler.tick(driver.observed(), now - 1)
         driver.step(reconciler, now)
     assert driver.placement == ["1"] * 4, "240 s in all, though the deadline is 100 s"
-    held = Reconciler(LIMITS)
+    paused = Reconciler(LIMITS)
     driver = Driver(["0"])
-    held.accept_desired(desired(move(0, "0", "1")), driver.observed(), 0.0)
-    held.tick(driver.observed(), 1.0)
-    held.paused = True
+    paused.accept_desired(desired(move(0, "0", "1")), driver.observed(), 0.0)
+    paused.tick(driver.observed(), 1.0)
+    paused.paused = True
     for now in range(2, 400):
-        held.tick(driver.observed(), now)
-    held.paused = False
-    assert held.tick(driver.observed(), 401.0) == []
-    assert steps(driver.step(held, 402.0), "m0") == ["prepared", "steered", "drained"]
+        paused.tick(driver.observed(), now)
+    paused.paused = False
+    assert paused.tick(driver.observed(), 401.0) == []
+    assert steps(driver.step(paused, 402.0), "m0") == ["prepared", "steered", "drained"]
 
 
 def test_a_decision_about_others_leaves_the_links_own_moves_alone():
@@ -482,7 +465,7 @@ def test_a_late_steps_deadline_counts_from_its_turn():
 
 def test_an_illegal_step_raises():
     with pytest.raises(IllegalTransitionError):
-        Move(move(0, "0", "1"), "d", "run", 0.0).transition(MoveState.KILLED, MoveReason.CLOSED, at=1.0)
+        Move(move(0, "0", "1"), "d", "run").transition(MoveState.KILLED, MoveReason.CLOSED, at=1.0)
     assert set(TRANSITIONS) == set(MoveState)
 
 
@@ -500,9 +483,9 @@ def test_whatever_drifts_or_dies_each_move_ends_and_each_line_is_legal(seed, cou
     for at in range(2, 60):
         driver.drift = {partition for partition in range(count) if chance.random() < 0.3}
         if chance.random() < 0.03:
-            lost = chance.choice("012")
-            driver.executors.discard(lost)
-            lines += reconciler.handle_executor_loss(lost, float(at))
+            executor = chance.choice("012")
+            driver.executors.discard(executor)
+            lines += reconciler.handle_executor_loss(executor, float(at))
         lines += driver.step(reconciler, float(at))
         lines += reconciler.tick(driver.observed(), float(at))
     lines += reconciler.tick(driver.observed(), 1000.0)

@@ -80,8 +80,8 @@ class AnyScript(RuleBasedStateMachine):
         self._next()
 
     @rule()
-    def look(self) -> None:
-        self.world.look()
+    def run_once(self) -> None:
+        self.world.run_once()
         self._next()
 
     @rule()
@@ -149,12 +149,12 @@ TestAnyScript.settings = settings(
 # -- breaches there were --
 
 
-def one_move(*more: DesiredMove, partitions: int = 1, **given: float) -> World:
+def one_move(*more: DesiredMove, partitions: int = 1, **changes: float) -> World:
     """Return a world whose link steered the first of some partitions from 0 to 1."""
     a = Query("a", [[0]], {0: ["0"] * partitions})
-    world = World(Driver([a], "012", "late"), limits(**given), Laws)
+    world = World(Driver([a], "012", "late"), limits(**changes), Laws)
     order(world, a_move(("a", 0, 0), "0", "1", 0, size=60.0), *more)
-    world.look()
+    world.run_once()
     return world
 
 
@@ -165,7 +165,7 @@ def batch(world: World, *, steps: int = 4) -> None:
 
 def test_one_batch_takes_over_no_more_bytes_however_often_its_boundary_is_looked_at() -> None:
     world = one_move(a_move(("a", 0, 1), "0", "1", 0, size=60.0), partitions=2, bytes_per_batch=100.0)
-    world.look()
+    world.run_once()
 
 
 def test_a_query_with_short_batches_is_not_idle() -> None:
@@ -174,7 +174,7 @@ def test_a_query_with_short_batches_is_not_idle() -> None:
         world.tick(1.0)
         batch(world)
     order(world, a_move(("a", 0, 1), "0", "1", 0), name="d2")
-    world.look()
+    world.run_once()
     world.tick(1.0)
 
 
@@ -183,16 +183,16 @@ def test_nothing_is_said_again_to_an_executor_that_is_to_leave() -> None:
     stray_back(world)
     world.leaving.add("1")
     batch(world)
-    world.look()
+    world.run_once()
 
 
 def test_a_copy_that_was_closed_and_opened_again_is_not_closed() -> None:
     world = one_move()
     world.maintain()  # executor 0 closes its copy, for the partition is executor 1's by now
-    world.look()
+    world.run_once()
     stray_back(world)  # and opens it again
     batch(world)
-    world.look()
+    world.run_once()
     batch(world)
 
 
@@ -201,14 +201,14 @@ def test_what_missed_is_not_read_back_but_said_again() -> None:
     stray_back(world)
     world.paused = True
     batch(world)
-    world.look()
+    world.run_once()
 
 
 def test_nothing_is_read_back_while_held() -> None:
     world = one_move()
     world.paused = True
     world.overwrite(("a", 0, 0))
-    world.look()
+    world.run_once()
 
 
 def test_nothing_is_said_again_after_a_stop() -> None:
@@ -216,7 +216,7 @@ def test_nothing_is_said_again_after_a_stop() -> None:
     stray_back(world)
     stopped(world)
     batch(world)
-    world.look()
+    world.run_once()
 
 
 def test_a_query_whose_last_batch_is_not_committed_yet_is_not_idle() -> None:
@@ -225,6 +225,6 @@ def test_a_query_whose_last_batch_is_not_committed_yet_is_not_idle() -> None:
     world.tick(11.0)  # nothing comes: released
     order(world, a_move(("a", 0, 1), "0", "1", 0), name="d2")
     batch(world, steps=3)
-    world.look()
+    world.run_once()
     world.tick(1.0)
     assert [move.state for move in world.link.reconciler.moves][-1] is MoveState.STEERED

@@ -81,10 +81,10 @@ def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() ->
     committed = dict(DONE)
     snapshots = SnapshotLag(spark, committed)
     runs = {"query": "run", "other": "none"}
-    wanted = [("run", 0, partition) for partition in range(3)]
+    units = [("run", 0, partition) for partition in range(3)]
 
     def replay() -> list[int]:
-        return [snapshots.replay([*wanted, ("gone", 0, 0)], runs)["query", 0, partition] for partition in range(3)]
+        return [snapshots.replay([*units, ("gone", 0, 0)], runs)["query", 0, partition] for partition in range(3)]
 
     assert replay() == [NOT_ASKED] * 3
     for tenth in range(4):

@@ -16,7 +16,7 @@ from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.measurements import TaskRow
 from rechannel.wire.messages import ExecutorInfo
 
-LOOK = 3.0  # seconds between two looks, as in the link
+CHECK_EVERY = 3.0  # seconds between two comparisons, as in the link
 PROMISE = 10.0  # seconds in which a lost event is healed
 PARTITIONS = 4
 CASES = 3000
@@ -45,9 +45,9 @@ class Spark:
     rng: random.Random
     executors: dict[str, str] = field(default_factory=lambda: {"0": "a", "1": "b", "2": "c"})
     queries: dict[str, Query] = field(default_factory=dict)
-    others: dict[int, bool] = field(default_factory=dict)  # jobs that name no query -> whether they open state
+    unnamed_jobs: dict[int, bool] = field(default_factory=dict)  # jobs that name no query -> whether they open state
     places: dict[tuple[str, int], str] = field(default_factory=dict)
-    told: list[events.Event] = field(default_factory=list)
+    pending: list[events.Event] = field(default_factory=list)
     now: float = 0.0
     _numbers: int = 0
 
@@ -55,8 +55,8 @@ class Spark:
         self._numbers += 1
         return self._numbers
 
-    def tell(self, event: events.Event) -> None:
-        self.told.append(event)
+    def emit(self, event: events.Event) -> None:
+        self.pending.append(event)
 
     # -- what happens --
 
@@ -87,7 +87,7 @@ class Spark:
         for name, query in self.queries.items():
             if query.job is None and query.committed:
                 query.batch, query.job, query.committed = query.batch + 1, self.number(), False
-                self.tell(self.started(name, query))
+                self.emit(self.started(name, query))
                 return
 
     def started(self, name: str, query: Query) -> events.JobStarted:
@@ -102,13 +102,13 @@ class Spark:
             if query.job is not None:
                 source, state = 10 * query.job, 10 * query.job + 1
                 for partition in range(2):
-                    self.tell(events.TaskEnded(source, 0, "", row(partition, self.anyone()), False))
-                self.tell(events.StageEnded(source, 0, "", frozenset(), 2))
+                    self.emit(events.TaskEnded(source, 0, "", row(partition, self.anyone()), False))
+                self.emit(events.StageEnded(source, 0, "", frozenset(), 2))
                 for partition in range(PARTITIONS):
                     where = self.places[name, partition] = self.anyone()
-                    self.tell(events.TaskEnded(state, 0, "", row(partition, where), True))
-                self.tell(events.StageEnded(state, 0, "", frozenset({1}), PARTITIONS))
-                self.tell(events.JobEnded(query.job, True, self.now))
+                    self.emit(events.TaskEnded(state, 0, "", row(partition, where), True))
+                self.emit(events.StageEnded(state, 0, "", frozenset({1}), PARTITIONS))
+                self.emit(events.JobEnded(query.job, self.now))
                 query.job = None
                 return
 
@@ -119,47 +119,47 @@ class Spark:
         for name, query in self.queries.items():
             if query.job is None and not query.committed:
                 query.committed = True
-                self.tell(events.QueryProgressed(name, query.run, query.batch, 10, 1.0))
+                self.emit(events.QueryProgressed(name, query.run, query.batch, 10, 1.0))
                 return
 
     def stop(self) -> None:
         idle = [name for name, query in self.queries.items() if query.job is None]
         if idle:
             name = self.rng.choice(idle)
-            self.tell(events.QueryTerminated(name, self.queries.pop(name).run))
+            self.emit(events.QueryTerminated(name, self.queries.pop(name).run))
             for key in [key for key in self.places if key[0] == name]:
                 del self.places[key]
 
     def other(self) -> None:
         job, stateful = self.number(), self.rng.random() < 0.5
-        self.others[job] = stateful
-        self.tell(self.other_started(job))
+        self.unnamed_jobs[job] = stateful
+        self.emit(self.other_started(job))
 
     def other_started(self, job: int) -> events.JobStarted:
-        return events.JobStarted(job, "", "", -1, self.now, (events.StageInfo(-1, (), 1, self.others[job]),))
+        return events.JobStarted(job, "", "", -1, self.now, (events.StageInfo(-1, (), 1, self.unnamed_jobs[job]),))
 
     def other_ends(self) -> None:
-        if self.others:
-            job = self.rng.choice(sorted(self.others))
-            del self.others[job]
-            self.tell(events.JobEnded(job, True, self.now))
+        if self.unnamed_jobs:
+            job = self.rng.choice(sorted(self.unnamed_jobs))
+            del self.unnamed_jobs[job]
+            self.emit(events.JobEnded(job, self.now))
 
     def gain(self) -> None:
         name = str(100 + self.number())
         self.executors[name] = "d"
-        self.tell(events.ExecutorAdded(name, "d", 1, self.now))
+        self.emit(events.ExecutorAdded(name, "d", 1, self.now))
 
     def lose(self) -> None:
         if len(self.executors) > 2:
             name = self.anyone()
             del self.executors[name]
-            self.tell(events.ExecutorRemoved(name, "", self.now))
+            self.emit(events.ExecutorRemoved(name, "", self.now))
 
     # -- what the adapter is asked --
 
     @property
     def jobs(self) -> frozenset[int]:
-        return frozenset(self.others) | {query.job for query in self.queries.values() if query.job is not None}
+        return frozenset(self.unnamed_jobs) | {query.job for query in self.queries.values() if query.job is not None}
 
     def spark_state(self) -> SparkState:
         runs = {query.run: name for name, query in self.queries.items()}
@@ -179,7 +179,7 @@ class Spark:
         for name, query in self.queries.items():
             if query.job == number:
                 return events.JobStarted(number, name, query.run, query.batch, 0.0, ())
-        return self.other_started(number) if number in self.others else None
+        return self.other_started(number) if number in self.unnamed_jobs else None
 
     def location(self, store: tuple[str, int]) -> str:
         return self.places.get((store[0][:1], store[1]), "")
@@ -188,7 +188,7 @@ class Spark:
 
 
 class Link:
-    """The link's part: folds in what arrives, and looks every three seconds."""
+    """The link's part: folds in what arrives, and compares with Spark every three seconds."""
 
     def __init__(self, spark: Spark) -> None:
         self.spark = spark
@@ -196,21 +196,21 @@ class Link:
         self.table.executors.update({name: spark.executor(name) for name in spark.executors})
         stages = SimpleNamespace(stores_of_partition=lambda run, stage, partition: [(run, partition)])
         self.check = StateCheck(spark, self.table, stages)
-        self.next_look = LOOK
+        self.next_check = CHECK_EVERY
         self.lost = False
 
     def fold(self, losing) -> None:
-        for event in self.spark.told:
+        for event in self.spark.pending:
             if losing(event):
                 self.lost = True
             else:
                 self.table.add(event)
-        self.spark.told.clear()
+        self.spark.pending.clear()
 
-    def look(self, *, counted: bool) -> None:
-        if self.spark.now < self.next_look:
+    def check_against_spark(self, *, counted: bool) -> None:
+        if self.spark.now < self.next_check:
             return
-        self.next_look += LOOK
+        self.next_check += CHECK_EVERY
         for event in self.check.find_lost_events(self.spark.now, events_lost=self.lost and counted):
             self.table.add(event)
         self.lost = False
@@ -226,13 +226,13 @@ def disagreements(link: Link, *, placement: bool) -> list[str]:
         wrong.append(f"jobs {table.jobs} != {set(spark.jobs)}")
     if not set(table.runs) <= {query.run for query in spark.queries.values()}:
         wrong.append(f"runs {table.runs}")
-    strangers = any(spark.others.values())
+    unnamed = any(spark.unnamed_jobs.values())
     for name, query in spark.queries.items():
-        quiet = query.job is None and not strangers
+        quiet = query.job is None and not unnamed
         if table.is_quiet(name) not in (None, quiet):
             wrong.append(f"{name} quiet: {table.is_quiet(name)} != {quiet}")
         if query.committed and table.in_batch(name):
-            wrong.append(f"{name} is held for in a batch")
+            wrong.append(f"{name} counts as in a batch")
         where = table.placement.get((name, 0), [])
         if placement and quiet and table.is_quiet(name):
             true = [spark.places.get((name, partition), "") for partition in range(len(where))]
@@ -258,11 +258,11 @@ def run_case(seed: int, *, counted: bool) -> tuple[list[str], int]:
         spark.act()
         spark.now += rng.random()
         link.fold(losing)
-        link.look(counted=counted)
+        link.check_against_spark(counted=counted)
     until = spark.now + PROMISE  # nothing happens and nothing is lost any more
     while spark.now < until:
         spark.now += 0.5
-        link.look(counted=counted)
+        link.check_against_spark(counted=counted)
     return disagreements(link, placement=counted), lost
 
 
@@ -283,6 +283,6 @@ def test_without_losses_nothing_is_made_good():
         spark.act()
         spark.now += 0.3
         link.fold(lambda event: False)
-        link.look(counted=True)
+        link.check_against_spark(counted=True)
     assert link.check.healed == 0
     assert disagreements(link, placement=True) == []

@@ -19,25 +19,25 @@ from rechannel.migration.link.submit_main import SessionAttacher
 RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "submit_main.py"
 
 
-def run(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(RUNNER), str(script), *words]
+def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(RUNNER), str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def plain(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def plain(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(script), *words], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Any:
-    def put(text: str, name: str = "script.py") -> Path:
+    def write_script(text: str, name: str = "script.py") -> Path:
         path = tmp_path / name
         path.write_text(text)
         return path
 
-    return put
+    return write_script
 
 
 def test_a_script_sees_what_it_would_see_without_us(write):
@@ -119,13 +119,13 @@ def session_class() -> Any:
 
 def test_every_session_is_attached_once_it_has_its_options():
     Session = session_class()  # noqa: N806
-    seen = []
-    SessionAttacher(lambda session: seen.append((session.application, dict(session.options)))).watch(Session)
+    sessions = []
+    SessionAttacher(lambda session: sessions.append((session.application, dict(session.options)))).watch(Session)
     Session.Builder().getOrCreate()
-    assert seen == [("app-1", {"set": "later"})], "once, when the builder is through"
+    assert sessions == [("app-1", {"set": "later"})], "once, when the builder is through"
     Session()
     Session("app-2")
-    assert seen[1:] == [("app-1", {}), ("app-2", {})]
+    assert sessions[1:] == [("app-1", {}), ("app-2", {})]
 
 
 def test_a_link_that_fails_stops_nothing_and_is_told_once(capsys):

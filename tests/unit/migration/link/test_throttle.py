@@ -13,7 +13,6 @@ def _moves(*sizes: float) -> list[Move]:
             DesiredMove(move=str(n), query="q", stage=0, partition=n, source="0", target="1", step=0, bytes=size),
             "d",
             "run",
-            0.0,
         )
         for n, size in enumerate(sizes)
     ]

@@ -46,20 +46,20 @@ def test_the_newest_has_everything_and_nothing_is_said_of_it():
 def test_what_is_missing_is_said_with_the_version_and_where_there_is_more(version):
     own = f"{versions.format_version(version)}.1"
     missing = [feature for feature in versions.FEATURES if feature.loss and version < feature.since]
-    said = versions.problems(own)
-    assert len(said) == len(missing)
-    for sentence, feature in zip(said, missing, strict=True):
+    sentences = versions.problems(own)
+    assert len(sentences) == len(missing)
+    for sentence, feature in zip(sentences, missing, strict=True):
         assert sentence.startswith(f"Spark {own} ")
         assert versions.format_version(feature.since) in sentence
-    assert compatibility.sentences(own, lambda key, default: default)[: len(said)] == said
+    assert compatibility.sentences(own, lambda key, default: default)[: len(sentences)] == sentences
 
 
 def test_one_that_was_never_tried_is_steered_and_named():
     newer = f"{NEWEST[0]}.{NEWEST[1] + 1}.0"
     assert versions.refusal(newer) == ""
-    (said,) = versions.problems(newer)
-    assert newer in said
-    assert versions.format_version(NEWEST) in said
+    (sentences,) = versions.problems(newer)
+    assert newer in sentences
+    assert versions.format_version(NEWEST) in sentences
 
 
 def test_an_older_one_is_refused_with_the_cure():

@@ -249,10 +249,10 @@ class _Node:
         self.root = tmp_path
         (tmp_path / "stderr").write_text("")
         self.java = FakeProcess(
-            10, words=backend(), rss=100, cwd=str(tmp_path), environ={"SPARK_EXECUTOR_DIRS": str(tmp_path)}
+            10, arguments=backend(), rss=100, cwd=str(tmp_path), environ={"SPARK_EXECUTOR_DIRS": str(tmp_path)}
         )
-        self.daemon = FakeProcess(11, ppid=10, words=DAEMON, rss=10)
-        self.worker = FakeProcess(12, ppid=11, words=DAEMON, rss=20)
+        self.daemon = FakeProcess(11, ppid=10, arguments=DAEMON, rss=10)
+        self.worker = FakeProcess(12, ppid=11, arguments=DAEMON, rss=20)
         self.table = FakeTable(self.java, self.daemon, self.worker)
         self.monitor = NodeMonitor(
             settings, clock=self.clock, table=self.table, machine=lambda: MachineUsage(2 * self.clock.steady, 8, 64, 32)
@@ -344,7 +344,7 @@ def test_the_last_window_is_as_long_as_it_came(tmp_path: Path) -> None:
 
 def test_a_node_name_no_executor_carries_is_warned_of_once(tmp_path: Path) -> None:
     node = _Node(tmp_path)
-    node.java.words = backend("worker-7.example")
+    node.java.arguments = backend("worker-7.example")
     with capture_logs() as logs:
         list(node.run(int(HOST_MISMATCH_AFTER)))
         assert logs == []
@@ -359,9 +359,9 @@ def test_a_node_between_two_applications_is_not_warned_of(tmp_path: Path) -> Non
     node = _Node(tmp_path)
     with capture_logs() as logs:
         list(node.run(3))
-        node.java.words = backend("127.0.0.3")
-        node.java.gone = True
-        node.table.add(FakeProcess(20, words=backend("127.0.0.3")))
+        node.java.arguments = backend("127.0.0.3")
+        node.java.ended = True
+        node.table.add(FakeProcess(20, arguments=backend("127.0.0.3")))
         list(node.run(100))
     assert logs == []
 
@@ -386,7 +386,7 @@ def test_the_loop_pushes_every_window_and_a_last_shorter_one() -> None:
         SETTINGS,
         stop=threading.Event(),
         store_factory=lambda _: store,
-        host=AgentHost(_StoppingClock(12.5), FakeTable(FakeProcess(10, words=backend()))),
+        host=AgentHost(_StoppingClock(12.5), FakeTable(FakeProcess(10, arguments=backend()))),
     )
     windows = [body for body in store.bodies(WINDOWS) if isinstance(body, AgentWindow)]
     assert [(window.start - START, round(window.end - START)) for window in windows] == [(0, 5), (5, 10), (10, 12)]

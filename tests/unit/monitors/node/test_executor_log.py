@@ -35,18 +35,18 @@ def log(tmp_path: Path) -> Path:
     return file
 
 
-def _partitions(found: list[ClosedStore]) -> list[int]:
-    return [store.partition for store in found]
+def _partitions(stores: list[ClosedStore]) -> list[int]:
+    return [store.partition for store in stores]
 
 
 def test_a_closed_store_is_reported_once_and_what_stood_there_before_is_not(log: Path) -> None:
     reader, who = ClosedStoreReader(), executor(log.parent)
     assert reader.read(who) == []
     _write(log, _line())
-    (found,) = reader.read(who)
-    assert (found.application, found.executor, found.run) == ("app-1", "0", RUN)
-    assert (found.operator, found.partition, found.store) == (0, 4, "default")
-    assert "Closed" in found.evidence
+    (store,) = reader.read(who)
+    assert (store.application, store.executor, store.run) == ("app-1", "0", RUN)
+    assert (store.operator, store.partition, store.store) == (0, 4, "default")
+    assert "Closed" in store.evidence
     assert reader.read(who) == []
     reader.close()
 
@@ -57,8 +57,8 @@ def test_structured_logs_are_understood(log: Path) -> None:
     entry = {"ts": "2026-11-21T22:45:00.000Z", "level": "INFO", "msg": _message(store="left-keyToNumValues")}
     _write(log, json.dumps({**entry, "context": {"state_store_provider_id": _message("")}, "logger": "StateStore"}))
     _write(log, "\n")
-    (found,) = reader.read(who)
-    assert found.store == "left-keyToNumValues"
+    (store,) = reader.read(who)
+    assert store.store == "left-keyToNumValues"
     reader.close()
 
 
@@ -89,8 +89,8 @@ def test_a_renamed_log_is_read_to_its_end_before_the_new_one(log: Path) -> None:
     _write(log, _line(partition=1))
     log.rename(log.with_name("stderr--2026-11-21"))
     _write(log, _line(partition=2))
-    found = [store for _ in range(3) for store in reader.read(who)]
-    assert _partitions(found) == [1, 2]
+    stores = [store for _ in range(3) for store in reader.read(who)]
+    assert _partitions(stores) == [1, 2]
     reader.close()
 
 

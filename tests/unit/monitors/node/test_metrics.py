@@ -40,34 +40,34 @@ def metrics() -> AgentMetrics:
 
 
 def test_an_agent_that_closed_no_window_says_so(metrics: AgentMetrics) -> None:
-    found = _scraped(metrics)
-    assert found["windows_total",] == 0
-    assert (found["waiting_messages",], found["redis_up",]) == (3, 1)
+    samples = _scraped(metrics)
+    assert samples["windows_total",] == 0
+    assert (samples["waiting_messages",], samples["redis_up",]) == (3, 1)
 
 
 def test_counters_add_up_over_windows(metrics: AgentMetrics) -> None:
     rows = [StreamRow(APP, "0", 1, 1, [10, 20]), StreamRow(APP, "0", 1, 2, [5])]
     for _ in range(2):
         metrics.add(msgspec.structs.replace(window(0, streams=rows), skipped={"why": 2}))
-    found = _scraped(metrics)
-    assert found["executor_cpu_seconds_total", APP, "0", "jvm"] == 4.0
-    assert found["executor_cpu_seconds_total", APP, "0", "python"] == 2.0
-    assert found["node_cpu_seconds_total",] == 6.0
-    assert found["shuffle_bytes_total", APP, "0"] == 70
-    assert found["map_outputs_total", APP, "0"] == 4
-    assert found["skipped_total", "why"] == 4
-    assert found["executor_memory_bytes", APP, "0", "jvm"] == 2**28
+    samples = _scraped(metrics)
+    assert samples["executor_cpu_seconds_total", APP, "0", "jvm"] == 4.0
+    assert samples["executor_cpu_seconds_total", APP, "0", "python"] == 2.0
+    assert samples["node_cpu_seconds_total",] == 6.0
+    assert samples["shuffle_bytes_total", APP, "0"] == 70
+    assert samples["map_outputs_total", APP, "0"] == 4
+    assert samples["skipped_total", "why"] == 4
+    assert samples["executor_memory_bytes", APP, "0", "jvm"] == 2**28
 
 
 def test_an_executor_that_is_gone_is_forgotten(metrics: AgentMetrics) -> None:
     metrics.add(window(0, streams=[StreamRow(APP, "0", 1, 1, [10])]))
     metrics.add(window(1))
-    found = _scraped(metrics)
-    assert {key[2] for key in found if key[0].startswith(("executor", "shuffle", "map"))} == {"1"}
+    samples = _scraped(metrics)
+    assert {key[2] for key in samples if key[0].startswith(("executor", "shuffle", "map"))} == {"1"}
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def occupied_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -83,7 +83,7 @@ def test_the_endpoint_answers_and_ends(metrics: AgentMetrics) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
-def test_a_taken_port_and_an_impossible_one_are_named(metrics: AgentMetrics, taken: int) -> None:
-    for address in (f"127.0.0.1:{taken}", "127.0.0.1:99999", "no.such.host.invalid:9417"):
+def test_a_taken_port_and_an_impossible_one_are_named(metrics: AgentMetrics, occupied_port: int) -> None:
+    for address in (f"127.0.0.1:{occupied_port}", "127.0.0.1:99999", "no.such.host.invalid:9417"):
         with pytest.raises(EndpointError, match=r"agent\.metrics"):
             serve(metrics, address)

@@ -10,9 +10,9 @@ import pytest
 from rechannel.monitors.node.processes import (
     VERIFY,
     YOUNG,
-    MachineTable,
     ProcessDeniedError,
     ProcessGoneError,
+    ProcessTable,
     ProcessWatcher,
     find_host,
     local_directories,
@@ -30,20 +30,22 @@ def _watcher(table: FakeTable, clock: FakeClock | None = None) -> ProcessWatcher
 
 def test_executor_of_this_node_is_described_by_its_command_line_and_environment() -> None:
     java = FakeProcess(
-        10, words=backend(), cpu=7.0, rss=100, environ={"SPARK_EXECUTOR_DIRS": "/a:/b"}, cwd="/var/spark/app-1/0"
+        10, arguments=backend(), cpu=7.0, rss=100, environ={"SPARK_EXECUTOR_DIRS": "/a:/b"}, cwd="/var/spark/app-1/0"
     )
     (sample,) = _watcher(FakeTable(java)).sample()
-    found = sample.executor
-    assert (found.application, found.executor, found.host, found.cores) == ("app-1", "0", NODE, 2)
-    assert found.directories == (Path("/a"), Path("/b"))
-    assert found.log == Path("/var/spark/app-1/0/stderr")
-    assert (found.pid, found.started) == (10, START)
+    executor = sample.executor
+    assert (executor.application, executor.executor, executor.host, executor.cores) == ("app-1", "0", NODE, 2)
+    assert executor.directories == (Path("/a"), Path("/b"))
+    assert executor.log == Path("/var/spark/app-1/0/stderr")
+    assert (executor.pid, executor.started) == (10, START)
     assert (sample.jvm_cpu, sample.jvm_rss, sample.python_workers) == (7.0, 100, 0)
 
 
 def test_executors_of_other_nodes_on_the_machine_are_left_to_their_agents_but_named() -> None:
     table = FakeTable(
-        FakeProcess(10, words=backend("127.0.0.3")), FakeProcess(11, words=backend("127.0.0.4")), FakeProcess(12)
+        FakeProcess(10, arguments=backend("127.0.0.3")),
+        FakeProcess(11, arguments=backend("127.0.0.4")),
+        FakeProcess(12),
     )
     watcher = _watcher(table)
     assert watcher.sample() == []
@@ -54,8 +56,8 @@ def test_executors_of_other_nodes_on_the_machine_are_left_to_their_agents_but_na
 
 
 def test_a_shell_that_mentions_the_backend_is_no_executor() -> None:
-    shell = FakeProcess(9, words=["bash", "-c", " ".join(backend()) + " 2>stderr"])
-    java = FakeProcess(10, ppid=9, words=backend())
+    shell = FakeProcess(9, arguments=["bash", "-c", " ".join(backend()) + " 2>stderr"])
+    java = FakeProcess(10, ppid=9, arguments=backend())
     (sample,) = _watcher(FakeTable(shell, java)).sample()
     assert sample.executor.pid == 10
 
@@ -63,25 +65,25 @@ def test_a_shell_that_mentions_the_backend_is_no_executor() -> None:
 @pytest.mark.parametrize("order", [(10, 11), (11, 10)])
 def test_a_fork_of_the_executor_before_its_exec_is_not_a_second_executor(order: tuple[int, int]) -> None:
     jvm, fork = order
-    table = FakeTable(FakeProcess(jvm, words=backend()), FakeProcess(fork, ppid=jvm, words=backend()))
+    table = FakeTable(FakeProcess(jvm, arguments=backend()), FakeProcess(fork, ppid=jvm, arguments=backend()))
     watcher = _watcher(table)
     (sample,) = watcher.sample()
     assert (sample.executor.pid, sample.python_workers) == (jvm, 0)
-    table.processes[fork].words = ["python3", "-m", "pyspark.worker"]
+    table.processes[fork].arguments = ["python3", "-m", "pyspark.worker"]
     assert watcher.sample()[0].python_workers == 1
 
 
 def test_a_process_that_becomes_an_executor_by_exec_is_found_while_young() -> None:
-    clock, child = FakeClock(), FakeProcess(10, words=["java", "org.apache.spark.deploy.worker.Worker"])
+    clock, child = FakeClock(), FakeProcess(10, arguments=["java", "org.apache.spark.deploy.worker.Worker"])
     watcher = _watcher(FakeTable(child), clock)
     assert watcher.sample() == []
     clock.pass_time(YOUNG / 2)
-    child.words = backend()
+    child.arguments = backend()
     assert len(watcher.sample()) == 1
 
 
 def test_known_processes_are_not_opened_again() -> None:
-    table = FakeTable(FakeProcess(10, words=backend()), *(FakeProcess(pid) for pid in range(100, 200)))
+    table = FakeTable(FakeProcess(10, arguments=backend()), *(FakeProcess(pid) for pid in range(100, 200)))
     clock = FakeClock()
     watcher = _watcher(table, clock)
     for _ in range(5):
@@ -92,12 +94,12 @@ def test_known_processes_are_not_opened_again() -> None:
 
 def _family() -> FakeTable:
     return FakeTable(
-        FakeProcess(12, ppid=11, words=DAEMON, cpu=2.0, rss=20),
-        FakeProcess(13, ppid=11, words=DAEMON, cpu=3.0, rss=30),
-        FakeProcess(14, ppid=13, words=["grep"], cpu=0.5, rss=5),
-        FakeProcess(11, ppid=10, words=DAEMON, cpu=1.0, rss=10),
-        FakeProcess(10, words=backend(), cpu=50.0, environ={"SPARK_LOCAL_DIRS": "/a"}),
-        FakeProcess(99, ppid=1, words=DAEMON, cpu=1000.0),
+        FakeProcess(12, ppid=11, arguments=DAEMON, cpu=2.0, rss=20),
+        FakeProcess(13, ppid=11, arguments=DAEMON, cpu=3.0, rss=30),
+        FakeProcess(14, ppid=13, arguments=["grep"], cpu=0.5, rss=5),
+        FakeProcess(11, ppid=10, arguments=DAEMON, cpu=1.0, rss=10),
+        FakeProcess(10, arguments=backend(), cpu=50.0, environ={"SPARK_LOCAL_DIRS": "/a"}),
+        FakeProcess(99, ppid=1, arguments=DAEMON, cpu=1000.0),
     )
 
 
@@ -113,7 +115,7 @@ def test_cpu_of_an_ended_worker_is_kept_once() -> None:
     watcher.sample()
     del table.processes[12]
     assert watcher.sample()[0].python_cpu == 6.5
-    table.add(FakeProcess(12, ppid=11, words=DAEMON, cpu=0.25))  # its pid used again
+    table.add(FakeProcess(12, ppid=11, arguments=DAEMON, cpu=0.25))  # its pid used again
     assert watcher.sample()[0].python_cpu == 6.75
 
 
@@ -121,7 +123,7 @@ def test_cpu_of_a_worker_that_ends_while_read_is_kept_and_counted() -> None:
     table = _family()
     watcher = _watcher(table)
     watcher.sample()
-    table.processes[12].gone = True
+    table.processes[12].ended = True
     (sample,) = watcher.sample()
     assert (sample.python_cpu, sample.python_workers) == (6.5, 1)
     assert watcher.pop_skipped() == {"process of an executor vanished while read": 1}
@@ -132,7 +134,7 @@ def test_executor_that_ends_while_read_is_counted_not_raised() -> None:
     table = _family()
     watcher = _watcher(table)
     watcher.sample()
-    table.processes[10].gone = True
+    table.processes[10].ended = True
     assert watcher.sample() == []
     assert watcher.pop_skipped() == {"executor vanished while read": 1}
     assert watcher.sample() == []
@@ -144,13 +146,13 @@ def test_ended_executor_is_forgotten_with_its_workers() -> None:
     watcher.sample()
     table.processes.clear()
     assert watcher.sample() == []
-    table.add(FakeProcess(10, words=backend(executor="5"), cpu=1.0))
+    table.add(FakeProcess(10, arguments=backend(executor="5"), cpu=1.0))
     (sample,) = watcher.sample()
     assert (sample.executor.executor, sample.python_cpu) == ("5", 0.0)
 
 
 def test_missing_rights_are_named_in_every_window_and_do_not_hide_the_executor() -> None:
-    java = FakeProcess(10, words=backend(executor="3"), cpu=1.0, denied=frozenset({"environment", "directory"}))
+    java = FakeProcess(10, arguments=backend(executor="3"), cpu=1.0, denied=frozenset({"environment", "directory"}))
     watcher = _watcher(FakeTable(java))
     (sample,) = watcher.sample()
     assert (sample.executor.directories, sample.executor.log) == ((), None)
@@ -163,14 +165,14 @@ def test_missing_rights_are_named_in_every_window_and_do_not_hide_the_executor()
 
 
 def test_missing_rights_to_the_usage_of_an_executor_are_counted() -> None:
-    watcher = _watcher(FakeTable(FakeProcess(10, words=backend(executor="3"), denied=frozenset({"usage"}))))
+    watcher = _watcher(FakeTable(FakeProcess(10, arguments=backend(executor="3"), denied=frozenset({"usage"}))))
     assert watcher.sample() == []
     assert watcher.pop_skipped()["executor 3: rights missing to read its usage"] == 1
 
 
-@pytest.mark.parametrize("words", [backend()[:6], [*backend()[:-5], "many", *backend()[-4:]]])
-def test_a_command_line_that_makes_no_sense_is_no_executor(words: list[str]) -> None:
-    watcher = _watcher(FakeTable(FakeProcess(10, words=words)))
+@pytest.mark.parametrize("arguments", [backend()[:6], [*backend()[:-5], "many", *backend()[-4:]]])
+def test_a_command_line_that_makes_no_sense_is_no_executor(arguments: list[str]) -> None:
+    watcher = _watcher(FakeTable(FakeProcess(10, arguments=arguments)))
     assert watcher.sample() == []
 
 
@@ -191,7 +193,7 @@ def test_local_directories_are_looked_up_in_sparks_order(
 
 
 def test_this_machine_shows_this_process() -> None:
-    table = MachineTable()
+    table = ProcessTable()
     assert os.getpid() in table.pids()
     me = table.open(os.getpid())
     assert me.parent() == os.getppid()
@@ -205,7 +207,7 @@ def test_this_machine_shows_this_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("foreign", "ours"),
+    ("foreign", "translated"),
     [
         (psutil.AccessDenied(1), ProcessDeniedError),
         (PermissionError(), ProcessDeniedError),
@@ -216,20 +218,20 @@ def test_this_machine_shows_this_process() -> None:
     ],
 )
 def test_every_foreign_error_is_translated(
-    foreign: Exception, ours: type[Exception], monkeypatch: pytest.MonkeyPatch
+    foreign: Exception, translated: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    me = MachineTable().open(os.getpid())
+    me = ProcessTable().open(os.getpid())
 
     def fail(_: object) -> float:
         raise foreign
 
     monkeypatch.setattr(psutil.Process, "cmdline", fail)
-    with pytest.raises(ours):
+    with pytest.raises(translated):
         me.command_line()
 
 
 def test_a_pid_that_became_another_processs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    me = MachineTable().open(os.getpid())
+    me = ProcessTable().open(os.getpid())
     monkeypatch.setattr(psutil.Process, "is_running", lambda _: False)
     with pytest.raises(ProcessGoneError):
         for _ in range(VERIFY):
@@ -238,11 +240,11 @@ def test_a_pid_that_became_another_processs_is_noticed(monkeypatch: pytest.Monke
 
 def test_a_pid_that_does_not_exist_is_gone() -> None:
     with pytest.raises(ProcessGoneError):
-        MachineTable().open(2**22 + 1)
+        ProcessTable().open(2**22 + 1)
 
 
 def test_the_host_of_this_machines_executors_is_found_by_name_or_address() -> None:
-    table = FakeTable(FakeProcess(9, words=["bash"]), FakeProcess(10, words=backend("10.1.2.3")))
+    table = FakeTable(FakeProcess(9, arguments=["bash"]), FakeProcess(10, arguments=backend("10.1.2.3")))
     assert find_host(table, {"box", "10.1.2.3"}) == "10.1.2.3"
     assert find_host(table, {"box", "127.0.0.1"}) == "", "another machine's name, or a test bed's node"
 
@@ -283,10 +285,10 @@ _POD_JAVA = [
 def test_a_yarn_container_is_one_executor_with_its_own_logs_and_directories() -> None:
     shell = ["/bin/bash", "-c", " ".join([*_YARN_JAVA, "1>/var/log/yarn/c7/stdout", "2>/var/log/yarn/c7/stderr"])]
     table = FakeTable(
-        FakeProcess(9, words=shell),
-        FakeProcess(10, ppid=9, words=_YARN_JAVA, environ=_YARN_ENVIRONMENT, cpu=3.0, cwd="/disk1/appcache/c7"),
-        FakeProcess(11, ppid=10, words=DAEMON),
-        FakeProcess(12, ppid=11, words=DAEMON, cpu=2.0),
+        FakeProcess(9, arguments=shell),
+        FakeProcess(10, ppid=9, arguments=_YARN_JAVA, environ=_YARN_ENVIRONMENT, cpu=3.0, cwd="/disk1/appcache/c7"),
+        FakeProcess(11, ppid=10, arguments=DAEMON),
+        FakeProcess(12, ppid=11, arguments=DAEMON, cpu=2.0),
     )
     (sample,) = ProcessWatcher("worker-1", table).sample()
     executor = sample.executor
@@ -298,10 +300,10 @@ def test_a_yarn_container_is_one_executor_with_its_own_logs_and_directories() ->
 
 def test_a_pods_executor_is_its_java_and_not_the_tini_that_started_it() -> None:
     table = FakeTable(
-        FakeProcess(1, ppid=0, words=["/usr/bin/tini", "-s", "--", *_POD_JAVA], cpu=0.1),
-        FakeProcess(14, ppid=1, words=_POD_JAVA, environ={"SPARK_LOCAL_DIRS": "/var/data/spark-77"}, cpu=3.0),
-        FakeProcess(15, ppid=14, words=DAEMON),
-        FakeProcess(16, ppid=15, words=DAEMON, cpu=2.0),
+        FakeProcess(1, ppid=0, arguments=["/usr/bin/tini", "-s", "--", *_POD_JAVA], cpu=0.1),
+        FakeProcess(14, ppid=1, arguments=_POD_JAVA, environ={"SPARK_LOCAL_DIRS": "/var/data/spark-77"}, cpu=3.0),
+        FakeProcess(15, ppid=14, arguments=DAEMON),
+        FakeProcess(16, ppid=15, arguments=DAEMON, cpu=2.0),
     )
     (sample,) = ProcessWatcher("10.244.1.7", table).sample()
     assert (sample.executor.executor, sample.executor.pid, sample.executor.log) == ("5", 14, None)

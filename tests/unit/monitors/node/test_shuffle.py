@@ -139,8 +139,8 @@ def test_a_pass_over_its_budget_goes_on_in_the_next(tmp_path: Path) -> None:
         _index(tmp_path / f"blockmgr-1/0{leaf}/shuffle_0_{leaf}_0.index", 0, 1)
     reader = ShuffleReader(wall=lambda: START, budget=10)
     passes = [[row.map_task for row in reader.read(executor(tmp_path))] for _ in range(4)]
-    assert [len(found) for found in passes] == [1, 1, 1, 1]
-    assert sorted(task for found in passes for task in found) == [0, 1, 2, 3]
+    assert [len(rows) for rows in passes] == [1, 1, 1, 1]
+    assert sorted(task for rows in passes for task in rows) == [0, 1, 2, 3]
     assert reader.pop_skipped() == {"shuffle directories put off to the next pass": 4}
 
 
@@ -245,8 +245,8 @@ def test_lost_events_have_every_directory_listed(
     leaf.mkdir(parents=True)
     assert list(reader.read(executor(tmp_path))) == []
     _bring(leaf, "shuffle_1_1_0.index", 0, 1)
-    with monkeypatch.context() as lost:
-        lost.setattr(watch, "read_events", lambda: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "read_events", lambda: False)
         reader.read_changes()
     assert [row.map_task for row in reader.read(executor(tmp_path))] == [1]
     assert len(reader.pop_skipped()) == 1

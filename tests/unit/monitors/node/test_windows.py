@@ -27,9 +27,9 @@ def _old(value: float) -> dict[Hashable, CounterReading]:
 def _run(windower: WindowAggregator, clock: FakeClock, seconds: int, rate: float = 1.0) -> list[ClosedWindow]:
     closed = []
     for _ in range(seconds):
-        found = windower.add(_old(clock.steady * rate))
-        if found:
-            closed.append(found)
+        window = windower.add(_old(clock.steady * rate))
+        if window:
+            closed.append(window)
         clock.pass_time(1.0)
     return closed
 
