@@ -1,7 +1,7 @@
 """Executors as slots that are dealt out, and the evenness of partitions on them.
 
 In the papers' words: a slot, container or worker process is an executor here; an operator, task or component is a
-placeable stage, an instance one of its partitions. The papers schedule one job on slots nobody else uses. Here all
+placeable stage, an instance one of its partitions. The papers schedule one job on slots of its own. Here all
 queries of the workload count as that one job, since they share the executors.
 """
 
