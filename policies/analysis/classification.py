@@ -87,7 +87,7 @@ def high_cut(workload: Workload) -> float:
     if not count:
         return float("inf")
     mean = sum(volume for _, volume in summaries) / count
-    # What lies above the mean is as much as what lies below it.
+    # The deviations above the mean add up to those below it.
     deviation = 2 * sum(stream.beyond(mean) for stream in workload.streams) / count
     return mean + deviation + _ROUNDING * mean
 

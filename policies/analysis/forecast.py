@@ -67,7 +67,7 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The expected load, and the errors of the forecasts of the past.
+    """Expected load, and the errors of the forecasts of the past.
 
     ``values``: mean over the next ``ahead`` slots, shape (n,); ``method``: a `Method` for each entry, (n,);
     ``error``: the scaled error of the better way, used or not, (n,): below 1 it was better than the last value,

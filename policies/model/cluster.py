@@ -63,7 +63,7 @@ class Topology:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """The executors of one application.
+    """Executors of one application.
 
     ``executors`` and ``nodes`` name each executor and its node; ``cores`` is its number of task slots,
     ``memory_bytes`` what it may hold of state (infinity: unknown), ``speed`` its measured rate against a reference

@@ -94,7 +94,7 @@ class Bins:
                 self._add(item)
 
     def _best_bins(self, first: int, second: int, volume: float) -> tuple[int, int]:
-        """Return the bins of a pair that keep most volume inside, the present ones where none is better."""
+        """Return the bins of a pair that keep most volume inside; the old ones if none is better."""
         old = int(self.where[first]), int(self.where[second])
         # The spare bin is the least loaded for the item that is not placed, else for the lighter one.
         if old[0] == UNPLACED:
@@ -145,7 +145,7 @@ class Bins:
         return int(volume.argmax()) if volume.any() else self._emptiest(fits)
 
     def _least(self, *items: int) -> int:
-        """The least loaded bin that takes all the items, :data:`UNPLACED` if none does."""
+        """Return the least loaded bin that takes all the items, :data:`UNPLACED` if none does."""
         return self._emptiest(self._roomy(*items))
 
     def _roomy(self, *items: int) -> BoolArray:

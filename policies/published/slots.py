@@ -77,7 +77,8 @@ def placement_of_units(workload: Workload, executors: IntArray) -> Placement:
 def partition_counts(cluster: Cluster, workload: Workload, placement: Placement) -> IntArray:
     """Partitions of each placeable stage on each available executor, shape (stages, A).
 
-    What is unplaced or on an unavailable executor counts nowhere. Raises ``ModelError`` where the arguments do not fit.
+    Partitions on no executor or on an unavailable one are not counted. Raises ``ModelError`` where the arguments do
+    not fit.
     """
     placement.validate(cluster, workload)
     counts = np.zeros((len(workload.placeable), cluster.size), dtype=np.int64)
