@@ -1,4 +1,4 @@
-"""The protocol of a placement policy, and the checks that parameters of policies share."""
+"""Protocol of a placement policy, and the checks that parameters of policies share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of policies, and the laws that every proposal of a policy is held to."""
+"""Table of policies, and the laws that every proposal is held to."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _ROUNDING = 1e-9
 
 
 class UnknownPolicyError(ModelError):
-    """No policy has that name; the message lists the known ones."""
+    """Unknown policy; the message lists the known ones."""
 
 
 class ParameterError(ModelError):
-    """The policy has no such parameter, or the value has another type; the message names it."""
+    """Unknown parameter, or a value of another type; the message names it."""
 
 
 class PolicyLawError(RuntimeError):

@@ -1,7 +1,7 @@
 """Even division by count: a share for each executor, and as few moves as possible.
 
-For moments when nothing is measured yet (a query's first batch) or nothing has to be (an executor was lost). Shares go
-by cores and by largest remainders; what is left over stays where it is, else it goes to whoever holds least in all.
+Used where nothing has been measured yet (a query's first batch) or nothing has to be (an executor was lost). Shares go
+by cores and largest remainders; partitions left over stay where they are, else go to the executor that holds least.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def spread_evenly(
             count[executor] -= 1
             homeless.append(partition)
     for partition in homeless:
-        # The emptiest by its own share; what is not movable may leave nobody below his.
+        # The emptiest against its share; unmovable partitions may leave no executor below its own.
         best = min(cores, key=lambda name: (count[name] - share[name], (held or {}).get(name, 0) / cores[name], name))
         count[best] += 1
         result[partition] = best

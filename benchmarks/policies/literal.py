@@ -83,8 +83,9 @@ class StreamScheduling:
         """Algorithm 3."""
         self.classify()
         followed = [flow for flow in self.flows if flow.kind != "low" and self.reachable(flow)]
+        followed.sort(key=lambda flow: (-flow.volume, flow.source, flow.target))
         self.hot = [flow for flow in followed if flow.kind == "high"]
-        for flow in sorted(followed, key=lambda flow: (-flow.volume, flow.source, flow.target)):
+        for flow in followed:
             self.place(flow)
         dropped = [flow for flow in self.flows if flow.kind == "low" or not self.reachable(flow)]
         for flow in sorted(dropped, key=lambda flow: (-flow.volume, flow.source, flow.target)):

@@ -1,1 +1,1 @@
-"""The default policy ``adaptive`` and its search."""
+"""Default policy ``adaptive`` and its search."""

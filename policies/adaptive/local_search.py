@@ -106,7 +106,7 @@ def _descend(objective: _IncrementalObjective, min_gain: float, budget: int) -> 
 
 
 class _IncrementalObjective:
-    """The objective of a placement, updated with each change.
+    """Objective of a placement, updated with each change.
 
     Arrays have rows for the S placeable stages or the Q queries, and a column for each of the E executors.
     """

@@ -41,7 +41,7 @@ def lower_bound(
 def certified_bound(cluster: Cluster, workload: Workload) -> float:
     """Return the least stage time of all placements without a saturated executor.
 
-    In seconds per second. The sum of :func:`lower_bound` over the stages. What the other queries need in all is taken
+    In seconds per second. The sum of :func:`lower_bound` over the stages. The work of the other queries is taken
     off the capacity of the available executors first: however that work is spread, so much less of them is left.
     """
     available = cluster.available

@@ -20,7 +20,7 @@ class AdaptiveParameters:
     ``mode``: full, or light. ``limit``: utilization above which an executor is relieved and beyond which nothing is
     given to it. ``min_step``: the share of a stage's time, and of all, that moving must save to be done.
     ``max_moves``: the most partitions it may move of its own accord, None for no bound; partitions that have to leave
-    an unavailable executor do not count. What a move costs, so that few are made for the gain: ``move_seconds`` and
+    an unavailable executor do not count. The cost of a move, which its gain has to exceed: ``move_seconds`` and
     its state's bytes at ``load_rate`` (bytes per second), over ``horizon`` (seconds) in which that has to come back.
     """
 

@@ -1,4 +1,4 @@
-"""The default policy ``adaptive``: the shortest batches under the limits, with few moves.
+"""Default policy ``adaptive``: the shortest batches under the limits, with few moves.
 
 It relieves full executors first, then searches stage by stage (:mod:`rechannel.policies.adaptive.search`), from several
 starts where there is time for that, and keeps the placement that is worth its moves. Every answer says how far it is at

@@ -2,7 +2,7 @@
 
 A batch runs its stages one after the other, each as long as its slowest executor. So the search takes the stage with
 most to gain first and divides its partitions anew (:mod:`rechannel.policies.adaptive.stage_scheduling`), while all
-other stages stay where they are. What other queries take of an executor counts as lost to this one. Hot streams (class
+other stages stay where they are. The load of other queries counts as lost capacity. Hot streams (class
 HIGH) draw a partition to the executor where they are local: by seconds where bandwidths are known, else only between
 executors that are nearly equal.
 """

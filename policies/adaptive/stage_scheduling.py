@@ -333,9 +333,10 @@ class _ListScheduler:
 
         ``done`` (E,) is when each executor would be done with it, ``full`` (E,) which of them have no room.
 
-        In this order: nobody has room: the one that lacks least. The home, if it is done within the limit. In a relaxed
-        stage: the least used one that is done within the limit. Near its hot streams, among those that are done nearly
-        as soon. Else the one that is done first; of equal ones the least used, then the one with fewest units.
+        In this order: where no executor has room, the one that lacks least. The home, if it is done within the limit.
+        In a relaxed stage: the least used one that is done within the limit. Near its hot streams, among those that are
+        done nearly as soon. Else the one that is done first; of equal ones the least used, then the one with fewest
+        units.
         """
         problem, ledger, limit = self.problem, self.ledger, self.limit
         home = int(problem.home[unit])

@@ -61,7 +61,7 @@ def finish(busy: Sequence[float], cores: int) -> float:
 
 
 def _subset_sums(values: FloatArray) -> FloatArray:
-    """The sum of every subset; bit i of the index says whether value i is in."""
+    """Return the sum of every subset; bit i of the index is set where value i is in it."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums, sums + value])

@@ -62,7 +62,7 @@ class HotStream:
 
 
 def classify(volumes: FloatArray) -> Classification:
-    """Class of each of n volumes, shape (n,), any unit.
+    """Classify n volumes, shape (n,), any unit.
 
     HIGH lies above the mean by more than the mean absolute deviation, LOW below it by more than that, all others
     are MID, and so are exact ties, which the paper's strict inequalities leave in no class. All equal: all MID.
@@ -87,13 +87,13 @@ def high_cut(workload: Workload) -> float:
     if not count:
         return float("inf")
     mean = sum(volume for _, volume in summaries) / count
-    # What lies above the mean is as much as what lies below it.
+    # The deviations above the mean add up to those below it.
     deviation = 2 * sum(stream.beyond(mean) for stream in workload.streams) / count
     return mean + deviation + _ROUNDING * mean
 
 
 def high_edges(workload: Workload) -> tuple[Edges, ...]:
-    """For each shuffle of ``workload.streams`` its streams of class HIGH."""
+    """Return the streams of class HIGH of each shuffle of ``workload.streams``."""
     cut = high_cut(workload)
     return tuple(stream.above(cut) for stream in workload.streams)
 
@@ -113,16 +113,14 @@ def hot_streams(
         best = np.argsort(-volumes, kind="stable")[:limit]
         ranked.extend((-float(volumes[i]), block, int(ups[i]), int(downs[i])) for i in best)
     ranked.sort()
-    return tuple(_record(workload, placement, cluster, *entry) for entry in ranked[:limit])
-
-
-def _record(
-    workload: Workload, placement: Placement, cluster: Cluster, negative: float, block: int, up: int, down: int
-) -> HotStream:
-    stream = workload.streams[block]
-    source = unit_executors(cluster, workload.stage(stream.upstream), placement)[up]
-    target = unit_executors(cluster, workload.stage(stream.downstream), placement)[down]
-    return HotStream(stream.upstream, up, stream.downstream, down, -negative, bool(source == target >= 0))
+    result = []
+    for negative, block, up, down in ranked[:limit]:
+        stream = workload.streams[block]
+        source = unit_executors(cluster, workload.stage(stream.upstream), placement)[up]
+        target = unit_executors(cluster, workload.stage(stream.downstream), placement)[down]
+        local = bool(source == target >= 0)
+        result.append(HotStream(stream.upstream, up, stream.downstream, down, -negative, local))
+    return tuple(result)
 
 
 def _classify(volumes: FloatArray) -> Classification:

@@ -1,17 +1,17 @@
 """Forecast of the load of each partition, where the past shows that it can be forecast.
 
-The past is cut into equal slots, and what is wanted is the mean load of the next few slots. Two ways to tell stand
-beside the last value:
+The past is cut into equal slots; the forecast is the mean load of the next few slots. Two methods compete with the
+last value:
 
 * *trend*: an exponentially smoothed level with a damped trend (Holt; damped as Gardner and McKenzie, 1985);
-* *season*: what was one period ago, where a period is evident.
+* *season*: the value of one period ago, where a period is evident.
 
-Both are tried on the past first: at each earlier slot they tell the slots that followed, and their mean absolute error
-is scaled to the last value's (Hyndman and Koehler's MASE, over the same horizon). A way is used for a partition only
-where it was clearly better than the last value, and than the plain mean of the last slots: smoothing beats the last
-value on mere noise, and that is no drift. Everything else keeps its last value.
+Both are tried on the past first: at each earlier slot they forecast the slots that followed, and their mean absolute
+error is scaled to that of the last value (Hyndman and Koehler's MASE, over the same horizon). A method is used for a
+partition only where it was clearly better than the last value, and than the plain mean of the last slots: smoothing
+beats the last value on mere noise, which is no drift. Every other partition keeps its last value.
 
-Nothing is remembered between two calls: the same past always gives the same answer, whoever leads.
+No state is kept between two calls: the same past always gives the same forecast, on every controller.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["Forecast", "Method", "Rules", "look_ahead", "period_of", "slots_ahea
 _SINGLE = np.float32  # loads are not known to seven digits, and it takes half the time
 _Floats: TypeAlias = NDArray[np.float32]
 
-_SAMPLE = 256  # largest entries that say whether there is a period: looking at all of them would take too long
-_CYCLES = 3  # periods that must have been seen
-_EVIDENT = 0.5  # a period is evident where values a period apart differ by this share of what neighbors differ by
-_AT_ONCE = 16_384  # entries: what is worked on stays in the cache
-_NEWEST = 12  # comparisons that count: what was told well long ago says little, and takes time
+_SAMPLE = 256  # largest entries that are searched for a period: all of them would take too long
+_CYCLES = 3  # periods that the past must hold
+_EVIDENT = 0.5  # largest difference of values a period apart, as a share of the difference of neighbors
+_AT_ONCE = 16_384  # entries of one pass, which stay in the cache
+_NEWEST = 12  # comparisons that count: older ones say little, and take time
 _FLAT = 8  # slots of the plain mean
-_FEWEST = 4  # slots before the first comparison: a trend of fewer is none
+_FEWEST = 4  # slots before the first comparison: fewer show no trend
 
 
 class Method(IntEnum):
@@ -51,9 +51,9 @@ class Method(IntEnum):
 class Rules:
     """Parameters of the methods, and the evidence that one needs before it is used.
 
-    ``level``, ``trend``: weights of what is new; ``damping``: what is left of the trend one slot on. ``comparisons``:
-    the least number of them; ``better``: the largest scaled error that counts as better; ``wins``: the least share of
-    comparisons that it won; ``most``: a forecast is at most so many times the largest value seen.
+    ``level``, ``trend``: weights of a new slot; ``damping``: share of the trend that is left one slot on.
+    ``comparisons``: the least number of them; ``better``: the largest scaled error that counts as better; ``wins``: the
+    least share of comparisons that it won; ``most``: a forecast is at most so many times the largest value seen.
     """
 
     level: float = 0.5
@@ -67,7 +67,7 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The load to be expected, and how well that was told in the past.
+    """Expected load, and the errors of the forecasts of the past.
 
     ``values``: mean over the next ``ahead`` slots, shape (n,); ``method``: a `Method` for each entry, (n,);
     ``error``: the scaled error of the better way, used or not, (n,): below 1 it was better than the last value,
@@ -98,7 +98,7 @@ def slots_ahead(slots: int, requested: int) -> int:
 
 
 def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Forecast:
-    """Tell the mean load of the next ``ahead`` slots of each entry.
+    """Forecast the mean load of the next ``ahead`` slots of each entry.
 
     ``past``: load by slot and entry, oldest first, shape (slots, n), finite and not negative.
     """
@@ -128,7 +128,7 @@ def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Fore
 
 
 def period_of(past: FloatArray) -> int:
-    """Slots of the period that the largest entries show, 0 where none is evident."""
+    """Return the slots of the period that the largest entries show, 0 where none is evident."""
     longest = len(past) // _CYCLES
     if longest < 2:
         return 0
@@ -138,7 +138,7 @@ def period_of(past: FloatArray) -> int:
     far = np.array([np.abs(chosen[lag:] - chosen[:-lag]).mean() for lag in range(2, longest + 1)])
     if not far.min() < _EVIDENT * near:
         return 0
-    # Twice a period is one too: the shortest of those that fit about equally well is meant.
+    # A multiple of a period is one too: take the shortest of those that fit about equally well.
     return int(np.flatnonzero(far <= 1.2 * far.min())[0]) + 2
 
 
@@ -159,7 +159,7 @@ class _Score:
 
 
 class _Trial:
-    """Tries the ways on the past of some entries."""
+    """Trial of the methods on the past of some entries."""
 
     def __init__(self, past: _Floats, ahead: int, period: int, rules: Rules) -> None:
         self.past, self.ahead, self.period, self.rules = past, ahead, period, rules
@@ -196,7 +196,7 @@ class _Trial:
         scaled = np.full_like(error, np.inf)
         np.divide(score.miss, score.last_miss, out=scaled, where=score.last_miss > 0)
         good = (scaled <= rules.better) & (score.wins >= rules.wins * score.count) & (scaled < error)
-        if way is Method.TREND:  # a season of noise would not have been evident; a trend in noise may look so
+        if way is Method.TREND:  # noise may look like a trend, but not like a season
             good &= score.miss <= rules.better * score.flat_miss
         values[good] = self.answers[way][good]
         method[good] = way

@@ -16,7 +16,7 @@ _Ends = tuple[IntArray, IntArray, str | None, FloatArray, bool]
 
 
 class HotStreams:
-    """The hot streams of a workload, by the placeable stages at their ends."""
+    """Hot streams of a workload, by the placeable stages at their ends."""
 
     def __init__(self, workload: Workload) -> None:
         # Own units, other ends (executors where no stage is named), bytes per second, whether they are received.

@@ -123,7 +123,7 @@ def stage_seconds(
     ``once``: key of a placeable stage -> core seconds that its tasks take more in this one batch, shape (n,). They make
     their own query's batch longer, and take nothing of an executor from the others, as what comes once is no load.
 
-    ``queries``: those whose stages are wanted, None for all; the stages of others take NaN seconds.
+    ``queries``: those whose stages are computed, None for all; the stages of others take NaN seconds.
     """
     placement.validate(cluster, workload)
     capacity = cluster.cores * cluster.speed
@@ -160,7 +160,7 @@ def critical_path(
 ) -> dict[str, float]:
     """Return the seconds per batch of each query, whose stages run one after the other.
 
-    Each stage takes its :func:`stage_seconds`. ``queries``: those that are wanted, None for all.
+    Each stage takes its :func:`stage_seconds`. ``queries``: those to compute, None for all.
     """
     seconds = dict.fromkeys(workload.queries if queries is None else queries, 0.0)
     for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once, queries), strict=True):
@@ -172,7 +172,7 @@ def critical_path(
 def placement_cost(
     cluster: Cluster, workload: Workload, placement: Placement, limit: float = SATURATED
 ) -> tuple[float, float, float]:
-    """The objective of ``adaptive``, smaller is better, compared entry by entry.
+    """Return the objective of ``adaptive``, smaller is better, compared entry by entry.
 
     1. bytes of state that executors hold beyond their memory
     2. cores that executors are short of: what lifts their utilization above ``limit``

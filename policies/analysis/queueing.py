@@ -30,7 +30,7 @@ _ROUNDING = 1e-9
 
 
 class ShareOverflowError(ScaleOutError):
-    """The free capacity does not hold all tasks.
+    """Free capacity that does not hold all tasks.
 
     ``shares`` is what fits, each executor capped at its whole free capacity; ``rest`` tasks are left over for
     another sub-cluster.
@@ -44,7 +44,7 @@ class ShareOverflowError(ScaleOutError):
 
 @dataclass(frozen=True, eq=False)
 class QueueReport:
-    """The queue model's view of each executor, shape (E,) each.
+    """Results of the queue model for each executor, shape (E,) each.
 
     ``arrival_rate`` rows per second that reach its tasks; ``service_rate`` rows per second it could serve with all
     cores busy (nan where no row arrives, since a row's cost is then unknown); ``utilization`` the busy share of its

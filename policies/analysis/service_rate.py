@@ -1,16 +1,15 @@
 """Service rate of each executor, separated from the weight of its partitions.
 
-What the tasks of a stage usually need is fitted first, as busy seconds = overhead + cost per row x rows. What a task
-took beyond that is its partition's own weight times its executor's slowness:
+The usual time of the tasks of a stage is fitted first, as busy seconds = overhead + cost per row x rows. The factor by
+which a task took longer is the weight of its partition times the slowness of its executor:
 
     log(busy / usual) = weight[stage, partition] + slowness[executor, before or now] + noise
 
 Tasks of a floating stage (sources) run anywhere and have no weight of their own, so they compare executors directly:
-*peers*. A partition that was seen on several executors, or on one executor before and now, ties those together:
-*history*. Weights and slownesses are random effects (normal, mean 0), so one heavy partition alone on an executor is
-mostly taken for what it is, while a whole executor's tasks that take longer are taken for a slow executor. The weights
-are eliminated (Henderson's mixed model equations, Schur complement), which leaves one small system with an exact
-covariance. Pure.
+*peers*. A partition that was observed on several executors, or on one executor before and now, links those: *history*.
+Weights and slownesses are random effects (normal, mean 0). So one heavy partition alone on an executor counts mostly as
+heavy, while an executor all of whose tasks take longer counts as slow. The weights are eliminated (Henderson's mixed
+model equations, Schur complement), which leaves one small system with an exact covariance.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, Mod
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
-DRIFT = 0.2  # a partition's weight changes as its state and its keys do: deviation of log weight between two times
-PEER_NOISE = 0.05  # what does not average out over the source's tasks of one executor
-OUTLIER = 1.5  # deviations from where a partition's change is believed less and less: Huber's constant
+DRIFT = 0.2  # deviation of the log weight of a partition between two times, as its state and keys change
+PEER_NOISE = 0.05  # noise that does not average out over the source tasks of one executor
+OUTLIER = 1.5  # deviations beyond which the change of a partition loses weight: Huber's constant
 LEAST_NOISE = 0.05  # of a single task
 SURE = 3.0  # standard errors an executor must differ by to be called slow or fast
 _ROUNDS = 3
-_SHORTEST = 1e-4  # seconds; what is below is a clock tick
+_SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +62,10 @@ class ServiceRates:
     """Estimated rate of each executor, one entry for each.
 
     ``speed`` is 1 unless the executor is known to be slower or faster: then its rate against the usual executor, the
-    lower of the two in the middle.
-    ``times`` is the estimate itself, how many times what is usual its tasks take now, and ``grown`` how many times what
-    they took in its older batches; ``error`` is the standard error of log ``times``, ``tasks`` how many tasks of the
-    last batches all this rests on. ``by_peers`` and ``by_history`` say how an executor is known to be slow.
+    lower of the two in the middle. ``times`` is the estimated time of its tasks over the usual time, and ``grown`` over
+    the time in its older batches; ``error`` is the standard error of log ``times``, ``tasks`` the number of tasks of
+    the last batches behind the estimate. ``by_peers`` and ``by_history`` are True where that shows an executor to be
+    slow.
     """
 
     speed: FloatArray
@@ -86,7 +85,7 @@ class ServiceRates:
 def service_rates(observed: Observations, executors: int, ratio: float) -> ServiceRates:
     """Estimate the rate of each executor.
 
-    ``ratio`` (above 1) is how many times what is usual its tasks must take (or the inverse) to be told from 1.
+    ``ratio`` (above 1): the speed stays 1 unless its tasks take so many times the usual time, or the inverse.
     """
     if executors < 1:
         raise ModelError("executors: at least one is needed")
@@ -102,7 +101,7 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         return ServiceRates(one, one, one, np.full(executors, SPEED_SPREAD), task_counts[executors:], no, no)
     _, stage = np.unique(stage, return_inverse=True)
     unit = _units(stage, observed.partition[valid])
-    # Of a state without tasks nothing is known but what is assumed of all: it is left out of what is solved.
+    # A state without tasks has its prior only, and is left out of the equations.
     present, state = np.unique(state, return_inverse=True)
     estimate, precision = np.zeros(len(present)), np.eye(len(present))
     for _ in range(_ROUNDS):
@@ -114,7 +113,7 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
 
 
 def _classify_rates(slowness: FloatArray, covariance: FloatArray, task_counts: IntArray, least: float) -> ServiceRates:
-    """Say who is slow or fast: beyond ``least`` and beyond doubt, against the usual executor."""
+    """Find slow and fast executors: beyond ``least`` and beyond the standard error."""
     executors = len(slowness) // 2
     then, now = slice(0, executors), slice(executors, None)
     tasks = task_counts[now].astype(np.int64)
@@ -125,7 +124,7 @@ def _classify_rates(slowness: FloatArray, covariance: FloatArray, task_counts: I
     changes = covariance[now, now] + covariance[then, then] - between
     grown, doubt = _compare_with_usual(slowness[now] - slowness[then], changes, both)
     by_history = both & (grown > SURE * doubt) & (grown >= least)
-    # An executor that became slow, while none can say whether its partitions were heavy before, was as the others.
+    # An executor that became slow counts as usual before, since the weights of its partitions are unknown.
     slowed = np.where(by_history, grown, 0.0)
     speed = np.asarray(np.exp(-np.where(certain, times, slowed)))
     return ServiceRates(speed, np.exp(times), np.exp(grown), error, tasks, certain & (times > 0), by_history)
@@ -141,7 +140,7 @@ def _compare_with_usual(values: FloatArray, covariance: FloatArray, where: BoolA
     if not len(index):
         return np.zeros(len(values)), np.full(len(values), SPEED_SPREAD)
     quick = index[np.argsort(values[index], kind="stable")[: (len(index) + 1) // 2]]
-    # It stands for the quicker half, whose mean is better known than one of them.
+    # It stands for the quicker half, whose mean is better known than that of a single one.
     variance = np.diag(covariance) + covariance[np.ix_(quick, quick)].mean() - 2 * covariance[:, quick].mean(axis=1)
     return np.where(where, values - values[quick[-1]], 0.0), np.sqrt(np.maximum(variance, 0.0))
 

@@ -1,6 +1,6 @@
 """Executors of one application, and the distances between them.
 
-Values are checked when they are made, arrays are read-only; an executor is known by its index in :class:`Cluster`.
+Values are checked on construction and arrays are read-only. An executor is identified by its index in :class:`Cluster`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ UNPLACED = -1
 class Topology:
     """Distances between executors, and how fast each fetches.
 
-    ``subcluster`` is the sub-cluster (rack, zone) of each executor's node, shape (E,), counted from 0.
-    ``bandwidth`` is the bytes per second that an executor can fetch, (E,), infinity where fetching costs nothing that
-    is known. ``distances`` between two nodes by their sub-clusters, (S, S), any unit; its diagonal is that of two nodes
-    of one sub-cluster. Two executors of one node are at distance 0.
+    ``subcluster`` is the sub-cluster (rack, zone) of each executor's node, shape (E,), counted from 0. ``bandwidth`` is
+    the bytes per second that an executor can fetch, (E,), infinity where the cost of fetching is unknown. ``distances``
+    between two nodes by their sub-clusters, (S, S), any unit; its diagonal is that of two nodes of one sub-cluster. Two
+    executors of one node are at distance 0.
     """
 
     subcluster: IntArray
@@ -63,7 +63,7 @@ class Topology:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """The executors of one application.
+    """Executors of one application.
 
     ``executors`` and ``nodes`` name each executor and its node; ``cores`` is its number of task slots,
     ``memory_bytes`` what it may hold of state (infinity: unknown), ``speed`` its measured rate against a reference

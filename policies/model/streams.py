@@ -1,7 +1,7 @@
 """Shuffles between two stages, in bytes per second from each entry to each entry.
 
-Spark's shuffles are blocks, nearly every pair exchanging something; other engines' topologies and generated ones can be
-sparse. Both answer the same questions, so nobody but this module asks how one is kept.
+Shuffles of Spark are blocks, in which nearly every pair exchanges something; those of other engines and generated ones
+can be sparse. Both have the methods of :class:`StreamLike`, so only this module knows the representation.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class SparseStream:
 
     @cached_property
     def volume(self) -> FloatArray:
-        """The same as a block, for whoever looks at single pairs of a small one."""
+        """The volumes as a block, for access to single pairs of a small shuffle."""
         block = np.zeros(self.shape)
         block[self.sources, self.targets] = self.bytes_per_second
         return read_only(block)

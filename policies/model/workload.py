@@ -13,7 +13,7 @@ from rechannel.policies.model.streams import StreamLike
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """The tasks of one stage of one query.
+    """Tasks of one stage of one query.
 
     A placeable stage has one entry for each partition, and where it runs is ours to say. A floating stage (a source,
     or other stateless tasks, which run anywhere each batch) has one entry for each executor of the cluster: what was
@@ -87,15 +87,15 @@ class Workload:
             raise ModelError(f"{owner}volume: expected shape {(upstream.n, downstream.n)}, got {stream.shape}")
 
     def stage(self, key: str) -> Stage:
-        """The stage of that key; KeyError if there is none."""
+        """Return the stage of that key; KeyError if there is none."""
         return self.stages[self._order[key]]
 
     @property
     def placeable(self) -> tuple[Stage, ...]:
-        """The stages whose partitions a policy places, in order."""
+        """Stages whose partitions a policy places, in order."""
         return tuple(stage for stage in self.stages if stage.placeable)
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """The queries, by first appearance."""
+        """Queries by first appearance."""
         return tuple(dict.fromkeys(stage.query for stage in self.stages))

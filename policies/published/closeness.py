@@ -6,7 +6,7 @@ Source: Son and Moon, Locality/Fairness-Aware Job Scheduling in Distributed Stre
 
 Both measures count instances and edges of the job, never bytes: an edge joins every instance of one operator with
 every one of the next. An executor is a slot, so two of one node are as far apart as any. A partition that is on no
-executor shares it with nobody.
+executor is near to no other one.
 """
 
 from __future__ import annotations

@@ -77,12 +77,26 @@ class Bins:
     def _improve(self, first: int, second: int, volume: float) -> None:
         """Try every way to put a pair into its bins and the least loaded one.
 
-        At least one of the pair is placed. Case by case: the spare bin is the least loaded for the item that is not
-        placed, else for the lighter one; the ways are all pairs of the two old bins and the spare one; a way that
-        gains more than rounding and that the bins take replaces the best one; then items that changed are moved, and
-        those that are still nowhere go to the least loaded bin.
+        At least one of the pair is placed. An item for which that finds no bin goes to the least loaded one.
         """
         old = int(self.where[first]), int(self.where[second])
+        best = self._best_bins(first, second, volume)
+        changed = [
+            (item, target) for item, was, target in zip((first, second), old, best, strict=True) if was != target
+        ]
+        for item, _ in changed:
+            if self.where[item] != UNPLACED:
+                self._take(item)
+        for item, target in changed:
+            self._put(item, target)
+        for item in (first, second):
+            if self.where[item] == UNPLACED:
+                self._add(item)
+
+    def _best_bins(self, first: int, second: int, volume: float) -> tuple[int, int]:
+        """Return the bins of a pair that keep most volume inside; the old ones if none is better."""
+        old = int(self.where[first]), int(self.where[second])
+        # The spare bin is the least loaded for the item that is not placed, else for the lighter one.
         if old[0] == UNPLACED:
             spare = self._least(first)
         elif old[1] == UNPLACED:
@@ -97,21 +111,11 @@ class Bins:
             most = one[bins.index(old[0])] + two[bins.index(old[1])] + volume * (old[0] == old[1])
         for i, j in itertools.product(range(len(bins)), repeat=2):
             local = one[i] + two[j] + volume * (i == j)
-            # More than rounding, or nothing is gained.
+            # A difference of less than rounding is no gain.
             better = most == -np.inf or local > most + ROUNDING * abs(most)
             if better and self._takes((first, second), old, (bins[i], bins[j])):
                 best, most = (bins[i], bins[j]), local
-        changed = [
-            (item, target) for item, was, target in zip((first, second), old, best, strict=True) if was != target
-        ]
-        for item, _ in changed:
-            if self.where[item] != UNPLACED:
-                self._take(item)
-        for item, target in changed:
-            self._put(item, target)
-        for item in (first, second):
-            if self.where[item] == UNPLACED:
-                self._add(item)
+        return best
 
     def _put(self, item: int, target: int) -> None:
         self._count(item, target, 1)
@@ -141,7 +145,7 @@ class Bins:
         return int(volume.argmax()) if volume.any() else self._emptiest(fits)
 
     def _least(self, *items: int) -> int:
-        """The least loaded bin that takes all the items, :data:`UNPLACED` if none does."""
+        """Return the least loaded bin that takes all the items, :data:`UNPLACED` if none does."""
         return self._emptiest(self._roomy(*items))
 
     def _roomy(self, *items: int) -> BoolArray:

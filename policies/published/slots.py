@@ -1,7 +1,7 @@
 """Executors as slots that are dealt out, and the evenness of partitions on them.
 
 In the papers' words: a slot, container or worker process is an executor here; an operator, task or component is a
-placeable stage, an instance one of its partitions. The papers schedule one job on slots nobody else uses. Here all
+placeable stage, an instance one of its partitions. The papers schedule one job on slots of its own. Here all
 queries of the workload count as that one job, since they share the executors.
 """
 
@@ -77,7 +77,8 @@ def placement_of_units(workload: Workload, executors: IntArray) -> Placement:
 def partition_counts(cluster: Cluster, workload: Workload, placement: Placement) -> IntArray:
     """Partitions of each placeable stage on each available executor, shape (stages, A).
 
-    What is unplaced or on an unavailable executor counts nowhere. Raises ``ModelError`` where the arguments do not fit.
+    Partitions on no executor or on an unavailable one are not counted. Raises ``ModelError`` where the arguments do
+    not fit.
     """
     placement.validate(cluster, workload)
     counts = np.zeros((len(workload.placeable), cluster.size), dtype=np.int64)

@@ -2,7 +2,7 @@
 
 Source: DSC-Heron, task scheduling by stream classification for Apache Heron (Zhang Yitian, Yu Jiong, Lu Liang,
 Li Ziyang): classification of streams, allocation of stream clusters, and the scheduling that uses both. Its printed
-formulas of the resource constraints are lost; the forms here follow its words.
+formulas of the resource constraints are lost; the forms here follow its text.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def stream_classification(
 
 
 def traffic(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
-    """The objective: bytes per second between nodes, then between executors."""
+    """Objective: bytes per second between nodes, then between executors."""
     return inter_node_volume(cluster, workload, placement), inter_executor_volume(cluster, workload, placement)
 
 
 class _Plan:
-    """The new placement as it grows."""
+    """Placement in the making."""
 
     def __init__(self, units: Units, parameters: StreamClassificationParameters) -> None:
         self.units = units
@@ -169,7 +169,7 @@ class _Plan:
 
 
 class _Clusters:
-    """The HIGH streams, upstream and downstream of each end, the largest first."""
+    """HIGH streams upstream and downstream of each end, the largest first."""
 
     def __init__(self, units: Units, order: IntArray) -> None:
         """``order``: indices of the HIGH streams, the largest first."""
@@ -181,7 +181,7 @@ class _Clusters:
         self._done_down: set[int] = set()
 
     def follow(self, source: int, target: int, partial: PartialPlacement) -> Iterator[int]:
-        """The unplaced units tied to a stream, each to be placed before the next is asked for.
+        """Yield the unplaced units tied to a stream; each is placed before the next one is drawn.
 
         Upstream of its source and downstream of its target, and so on from each stream on the way, depth first.
         """
@@ -195,7 +195,7 @@ class _Clusters:
                 stack.append(self._steps(*step[1]))
 
     def _steps(self, source: int, target: int) -> Iterator[tuple[int, tuple[int, int]]]:
-        # What was seen to its end holds nothing unplaced any more, and is not looked at again.
+        # Nothing unplaced is left at an end that was followed completely: it is not followed again.
         if source < self._size and source not in self._done_up:
             for end in self._up.of(source)[0].tolist():
                 yield end, (end, source)

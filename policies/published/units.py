@@ -33,7 +33,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The other ends of the streams at each end, and their bytes per second."""
+    """Other ends of the streams at each end, and their bytes per second."""
 
     starts: IntArray
     others: IntArray
@@ -96,7 +96,7 @@ class Units:
         return np.where(placed & self.cluster.available[self.current], self.current, UNPLACED)
 
     def neighbors(self) -> Links:
-        """The streams of each end in both directions."""
+        """Return the streams of each end in both directions."""
         both = np.concatenate((self.source, self.target)), np.concatenate((self.target, self.source))
         return Links.by(*both, np.concatenate((self.volume, self.volume)), self.ends)
 
@@ -112,7 +112,7 @@ class Units:
         return pair_keys[order] // self.ends, pair_keys[order] % self.ends, volume[order]
 
     def placement(self, assignment: IntArray) -> Placement:
-        """The placement that puts each unit on the executor of its index, (U,)."""
+        """Return the placement that puts each unit on the executor of its index, (U,)."""
         pieces = zip(self.keys, self.offsets[:-1], self.offsets[1:], strict=True)
         return Placement({key: assignment[start:end] for key, start, end in pieces})
 

@@ -1,10 +1,10 @@
 """Scenarios generated from a seed: jobs of the literature, and synthetic ones.
 
-The same seed and parameters always make the same scenario. What all have in common: busy seconds are a stage's cost
-per row times its rows; they are scaled to the ``utilization`` asked for, or less where one task would need more than
-:data:`MOST_OF_A_CORE` otherwise; the state takes :data:`STATE_SHARE` of the executors' memory, or less where one
-partition would be larger than :data:`LARGEST_STATE` of the smallest executor's. Unless said, partitions
-are where Spark's first batch leaves them: with whoever was free, that is unevenly and without regard to anything else.
+The same seed and parameters always give the same scenario. In all of them, busy seconds are a stage's cost per row
+times its rows. They are scaled to the requested ``utilization``, or to less where one task would need more than
+:data:`MOST_OF_A_CORE` otherwise. The state takes :data:`STATE_SHARE` of the executors' memory, or less where one
+partition would be larger than :data:`LARGEST_STATE` of the smallest executor's. Unless stated, partitions are where
+Spark's first batch leaves them: on the executors that were free, so unevenly and without regard to anything else.
 
 Sources: the five operator graphs and the page views are those of Son and Moon, Locality/Fairness-Aware Job Scheduling
 in Distributed Stream Processing Engines, Electronics 9(11) 2020; the word counts those on which the stream
@@ -265,14 +265,11 @@ def _word_count(
     return make
 
 
-def _dag(
-    cluster: Cluster, seed: int, stages: int, partitions: int, edges: int, streams: str, utilization: float
-) -> Scenario:
+def _dag(builder: _WorkloadBuilder, *, stages: int, partitions: int, edges: int, streams: str) -> Scenario:
     """Build queries of about four stages in layers, behind one floating source.
 
     A stage reads from earlier layers.
     """
-    builder = _WorkloadBuilder(cluster, seed, utilization)
     random = builder.random
     for number, members in enumerate(np.array_split(np.arange(stages), max(1, stages // 4))):
         query, rate = f"q{number}", float(random.choice([0.1, 0.2, 0.5, 1.0]))
@@ -296,22 +293,22 @@ def _dag(
     return builder.scenario()
 
 
-def _random_dag(*, executors: int, **rest: Any) -> Scenario:
-    return _dag(_equal_cluster(executors, 2, cores=2.0), **rest)
+def _random_dag(*, seed: int, executors: int, utilization: float, **shape: Any) -> Scenario:
+    return _dag(_WorkloadBuilder(_equal_cluster(executors, 2, cores=2.0), seed, utilization), **shape)
 
 
-def _heterogeneous(*, seed: int, executors: int, **rest: Any) -> Scenario:
+def _heterogeneous(*, seed: int, executors: int, utilization: float, **shape: Any) -> Scenario:
     random, cluster = np.random.default_rng(seed), _equal_cluster(executors, 2)
     cores, speed = random.choice([1.0, 2.0, 4.0], executors), random.choice([0.5, 1.0, 2.0], executors)
     memory = random.choice([0.5, 1.0, 2.0], executors) * _MEMORY
     unequal = replace(cluster, cores=cores, speed=speed, memory_bytes=memory)
-    return _dag(unequal, seed, edges=2, streams="zipf", **rest)
+    return _dag(_WorkloadBuilder(unequal, seed, utilization), edges=2, streams="zipf", **shape)
 
 
-def _drained(*, executors: int, **rest: Any) -> Scenario:
+def _drained(*, seed: int, executors: int, utilization: float, **shape: Any) -> Scenario:
     cluster = _equal_cluster(executors, 2, cores=2.0)
     leaving = replace(cluster, available=np.array([node != "n0" for node in cluster.nodes]))
-    return _dag(leaving, edges=2, streams="zipf", **rest)
+    return _dag(_WorkloadBuilder(leaving, seed, utilization), edges=2, streams="zipf", **shape)
 
 
 def _chains(*, seed: int, executors: int, chains: int, length: int, partitions: int, utilization: float) -> Scenario:

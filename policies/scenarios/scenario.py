@@ -1,4 +1,4 @@
-"""A situation that policies can be tried on, and its written form.
+"""Scenario on which policies are compared, and its written form.
 
 The document is plain values (dict, list, str, int, float, bool, None), so it is JSON as it stands::
 
@@ -53,7 +53,7 @@ _COLUMNS = ("name", "node", "cores", "memory_bytes", "speed", "available")
 
 
 class ScenarioError(ModelError):
-    """The document describes no scenario; ``problems`` names every mistake with its path."""
+    """Document that describes no scenario; ``problems`` names every mistake with its path."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -90,7 +90,7 @@ class Scenario:
 
 
 def to_document(scenario: Scenario) -> dict[str, Any]:
-    """Plain values from which :func:`from_document` makes the same scenario, bit by bit."""
+    """Return plain values from which :func:`from_document` makes the same scenario."""
     cluster = scenario.cluster
     executors = [
         {"name": name, "node": node, "cores": cores, "memory_bytes": memory, "speed": speed, "available": available}
@@ -282,7 +282,7 @@ def _topology(value: object, hosts: Sequence[str], problems: list[str]) -> Topol
 def _stages(values: Sequence[object], problems: list[str]) -> tuple[Stage, ...]:
     """Read all stages; none where one has a mistake.
 
-    What refers to them cannot be checked then.
+    References to them cannot be checked then.
     """
     stages: list[Stage] = []
     for i, value in enumerate(values):

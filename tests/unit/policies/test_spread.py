@@ -42,12 +42,12 @@ def test_nobody_to_take_them():
 def test_laws(placement, cores, data):
     movable = data.draw(st.none() | st.sets(st.integers(0, max(0, len(placement) - 1))))
     movable = None if movable is None else {p for p in movable if p < len(placement)}
-    found = spread_evenly(placement, cores, movable=movable)
+    result = spread_evenly(placement, cores, movable=movable)
     free = set(range(len(placement))) if movable is None else movable
-    assert [a for p, a in enumerate(found) if p not in free] == [a for p, a in enumerate(placement) if p not in free]
-    assert all(found[p] in cores for p in free)
-    total, count = sum(cores.values()), Counter(found)
+    assert [a for p, a in enumerate(result) if p not in free] == [a for p, a in enumerate(placement) if p not in free]
+    assert all(result[p] in cores for p in free)
+    total, count = sum(cores.values()), Counter(result)
     if movable is None:
         for name, number in cores.items():
             assert abs(count[name] - len(placement) * number / total) < 1
-    assert spread_evenly(found, cores, movable=movable) == found, "what is even stays"
+    assert spread_evenly(result, cores, movable=movable) == result, "what is even stays"

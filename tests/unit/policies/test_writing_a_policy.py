@@ -123,8 +123,8 @@ def test_the_command_line_lists_and_simulates_it() -> None:
         one for one in listed["policies"] if one["name"] == "longest-first"
     ).items()
     assert listed["errors"] == []
-    words = "simulate --policy longest-first,even --workload word-count --set longest-first.stay=0.05 --json"
-    result = CliRunner().invoke(main, words.split())
+    arguments = "simulate --policy longest-first,even --workload word-count --set longest-first.stay=0.05 --json"
+    result = CliRunner().invoke(main, arguments.split())
     assert result.exit_code == 0, result.output
     rows = json.loads(result.output)["policies"]
     assert [(row["policy"], row["error"]) for row in rows] == [("longest-first", ""), ("even", "")]
@@ -197,8 +197,8 @@ def test_a_broken_entry_point_is_one_error_and_takes_no_other_policy_away(
 def test_a_name_that_is_taken_is_an_error(install: Install) -> None:
     install("one", "first", POLICY, mine="first:Policy", even="first:Policy")
     install("two", "second", POLICY, mine="second:Policy")
-    taken, twice = installed_policies().errors
-    assert taken.startswith("policy 'even' of one 1.0") and "a built-in policy has that name" in taken
+    reserved, twice = installed_policies().errors
+    assert reserved.startswith("policy 'even' of one 1.0") and "a built-in policy has that name" in reserved
     assert twice.startswith("policy 'mine' of two 1.0") and "another distribution provides" in twice
     assert known_policies()["even"] is POLICIES["even"]
 

@@ -252,8 +252,8 @@ def test_swap_that_does_not_fit_in_memory_is_not_made() -> None:
     current = placement_of(a=[0, 0, 1, 1])
     workload = Workload((stage,))
     tight, roomy = cluster_of(2, memory=6.0), cluster_of(2, memory=7.0)
-    found = placement_cost(tight, workload, adaptive(tight, workload, current).placement)
-    assert found == (0.0, 0.0, pytest.approx(8.0 * RATE))  # 7 s would not fit
+    answer = placement_cost(tight, workload, adaptive(tight, workload, current).placement)
+    assert answer == (0.0, 0.0, pytest.approx(8.0 * RATE))  # 7 s would not fit
     assert placement_cost(roomy, workload, adaptive(roomy, workload, current).placement)[2] == pytest.approx(7.0 * RATE)
 
 

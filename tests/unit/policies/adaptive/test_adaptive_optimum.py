@@ -61,8 +61,8 @@ def test_within_one_percent_of_the_exact_optimum_on_small_instances(seed: int) -
     busy = [random.uniform(0.1, 1.1, 13), random.pareto(1.2, 13).clip(max=20) + 0.1, random.choice([1.0, 2, 3], 13)]
     stage = workload_of({"a": busy[seed % 3].tolist()}, rate=0.001).stage("a")
     current = Placement({"a": random.integers(0, size, stage.n)})
-    found = adaptive(cluster, Workload((stage,)), current, FREE)
-    seconds = placement_cost(cluster, Workload((stage,)), found.placement)[2] / 0.001
+    answer = adaptive(cluster, Workload((stage,)), current, FREE)
+    seconds = placement_cost(cluster, Workload((stage,)), answer.placement)[2] / 0.001
     assert seconds <= 1.01 * _optimum(cluster, stage)
 
 
@@ -73,8 +73,8 @@ def test_executors_of_several_cores_against_every_placement_there_is(seed: int) 
     workload = Workload((stage,))
     every = itertools.product((0, 1), repeat=stage.n)
     best = min(placement_cost(cluster, workload, Placement({"a": np.array(one)}))[2] for one in every)
-    found = adaptive(cluster, workload, Placement({"a": np.zeros(stage.n, dtype=np.int64)}), FREE)
-    assert placement_cost(cluster, workload, found.placement)[2] <= 1.05 * best
+    answer = adaptive(cluster, workload, Placement({"a": np.zeros(stage.n, dtype=np.int64)}), FREE)
+    assert placement_cost(cluster, workload, answer.placement)[2] <= 1.05 * best
 
 
 @settings(max_examples=40, deadline=None)
@@ -126,16 +126,16 @@ def test_the_limit_of_the_parameters_is_the_one_that_counts() -> None:
 def test_no_more_than_max_moves_though_an_executor_is_overloaded(mode: str, most: int) -> None:
     cluster, workload = cluster_of(3), workload_of({"a": [0.2] * 8}, rate=1.0)
     current = Placement({"a": np.zeros(8, dtype=np.int64)})
-    found = adaptive(cluster, workload, current, AdaptiveParameters(mode=mode, max_moves=most))
-    assert len(found.placement.moves_from(current)) == most
+    answer = adaptive(cluster, workload, current, AdaptiveParameters(mode=mode, max_moves=most))
+    assert len(answer.placement.moves_from(current)) == most
 
 
 @settings(max_examples=40, deadline=None)
 @given(situation=situations(), most=st.integers(0, 3))
 def test_max_moves_bounds_what_nothing_forces(situation: Situation, most: int) -> None:
     cluster, workload, current = situation
-    found = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=most)).placement
-    own = [move for move in found.moves_from(current) if move.source >= 0 and cluster.available[move.source]]
+    answer = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=most)).placement
+    own = [move for move in answer.moves_from(current) if move.source >= 0 and cluster.available[move.source]]
     assert len(own) <= most
 
 
@@ -143,9 +143,9 @@ def test_what_has_to_be_placed_is_placed_well_though_no_move_is_left() -> None:
     cluster = cluster_of(2)
     workload = workload_of({"a": [10.0, 10.0, 0.1], "b": [3.0, 3.0, 2.0, 2.0, 2.0]}, rate=0.01)
     current = Placement({"a": np.array([0, 0, 1]), "b": np.full(5, -1)})
-    found = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=1)).placement
-    assert len([move for move in found.moves_from(current) if move.source >= 0]) == 1
-    work = np.bincount(found["b"], workload.stage("b").busy, 2)
+    answer = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=1)).placement
+    assert len([move for move in answer.moves_from(current) if move.source >= 0]) == 1
+    work = np.bincount(answer["b"], workload.stage("b").busy, 2)
     assert work.tolist() == [6.0, 6.0], "largest first alone would leave 7 and 5"
 
 
@@ -153,10 +153,10 @@ def test_what_has_to_be_placed_is_placed_well_though_no_move_is_left() -> None:
 @given(situation=situations())
 def test_moves_that_never_pay_are_made_for_a_broken_limit_alone(situation: Situation) -> None:
     cluster, workload, current = situation
-    found = adaptive(cluster, workload, current, AdaptiveParameters(move_seconds=1e9)).placement
-    own = [move for move in found.moves_from(current) if move.source >= 0 and cluster.available[move.source]]
+    answer = adaptive(cluster, workload, current, AdaptiveParameters(move_seconds=1e9)).placement
+    own = [move for move in answer.moves_from(current) if move.source >= 0 and cluster.available[move.source]]
     if own and all((array >= 0).all() and cluster.available[array].all() for array in current.assignments.values()):
-        assert is_worse(placement_cost(cluster, workload, current)[:2], placement_cost(cluster, workload, found)[:2])
+        assert is_worse(placement_cost(cluster, workload, current)[:2], placement_cost(cluster, workload, answer)[:2])
 
 
 def test_what_has_to_go_somewhere_goes_where_its_state_fits() -> None:
@@ -169,8 +169,8 @@ def test_what_has_to_go_somewhere_goes_where_its_state_fits() -> None:
     )
     current = Placement({"a": np.array([0, 1]), "b": np.array([2])})
     for parameters in (AdaptiveParameters(), AdaptiveParameters(mode="light"), AdaptiveParameters(max_moves=0)):
-        found = adaptive(cluster, Workload(stages), current, parameters).placement
-        assert placement_cost(cluster, Workload(stages), found)[0] == 0.0
+        answer = adaptive(cluster, Workload(stages), current, parameters).placement
+        assert placement_cost(cluster, Workload(stages), answer)[0] == 0.0
 
 
 def test_the_bound_holds_where_others_use_a_part_of_a_core() -> None:

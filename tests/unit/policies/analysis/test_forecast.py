@@ -22,16 +22,16 @@ def drift(random: np.random.Generator, entries: int = 200, noise: float = 0.3) -
 
 def errors(series: FloatArray, ahead: int = AHEAD) -> tuple[float, float, FloatArray]:
     past, future = series[:-ahead], series[-ahead:].mean(axis=0)
-    told = look_ahead(past, ahead)
-    return float(np.abs(told.values - future).sum()), float(np.abs(past[-1] - future).sum()), told.method
+    forecast = look_ahead(past, ahead)
+    return float(np.abs(forecast.values - future).sum()), float(np.abs(past[-1] - future).sum()), forecast.method
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0, 1e9), st.integers(1, 40), st.integers(1, 12))
 def test_what_never_changes_keeps_its_value(value: float, slots: int, ahead: int):
-    told = look_ahead(np.full((slots, 3), value), ahead)
-    assert told.values.tolist() == [value] * 3
-    assert told.used == 0
+    forecast = look_ahead(np.full((slots, 3), value), ahead)
+    assert forecast.values.tolist() == [value] * 3
+    assert forecast.used == 0
 
 
 @settings(max_examples=15, deadline=None)
@@ -39,30 +39,30 @@ def test_what_never_changes_keeps_its_value(value: float, slots: int, ahead: int
     arrays(np.float64, st.tuples(st.integers(1, 30), st.integers(0, 5)), elements=st.floats(0, 1e12)), st.integers(1, 9)
 )
 def test_a_forecast_stays_between_nothing_and_twice_what_was_seen(past: FloatArray, ahead: int):
-    told = look_ahead(past, ahead)
-    assert told.values.shape == told.method.shape == told.error.shape == past.shape[1:]
-    assert np.isfinite(told.values).all()
-    assert (told.values >= 0).all()
-    assert (told.values <= 2.0 * past.max(axis=0) * (1 + 1e-5)).all() if past.size else True
-    assert (told.values[told.method == Method.LAST] == past[-1][told.method == Method.LAST]).all()
-    assert (told.error[told.method > 0] <= Rules().better).all()
+    forecast = look_ahead(past, ahead)
+    assert forecast.values.shape == forecast.method.shape == forecast.error.shape == past.shape[1:]
+    assert np.isfinite(forecast.values).all()
+    assert (forecast.values >= 0).all()
+    assert (forecast.values <= 2.0 * past.max(axis=0) * (1 + 1e-5)).all() if past.size else True
+    assert (forecast.values[forecast.method == Method.LAST] == past[-1][forecast.method == Method.LAST]).all()
+    assert (forecast.error[forecast.method > 0] <= Rules().better).all()
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**31))
 def test_a_steady_drift_is_told_better_than_by_the_last_value(seed: int):
-    told, last, method = errors(drift(np.random.default_rng(seed)))
+    forecast, last, method = errors(drift(np.random.default_rng(seed)))
     assert (method == Method.TREND).mean() > 0.5
-    assert told < 0.8 * last
+    assert forecast < 0.8 * last
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**31))
 def test_noise_is_not_followed(seed: int):
     noise = np.clip(np.random.default_rng(seed).normal(10, 2, (SLOTS + AHEAD, 200)), 0, None)
-    told, last, method = errors(noise)
+    forecast, last, method = errors(noise)
     assert np.count_nonzero(method) <= 6, "three of a hundred"
-    assert told < 1.02 * last
+    assert forecast < 1.02 * last
 
 
 @settings(max_examples=15, deadline=None)
@@ -70,16 +70,16 @@ def test_noise_is_not_followed(seed: int):
 def test_a_step_is_followed_by_the_last_value(seed: int, at: int):
     random = np.random.default_rng(seed)
     series = 10 + 10.0 * (np.arange(SLOTS + AHEAD) >= at)[:, None] + random.normal(0, 0.3, (SLOTS + AHEAD, 100))
-    told, last, _ = errors(np.clip(series, 0, None))
-    assert told < 1.3 * last
+    forecast, last, _ = errors(np.clip(series, 0, None))
+    assert forecast < 1.3 * last
 
 
 def test_after_a_step_and_some_time_all_is_as_before_it():
     random = np.random.default_rng(5)
     series = np.clip(10 + 30.0 * (np.arange(60) >= 20)[:, None] + random.normal(0, 0.3, (60, 100)), 0, None)
-    told = look_ahead(series, 5)
-    assert told.used <= 5
-    assert np.abs(told.values - 40).max() < 2
+    forecast = look_ahead(series, 5)
+    assert forecast.used <= 5
+    assert np.abs(forecast.values - 40).max() < 2
 
 
 def test_a_season_is_told_where_it_is_evident():
@@ -88,18 +88,18 @@ def test_a_season_is_told_where_it_is_evident():
     series = 10 + 5 * np.sin(2 * np.pi * (moment / 8 + random.uniform(0, 1, 100)))
     series += random.normal(0, 0.3, series.shape)
     assert period_of(series[:40]) == 8
-    told, last, method = errors(series, 4)
+    forecast, last, method = errors(series, 4)
     assert (method == Method.SEASON).all()
-    assert told < 0.3 * last
+    assert forecast < 0.3 * last
     assert period_of(np.abs(random.normal(10, 2, (40, 100)))) == 0
 
 
 def test_with_too_few_comparisons_the_last_value_stands():
     past = drift(np.random.default_rng(1))
     for slots in range(1, AHEAD + 4 + Rules().comparisons - 1):
-        told = look_ahead(past[:slots], AHEAD)
-        assert told.used == 0
-        assert told.values.tolist() == past[slots - 1].tolist()
+        forecast = look_ahead(past[:slots], AHEAD)
+        assert forecast.used == 0
+        assert forecast.values.tolist() == past[slots - 1].tolist()
     assert look_ahead(past[: AHEAD + 3 + Rules().comparisons], AHEAD).used > 0
 
 
@@ -117,7 +117,7 @@ def test_looks_no_further_than_a_quarter_of_what_was_seen():
 
 
 @pytest.mark.parametrize(
-    ("past", "ahead", "said"),
+    ("past", "ahead", "message"),
     [
         (np.zeros(3), 1, "past: expected"),
         (np.zeros((0, 3)), 1, "past: expected"),
@@ -127,16 +127,16 @@ def test_looks_no_further_than_a_quarter_of_what_was_seen():
         (np.full((3, 3), np.inf), 1, "finite"),
     ],
 )
-def test_what_is_no_past_is_refused(past: FloatArray, ahead: int, said: str):
-    with pytest.raises(ModelError, match=said):
+def test_what_is_no_past_is_refused(past: FloatArray, ahead: int, message: str):
+    with pytest.raises(ModelError, match=message):
         look_ahead(past, ahead)
 
 
 def test_a_hundred_thousand_partitions_are_quick():
     past = np.abs(np.random.default_rng(1).normal(10, 2, (24, 100_000)))
-    taken = []
+    seconds = []
     for _ in range(3):
         began = time.process_time()
         look_ahead(past, 6)
-        taken.append(time.process_time() - began)
-    assert min(taken) < 0.25, "0.03 s on a free core; a busy one takes longer"
+        seconds.append(time.process_time() - began)
+    assert min(seconds) < 0.25, "0.03 s on a free core; a busy one takes longer"

@@ -71,22 +71,22 @@ def test_what_comes_once_is_as_if_the_query_alone_had_it_for_good(situation: Sit
     cluster, workload, placement = situation
     random = np.random.default_rng(seed)
     once = {stage.key: random.uniform(0, 2, stage.n) for stage in workload.placeable}
-    found = critical_path(cluster, workload, placement, once)
+    seconds = critical_path(cluster, workload, placement, once)
     for query in workload.queries:
         stages = tuple(
             replace(stage, busy=stage.busy + once[stage.key]) if stage.query == query and stage.placeable else stage
             for stage in workload.stages
         )
         alone = critical_path(cluster, Workload(stages, workload.streams), placement)
-        assert found[query] == pytest.approx(alone[query], rel=1e-9, abs=1e-12)
+        assert seconds[query] == pytest.approx(alone[query], rel=1e-9, abs=1e-12)
 
 
 @given(situations(), st.data())
 def test_paths_of_some_queries_are_those_of_all(situation: Situation, data: st.DataObject) -> None:
     cluster, workload, placement = situation
     every = critical_path(cluster, workload, placement)
-    wanted = data.draw(st.sets(st.sampled_from(workload.queries))) if workload.queries else set()
-    assert critical_path(cluster, workload, placement, None, wanted) == {query: every[query] for query in wanted}
+    chosen = data.draw(st.sets(st.sampled_from(workload.queries))) if workload.queries else set()
+    assert critical_path(cluster, workload, placement, None, chosen) == {query: every[query] for query in chosen}
 
 
 def test_fetching_takes_time_where_the_bandwidth_is_known() -> None:

@@ -24,8 +24,8 @@ def test_utilization_is_busy_time_over_cores(situation: Situation) -> None:
     cluster, _, _ = situation
     report = executor_utilization(*situation)
     assert report.utilization == pytest.approx(executor_busy(*situation) / cluster.cores)
-    known = (report.arrival_rate > 0) & np.isfinite(report.service_rate)
-    assert report.utilization[known] == pytest.approx(report.arrival_rate[known] / report.service_rate[known])
+    served = (report.arrival_rate > 0) & np.isfinite(report.service_rate)
+    assert report.utilization[served] == pytest.approx(report.arrival_rate[served] / report.service_rate[served])
     assert (np.isnan(report.service_rate) == (report.arrival_rate == 0)).all()
 
 
@@ -48,10 +48,10 @@ def test_stage_by_stage_equals_the_dense_solution(situation: Situation) -> None:
         sent[up : up + stream.volume.shape[0], down : down + stream.volume.shape[1]] += stream.volume
     total = sent.sum(axis=1, keepdims=True)
     routing = np.divide(sent, total, out=np.zeros_like(sent), where=total > 0)
-    found = np.concatenate([np.zeros(0), *unit_rates(workload).values()])
+    by_stage = np.concatenate([np.zeros(0), *unit_rates(workload).values()])
     # Jackson's traffic equations: what reaches a node is what comes from outside and from the other nodes.
     dense = np.linalg.solve(np.eye(size) - routing.T, gamma)
-    assert found == pytest.approx(dense, rel=1e-6, abs=1e-6)
+    assert by_stage == pytest.approx(dense, rel=1e-6, abs=1e-6)
 
 
 def test_report_of_a_source_and_an_aggregation() -> None:

@@ -25,7 +25,7 @@ def _run(
     """Tasks of one query, a batch for each placement (the last half are now); ``slow``: executor -> times."""
     draw = np.random.default_rng(seed)
     executors = 1 + max(map(max, placements))
-    found: list[tuple[int, int, int, bool, float, float]] = []
+    entries: list[tuple[int, int, int, bool, float, float]] = []
     for number, placement in enumerate(placements):
         now = number >= len(placements) // 2
         slowness = slow if now else (before if before is not None else slow)
@@ -35,8 +35,8 @@ def _run(
             rows = float(draw.zipf(1.6) % 1000) + 50
             busy = (0.02 + rows * (1e-3 if stage == STATEFUL else 2e-4)) * slowness.get(executor, 1.0)
             busy *= (weights or {}).get(partition, 1.0) * float(np.exp(draw.normal(0, noise)))
-            found.append((stage, partition, executor, now, busy, rows))
-    stage, partition, executor, now_, busy_, rows_ = (np.array(column) for column in zip(*found, strict=True))
+            entries.append((stage, partition, executor, now, busy, rows))
+    stage, partition, executor, now_, busy_, rows_ = (np.array(column) for column in zip(*entries, strict=True))
     return service_rates(Observations(stage, partition, executor, now_, busy_, rows_), executors, RATIO)
 
 

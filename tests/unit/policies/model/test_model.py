@@ -82,9 +82,9 @@ def test_floating_stage_has_one_entry_for_each_executor() -> None:
 
 
 def test_arrays_are_copied_and_read_only() -> None:
-    given = np.array([0, 1])
-    placement = Placement({"a": given})
-    given[0] = 1
+    source = np.array([0, 1])
+    placement = Placement({"a": source})
+    source[0] = 1
     assert placement["a"].tolist() == [0, 1]
     with pytest.raises(ValueError, match="read-only"):
         placement["a"][0] = 1

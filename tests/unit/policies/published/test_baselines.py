@@ -116,10 +116,10 @@ def test_names_do_not_matter(entry: FunctionPolicy, situation: Situation) -> Non
         assert isinstance(stream, Stream)
         streams.append(Stream(keys[stream.upstream], keys[stream.downstream], stream.volume))
     other = Placement({keys[key]: array for key, array in current.assignments.items()})
-    found, again = _ask(entry, situation), _ask(entry, (renamed, Workload(tuple(stages), tuple(streams)), other))
-    assert (found is None) == (again is None)
-    if found is not None and again is not None:
-        assert again == Placement({keys[key]: array for key, array in found.assignments.items()})
+    answer, again = _ask(entry, situation), _ask(entry, (renamed, Workload(tuple(stages), tuple(streams)), other))
+    assert (answer is None) == (again is None)
+    if answer is not None and again is not None:
+        assert again == Placement({keys[key]: array for key, array in answer.assignments.items()})
 
 
 @every_entry
@@ -147,7 +147,7 @@ def test_thousands_of_partitions_are_no_trouble(entry: FunctionPolicy) -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters,given,named",
+    "parameters,limits,named",
     [
         (BottleneckParameters, {"memory": 0}, "memory: expected None or a whole number from 1"),
         (RStormParameters, {"network_weight": -1}, "network_weight: expected a number from 0"),
@@ -157,9 +157,9 @@ def test_thousands_of_partitions_are_no_trouble(entry: FunctionPolicy) -> None:
         (AnielloParameters, {"alpha": -0.1}, "alpha: expected a number from 0 to 1"),
     ],
 )
-def test_impossible_parameters_are_refused(parameters: Any, given: dict[str, object], named: str) -> None:
+def test_impossible_parameters_are_refused(parameters: Any, limits: dict[str, object], named: str) -> None:
     with pytest.raises(ModelError, match=named):
-        parameters(**given)
+        parameters(**limits)
 
 
 # MT-Scheduler
@@ -187,7 +187,7 @@ def test_chain_follows_the_recurrence(seed: int, bandwidth: float) -> None:
     # B(i, j) over the ways kept for each j, with their loads and what they fetch.
     ways: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for i in range(5):
-        kept = []
+        best_ways = []
         for j in range(3):
             options = []
             for _, way in ways:
@@ -199,13 +199,13 @@ def test_chain_follows_the_recurrence(seed: int, bandwidth: float) -> None:
                 slowest = max(float(load.max()), float(fetch.max()))
                 options.append((round(slowest, 9), round(float(load @ load + fetch @ fetch), 9), placed))
             slowest, _, placed = min(options, key=lambda option: option[:2])
-            kept.append((slowest, placed))
-        ways = kept
+            best_ways.append((slowest, placed))
+        ways = best_ways
     workload = _chain(loads.tolist(), volumes.tolist())
     current = Placement({stage.key: [0] for stage in workload.stages})
-    found = bottleneck(cluster, workload, current).placement
-    assert bottleneck_time(cluster, workload, found) == pytest.approx(min(slowest for slowest, _ in ways))
-    assert BOTTLENECK.objective(cluster, workload, found) == (bottleneck_time(cluster, workload, found),)
+    answer = bottleneck(cluster, workload, current).placement
+    assert bottleneck_time(cluster, workload, answer) == pytest.approx(min(slowest for slowest, _ in ways))
+    assert BOTTLENECK.objective(cluster, workload, answer) == (bottleneck_time(cluster, workload, answer),)
 
 
 def test_dynamic_program_is_seldom_far_from_the_best() -> None:
@@ -216,8 +216,8 @@ def test_dynamic_program_is_seldom_far_from_the_best() -> None:
         workload = _query(loads, [Stream("a", "b", random.random((3, 3)))])
         cluster = _unequal([1.0, 2.0, 2.0], bandwidth=3.0)
         ways = [Placement({"a": way[:3], "b": way[3:]}) for way in itertools.product(range(3), repeat=6)]
-        found = bottleneck_time(cluster, workload, bottleneck(cluster, workload, ways[0]).placement)
-        ratios.append(found / min(bottleneck_time(cluster, workload, way) for way in ways))
+        answer = bottleneck_time(cluster, workload, bottleneck(cluster, workload, ways[0]).placement)
+        ratios.append(answer / min(bottleneck_time(cluster, workload, way) for way in ways))
     assert min(ratios) >= 1 - 1e-9
     assert np.mean(ratios) < 1.15
 
@@ -265,10 +265,10 @@ def test_the_note_of_bottleneck_is_its_objective(situation: Situation) -> None:
 
 def test_resource_distance_by_hand() -> None:
     cpu, memory = np.array([100.0, 400.0]), np.array([3072.0, 1024.0])
-    found = resource_distance((50.0, 128.0), cpu, memory, np.array([0.5, 0.0]))
+    answer = resource_distance((50.0, 128.0), cpu, memory, np.array([0.5, 0.0]))
     first = ((50 - 100) / 101) ** 2 + ((128 - 3072) / 3073) ** 2 + 0.5**2
     second = ((50 - 400) / 401) ** 2 + ((128 - 1024) / 1025) ** 2
-    assert found == pytest.approx(np.sqrt([first, second]))
+    assert answer == pytest.approx(np.sqrt([first, second]))
     unknown = resource_distance((50.0, 128.0), cpu, np.full(2, np.inf), np.zeros(2), (0.0, 1.0, 1.0))
     assert unknown.tolist() == [1.0, 1.0]
 
@@ -279,16 +279,16 @@ def test_r_storm_takes_turns_by_rank() -> None:
     streams = (Stream("a", "b", np.ones((2, 3))), Stream("b", "c", np.ones((3, 1))))
     workload = Workload(stages, streams)
     cluster = _unequal([3.0, 3.0, 3.0])
-    found = r_storm(cluster, workload, placement_of(a=[0, 0], z=[0], b=[0] * 3, c=[0])).placement
+    answer = r_storm(cluster, workload, placement_of(a=[0, 0], z=[0], b=[0] * 3, c=[0])).placement
     # Turns: a0 b0 c0 | (z0) then a1 b1, then b2; each executor is filled up before the next is opened.
-    assert [found[key].tolist() for key in "abcz"] == [[0, 1], [0, 1, 2], [0], [1]]
+    assert [answer[key].tolist() for key in "abcz"] == [[0, 1], [0, 1, 2], [0], [1]]
 
 
 def test_r_storm_starts_where_most_is_unused_and_stays_near() -> None:
     cluster = _unequal([2.0, 3.0, 2.0, 2.0, 2.0], subclusters=[0, 0, 1, 1, 1])
     workload = _query({"a": [1.0], "b": [1.0] * 2}, [Stream("a", "b", np.ones((1, 2)))])
-    found = r_storm(cluster, workload, placement_of(a=[0], b=[0, 0])).placement
-    assert _where(workload, found) == [2, 2, 3]
+    answer = r_storm(cluster, workload, placement_of(a=[0], b=[0, 0])).placement
+    assert _where(workload, answer) == [2, 2, 3]
 
 
 def test_r_storm_counts_what_fits_nowhere_and_measures_it() -> None:
@@ -312,8 +312,8 @@ def test_t_storm_takes_most_traffic_first() -> None:
     # Traffic: 2 has 110, 1 has 100, 0 and 3 have 10 in all: 2 and 1 share a slot, which is then full.
     workload = _chain([0.1] * 4, [0.0, 100.0, 10.0])
     current = Placement({f"s{i}": [0] for i in range(4)})
-    found = t_storm(_unequal([1.0, 1.0]), workload, current).placement
-    assert _where(workload, found) == [1, 0, 0, 1]
+    answer = t_storm(_unequal([1.0, 1.0]), workload, current).placement
+    assert _where(workload, answer) == [1, 0, 0, 1]
     wide = t_storm(_unequal([1.0, 1.0]), workload, current, TStormParameters(consolidation=2.0)).placement
     assert _where(workload, wide) == [1, 0, 0, 0]
 
@@ -322,9 +322,9 @@ def test_t_storm_uses_one_slot_of_a_node_for_each_query() -> None:
     cluster = cluster_of(4)  # two on a node
     stages = tuple(Stage(f"{q}{i}", q, True, 1.0, [0.1], [0], [0]) for q in "xy" for i in range(4))
     workload = Workload(stages)
-    found = t_storm(cluster, workload, Placement({stage.key: [0] for stage in stages})).placement
+    answer = t_storm(cluster, workload, Placement({stage.key: [0] for stage in stages})).placement
     for query in "xy":
-        used = sorted({int(found[stage.key][0]) for stage in stages if stage.query == query})
+        used = sorted({int(answer[stage.key][0]) for stage in stages if stage.query == query})
         assert len({executor // 2 for executor in used}) == len(used)
 
 
@@ -373,10 +373,10 @@ def test_aniello_leaves_alone_what_gains_less_than_the_threshold() -> None:
     assert aniello_online(cluster, workload, crossed, AnielloParameters(threshold=1.0)).placement != crossed
     loose = _chain([1.0, 1.0, 1.0, 1.0], [10.0, 1.0, 8.0])
     start = Placement({"s0": [0], "s1": [0], "s2": [0], "s3": [1]})
-    found = aniello_online(cluster, loose, start).placement
-    assert inter_node_volume(cluster, loose, found) == 1.0
-    kept = aniello_online(cluster, loose, start, AnielloParameters(threshold=0.9)).placement
-    assert kept == start
+    answer = aniello_online(cluster, loose, start).placement
+    assert inter_node_volume(cluster, loose, answer) == 1.0
+    unchanged = aniello_online(cluster, loose, start, AnielloParameters(threshold=0.9)).placement
+    assert unchanged == start
 
 
 def test_aniello_eases_overload_though_traffic_rises() -> None:
@@ -397,17 +397,17 @@ def test_aniello_puts_slots_that_talk_on_one_node_and_next_to_their_source() -> 
     )
     feed = SparseStream("src", "a", (4, 2), np.array([3, 0]), np.array([0, 1]), np.array([5.0, 5.0]))
     workload = Workload((source, *rest.stages), (feed, *rest.streams))
-    found = aniello_online(cluster, workload, placement_of(a=[0, 2], b=[1, 3])).placement
-    assert inter_node_volume(cluster, workload, found) == 0.0
-    assert inter_executor_volume(cluster, workload, found) == 19.0
-    assert (found["a"][0], found["a"][1]) == (3, 0)
+    answer = aniello_online(cluster, workload, placement_of(a=[0, 2], b=[1, 3])).placement
+    assert inter_node_volume(cluster, workload, answer) == 0.0
+    assert inter_executor_volume(cluster, workload, answer) == 19.0
+    assert (answer["a"][0], answer["a"][1]) == (3, 0)
 
 
 def test_slots_left_empty_take_the_partition_that_loses_least() -> None:
     workload = _chain([1.0] * 3, [10.0, 1.0])
     cluster, current = _unequal([9.0, 9.0]), Placement({f"s{i}": [i % 2] for i in range(3)})
-    found = aniello_online(cluster, workload, current, AnielloParameters(alpha=1.0)).placement
-    assert inter_node_volume(cluster, workload, found) == 1.0
+    answer = aniello_online(cluster, workload, current, AnielloParameters(alpha=1.0)).placement
+    assert inter_node_volume(cluster, workload, answer) == 1.0
 
 
 # The shared view

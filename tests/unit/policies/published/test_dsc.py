@@ -26,16 +26,16 @@ SPREAD_FALLS = pytest.approx(-0.43, abs=0.13)  # of processor use; the paper: 41
 AS_BEFORE = pytest.approx(0.0, abs=0.025)  # traffic between nodes of shuffles from all to all
 
 
-def nodes(size: int, cores: float = 1e6, **given: object) -> Cluster:
+def nodes(size: int, cores: float = 1e6, **fields: object) -> Cluster:
     """One executor on each node."""
-    bandwidth = np.asarray(given.get("bandwidth", np.full(size, np.inf)), dtype=np.float64)
+    bandwidth = np.asarray(fields.get("bandwidth", np.full(size, np.inf)), dtype=np.float64)
     return Cluster(
         tuple(f"e{i}" for i in range(size)),
         tuple(f"n{i}" for i in range(size)),
         np.full(size, cores),
-        np.asarray(given.get("memory", np.full(size, np.inf)), dtype=np.float64),
+        np.asarray(fields.get("memory", np.full(size, np.inf)), dtype=np.float64),
         np.ones(size),
-        np.asarray(given.get("available", np.ones(size, np.bool_))),
+        np.asarray(fields.get("available", np.ones(size, np.bool_))),
         Topology(np.zeros(size, np.int64), bandwidth, np.ones((1, 1))),
     )
 
@@ -80,11 +80,11 @@ def test_eight_streams_leave_forty_of_four_hundred_between_nodes() -> None:
 def test_what_lies_above_the_mean_weighs_as_much_as_what_lies_below() -> None:
     random = np.random.default_rng(3)
     for volumes in (random.exponential(size=101), random.pareto(1.5, 64), np.arange(10.0)):
-        found = classify(volumes)
-        above = (volumes - found.mean)[volumes > found.mean].sum()
-        below = (found.mean - volumes)[volumes < found.mean].sum()
+        answer = classify(volumes)
+        above = (volumes - answer.mean)[volumes > answer.mean].sum()
+        below = (answer.mean - volumes)[volumes < answer.mean].sum()
         assert above == pytest.approx(below)
-        assert found.deviation == pytest.approx(2 * above / len(volumes))
+        assert answer.deviation == pytest.approx(2 * above / len(volumes))
 
 
 def test_shares_of_uniform_and_exponential_volumes() -> None:
@@ -209,21 +209,21 @@ def test_deep_clusters_need_no_deep_stack() -> None:
     )
     workload = Workload(stages, (stream,))
     cluster, current = nodes(10, cores=1e4), Placement({"s0": ring % 10, "s1": ring % 10})
-    found = stream_classification(cluster, workload, current).placement
-    assert inter_node_volume(cluster, workload, found) <= inter_node_volume(cluster, workload, current)
+    answer = stream_classification(cluster, workload, current).placement
+    assert inter_node_volume(cluster, workload, answer) <= inter_node_volume(cluster, workload, current)
 
 
-def _word_count(sizes: Sequence[int], words: Sequence[float], random: np.random.Generator) -> Workload:
+def _word_count(sizes: Sequence[int], rows: Sequence[float], random: np.random.Generator) -> Workload:
     """Components in a row, shuffled evenly, the last one by the hash of 200 words of Zipf frequencies."""
     frequency = 1 / np.arange(1, 201)
     keys = np.bincount(random.integers(0, sizes[-1], 200), weights=frequency / frequency.sum(), minlength=sizes[-1])
     shares = [np.full(size, 1 / size) for size in sizes[:-1]] + [keys]
-    loads = [share * amount for share, amount in zip(shares, words, strict=True)]
+    loads = [share * amount for share, amount in zip(shares, rows, strict=True)]
     stages = tuple(
         Stage(f"c{i}", "q", True, 1.0, load, load, np.zeros(len(load))) for i, load in enumerate(loads)
     )  # work: one unit per tuple received
     streams = tuple(
-        Stream(f"c{i}", f"c{i + 1}", words[i + 1] * np.outer(shares[i], shares[i + 1])) for i in range(len(sizes) - 1)
+        Stream(f"c{i}", f"c{i + 1}", rows[i + 1] * np.outer(shares[i], shares[i + 1])) for i in range(len(sizes) - 1)
     )
     return Workload(stages, streams)
 
@@ -239,20 +239,20 @@ def _changes(workload: Workload) -> FloatArray:
     """Relative change of the spread of processor use and of the traffic between six nodes."""
     total = sum(float(stage.busy.sum()) for stage in workload.stages)
     cluster, current = nodes(6, cores=total / 6 / 0.53), _round_robin(workload, 6)
-    found = stream_classification(
+    answer = stream_classification(
         cluster, workload, current, StreamClassificationParameters(max_instances_per_executor=4)
     )
-    both = (current, found.placement)
+    both = (current, answer.placement)
     used = [spread(executor_busy(cluster, workload, each)) for each in both]
     sent = [inter_node_volume(cluster, workload, each) for each in both]
     return np.array([*used, sent[1] / sent[0]])
 
 
 @pytest.mark.parametrize(
-    "sizes,words", [((4, 10, 10), (1.0, 1.0, 5.0)), ((8, 16), (1.0, 1.0))], ids=["sentences", "words"]
+    "sizes,rows", [((4, 10, 10), (1.0, 1.0, 5.0)), ((8, 16), (1.0, 1.0))], ids=["sentences", "words"]
 )
-def test_word_count_gains_balance_and_hardly_any_traffic(sizes: tuple[int, ...], words: tuple[float, ...]) -> None:
-    runs = [_changes(_word_count(sizes, words, np.random.default_rng(seed))) for seed in range(20)]
+def test_word_count_gains_balance_and_hardly_any_traffic(sizes: tuple[int, ...], rows: tuple[float, ...]) -> None:
+    runs = [_changes(_word_count(sizes, rows, np.random.default_rng(seed))) for seed in range(20)]
     before, after, sent = np.mean(runs, axis=0)
     assert after / before - 1 == SPREAD_FALLS
     assert sent - 1 == AS_BEFORE

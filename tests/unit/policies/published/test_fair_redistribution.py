@@ -253,15 +253,15 @@ def test_no_room_anywhere_asks_for_executors_unless_partitions_must_leave() -> N
     workload = _tasks(floating, [0.6])
     with pytest.raises(ScaleOutError, match=r"95% of its capacity or more: add executors"):
         fair_redistribution(cluster, workload, _at(0))
-    kept = fair_redistribution(cluster, workload, _at(0), FairRedistributionParameters(max_moves=0))
-    assert kept.placement == _at(0)
+    staying = fair_redistribution(cluster, workload, _at(0), FairRedistributionParameters(max_moves=0))
+    assert staying.placement == _at(0)
     # A partition that nobody can take within the limit stays, since there is room for others.
     roomy, floating = _cluster([0.6, 0.5], [])
     assert fair_redistribution(roomy, _tasks(floating, [0.6]), _at(0)).placement == _at(0)
 
 
 @pytest.mark.parametrize(
-    "load,excess,taken",
+    "load,excess,chosen",
     [
         ([3.0, 1, 2, 2], 1.5, [2]),
         ([3.0, 1, 2, 2], 4.0, [0, 1]),
@@ -271,8 +271,8 @@ def test_no_room_anywhere_asks_for_executors_unless_partitions_must_leave() -> N
         ([], 1.0, []),
     ],
 )
-def test_surplus_is_few_partitions_and_little_too_much(load: list[float], excess: float, taken: list[int]) -> None:
-    assert surplus(np.array(load), excess) == taken
+def test_surplus_is_few_partitions_and_little_too_much(load: list[float], excess: float, chosen: list[int]) -> None:
+    assert surplus(np.array(load), excess) == chosen
 
 
 @pytest.mark.parametrize(

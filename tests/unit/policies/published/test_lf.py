@@ -170,27 +170,27 @@ def test_lf_example_1_pipelines() -> None:
     ("name", "count"), [("linear", 1), ("ascent", 8), ("descent", 8), ("diamond", 8), ("star", 14)]
 )
 def test_lf_number_of_pipelines(name: str, count: int) -> None:
-    found = pipelines(job(TABLE_3[name]))
-    assert len(found) == count
-    assert sum(len(pipeline) for pipeline in found) == sum(TABLE_3[name])
+    answer = pipelines(job(TABLE_3[name]))
+    assert len(answer) == count
+    assert sum(len(pipeline) for pipeline in answer) == sum(TABLE_3[name])
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9))
 @settings(max_examples=100, deadline=None)
 def test_lf_number_of_pipelines_of_a_chain(parts: list[int]) -> None:
-    found = pipelines(job(tuple(parts)))
-    assert len(found) == sum(max(0, count - before) for before, count in pairwise([0, *parts]))
-    taken = [(key, index) for pipeline in found for key, index in pipeline.items()]
-    assert len(set(taken)) == len(taken) == sum(parts)
+    answer = pipelines(job(tuple(parts)))
+    assert len(answer) == sum(max(0, count - before) for before, count in pairwise([0, *parts]))
+    used = [(key, index) for pipeline in answer for key, index in pipeline.items()]
+    assert len(set(used)) == len(used) == sum(parts)
 
 
 def test_lf_pipelines_spread_over_a_branching_job() -> None:
     streams = [Stream(a, b, np.ones((2, 2))) for a, b in (("a", "c"), ("b", "c"), ("c", "d"), ("c", "e"))]
     workload = workload_of({key: [1.0, 1.0] for key in "abcde"}, streams)
-    found = pipelines(workload)
-    assert found == [dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 1)]
+    answer = pipelines(workload)
+    assert answer == [dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 1)]
     # From a to c, from there to what is before it and then to what comes after.
-    assert list(found[0]) == ["a", "c", "b", "d", "e"]
+    assert list(answer[0]) == ["a", "c", "b", "d", "e"]
 
 
 def test_lf_pipelines_of_a_job_deeper_than_recursion_goes() -> None:
@@ -319,7 +319,7 @@ def test_lf_closed_forms_of_missing_locals_and_used_slots() -> None:
         for down in range(1, size + 1):
             workload = job((up, down))
             nowhere = unplaced(workload)
-            found = len(pipelines(workload))
+            answer = len(pipelines(workload))
             for slots, cluster in enumerate(clusters, 1):
                 dealt = even(cluster, workload, nowhere).placement
                 together = locality_fairness(cluster, workload, nowhere).placement
@@ -330,7 +330,7 @@ def test_lf_closed_forms_of_missing_locals_and_used_slots() -> None:
                     missing = up - local_upstreams(cluster, workload, together)[0]
                     assert missing == max(0, up - down)
                 assert slots_used(dealt) == min(up + down, slots)
-                assert slots_used(together) == min(found, slots)
+                assert slots_used(together) == min(answer, slots)
 
 
 @pytest.mark.parametrize(

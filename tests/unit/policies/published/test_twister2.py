@@ -103,7 +103,7 @@ def test_first_fit_objective_is_overload_then_executors_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"pad_mode": "all"}, "pad_mode: expected one of capacity_only, source, got 'all'"),
         ({"padding_percent": -1}, "padding_percent: expected a number from 0"),
@@ -112,9 +112,9 @@ def test_first_fit_objective_is_overload_then_executors_used() -> None:
         ({"utilization": True}, "utilization: expected a number above 0 to 1"),
     ],
 )
-def test_first_fit_parameters_are_checked(given: dict[str, object], message: str) -> None:
+def test_first_fit_parameters_are_checked(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        FirstFitParameters(**given)  # type: ignore[arg-type]
+        FirstFitParameters(**fields)  # type: ignore[arg-type]
 
 
 # Data locality.
@@ -190,7 +190,7 @@ def test_data_locality_objective_is_distance_then_unevenness() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("fields", "message"),
     [
         ({"instances_per_executor": 0}, "instances_per_executor: expected None or a whole number from 1"),
         ({"worker_bandwidth": 0}, "worker_bandwidth: expected a number above 0"),
@@ -203,9 +203,9 @@ def test_data_locality_objective_is_distance_then_unevenness() -> None:
         ({"strict": 1}, "strict: expected true or false"),
     ],
 )
-def test_data_locality_parameters_are_checked(given: dict[str, object], message: str) -> None:
+def test_data_locality_parameters_are_checked(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        DataLocalityParameters(**given)  # type: ignore[arg-type]
+        DataLocalityParameters(**fields)  # type: ignore[arg-type]
 
 
 # Laws.

@@ -64,8 +64,8 @@ def test_what_is_made_could_be_a_cluster(spec: str) -> None:
         assert largest_state <= LARGEST_STATE * memory.min()
         assert state > 0.99 * STATE_SHARE * memory.sum() or largest_state > 0.99 * LARGEST_STATE * memory.min()
         for stage in workload.stages:
-            known = stage.rows > 0
-            assert spread(stage.busy[known] / stage.rows[known]) < 1e-9, "one cost per row"
+            used = stage.rows > 0
+            assert spread(stage.busy[used] / stage.rows[used]) < 1e-9, "one cost per row"
         for key, array in scenario.current.assignments.items():
             assert (array >= 0).all(), key
 
@@ -78,8 +78,8 @@ def test_rows_downstream_are_the_rows_that_arrive(spec: str) -> None:
         received[stream.downstream] = received.get(stream.downstream, 0.0) + stream.received()
     for key, arrived in received.items():
         stage = workload.stage(key)
-        words = {"sentence-word-count": 10, "file-word-count": 12}.get(spec, 1) if key == "count" else 1
-        assert arrived * words == pytest.approx(stage.rows * stage.batches_per_second * 1024), "a KiB is a line"
+        per_line = {"sentence-word-count": 10, "file-word-count": 12}.get(spec, 1) if key == "count" else 1
+        assert arrived * per_line == pytest.approx(stage.rows * stage.batches_per_second * 1024), "a KiB is a line"
 
 
 @pytest.mark.parametrize("name", list(GENERATORS))

@@ -98,11 +98,11 @@ def test_any_situation_comes_back_bit_by_bit(situation: Situation) -> None:
 
 
 def test_what_may_be_left_out() -> None:
-    given = document()
-    given["cluster"]["executors"] = [{"name": "e0", "node": "n0", "cores": 1}]
-    given["stages"] = given["stages"][1:]
-    del given["cluster"]["topology"], given["streams"], given["current"]
-    scenario = from_document(given)
+    partial = document()
+    partial["cluster"]["executors"] = [{"name": "e0", "node": "n0", "cores": 1}]
+    partial["stages"] = partial["stages"][1:]
+    del partial["cluster"]["topology"], partial["streams"], partial["current"]
+    scenario = from_document(partial)
     assert (scenario.cluster.memory_bytes[0], scenario.cluster.speed[0], scenario.cluster.available[0]) == (
         np.inf,
         1,
