@@ -9,7 +9,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def query_name(query: str, name: str = "") -> str:
-    """Return what a query is called: its name, or ``query-`` and the first eight digits of its id, a UUID."""
+    """Return the name of a query, or ``query-`` and the first eight digits of its id if that is a UUID."""
     return name or (f"query-{query[:8]}" if _UUID.fullmatch(query) else query)
 
 
@@ -24,13 +24,13 @@ def partition_name(query: str, stage: int, partition: int, name: str = "") -> st
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, which takes an s (``batch`` an es) unless there is one: ``1 batch``."""
+    """Return a number with its noun in the right form: ``1 batch``, ``2 batches``."""
     ending = "" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
     return f"{number:,} {noun}{ending}"
 
 
 def plain(value: Any) -> Any:
-    """Return a text, or a document of lists and dicts, in which every character is one that is only looked at."""
+    """Replace control characters in a text, or in all texts of lists and dicts. Names come from outside."""
     if isinstance(value, str):
         if value.isprintable():
             return value
