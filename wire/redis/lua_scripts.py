@@ -11,7 +11,8 @@ from __future__ import annotations
 
 EPOCH_LEAP = 1000  # more than the epochs in the writes that a fail-over or a crash can lose
 
-# KEYS[1] lease, KEYS[2] epoch; ARGV: holder, milliseconds, least epoch, longest lease, highest epoch. Returns a lease
+# KEYS[1] lease, KEYS[2] epoch; ARGV: holder, milliseconds, least epoch, longest lease, highest epoch. Returns the
+# lease in Redis.
 # A new epoch is one more than the highest in Redis or in a report of a link (ARGV[3]), so an emptied Redis reuses none.
 # Values beyond the longest lease (ARGV[4]) or the highest epoch (ARGV[5]) are ignored.
 # The replication id of the server is stored with the highest epoch. A promoted replica and a server restarted from disk
