@@ -1,7 +1,6 @@
-"""Every code that crosses between the parts: one enum for each kind, with its meaning and what to do about it.
+"""Codes in messages and output: one enum for each kind, with the meaning of each code and its cure.
 
-The handbook's tables, `--help` texts and metric labels are made from here. A code is a string on the wire; no other
-module compares one with a string literal.
+A code is a string in messages and JSON. Compare with the members of these enums, not with string literals.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from typing import Self
 
 
 class Code(StrEnum):
-    """A code with its ``meaning`` and its ``cure``, one sentence each; "" where nothing is to be done or said."""
+    """A code with its ``meaning`` and its ``cure``, one sentence each, or "" if there is none."""
 
     meaning: str
     cure: str
 
     def __new__(cls, value: str, meaning: str = "", cure: str = "") -> Self:
-        """Make a member of its value, which is the string on the wire."""
+        """Make a member that is equal to its string."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning, member.cure = meaning, cure
@@ -25,7 +24,7 @@ class Code(StrEnum):
 
 
 class Trigger(Code):
-    """Why a decision was made at that moment."""
+    """Event that started a decision."""
 
     TIMEOUT = "timeout", "It was time (`reschedule.timeout`)."
     EXECUTORS = "executors", "Executors joined or left, and their set was stable since (`reschedule.settle`)."
@@ -41,7 +40,7 @@ class Trigger(Code):
 
 
 class Outcome(Code):
-    """What became of a decision."""
+    """Result of a decision."""
 
     APPLIED = "applied", "Its moves were begun."
     PLANNED = "planned", "Nothing was begun."
@@ -50,14 +49,14 @@ class Outcome(Code):
 
 
 class PlanResult(Code):
-    """What a plan came to, where no law refused it."""
+    """Result of a plan that no law refused."""
 
     OK = "ok", "It moves something, and it pays."
     NOTHING_TO_DO = "nothing-to-do", "No partition is to be moved."
 
 
 class OutcomeVerdict(Code):
-    """What a migration brought, beside what was predicted."""
+    """Result of a migration compared with its prediction."""
 
     KEPT = "kept", "Batches are as predicted, or not longer than before beyond noise."
     REGRESSED = "regressed", "Batches are longer than predicted and than before, beyond noise."
@@ -65,7 +64,7 @@ class OutcomeVerdict(Code):
 
 
 class NotReadyReason(Code):
-    """Why nothing can be decided on an application now."""
+    """Reason why no decision on an application is possible now."""
 
     NOT_LEADING = "not-leading", "The controller that was asked does not lead any more.", "Ask again."
     OVERTAKEN = (
@@ -120,7 +119,7 @@ class NotReadyReason(Code):
 
 
 class Law(Code):
-    """What refuses a move or a plan."""
+    """Law that refuses a move or a plan."""
 
     TARGET = (
         "target",
@@ -220,7 +219,7 @@ class Law(Code):
 
 
 class MoveState(Code):
-    """Where a move is in its life; drawn in `rechannel.migration.moves`."""
+    """State of a move; `rechannel.migration.moves` shows the transitions."""
 
     PLANNED = "planned", "The link has accepted it.", "Nothing."
     PREPARED = "prepared", "Its state can be loaded elsewhere.", "Nothing."
@@ -236,7 +235,7 @@ class MoveState(Code):
 
 
 class MoveReason(Code):
-    """Why a move took a step."""
+    """Reason for a transition of a move."""
 
     ACCEPTED = "accepted", "A signed placement wants it, or the link itself (a new query, a lost executor).", "Nothing."
     READY = "ready", "The newest snapshot is fresh enough (`migration.max_replay`).", "Nothing."
