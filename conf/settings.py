@@ -1,4 +1,4 @@
-"""Every setting of Rechannel: its default, unit, bounds and reason, grouped by TOML section.
+"""Every setting: its default, unit, bounds and reason, grouped by TOML section.
 
 `rechannel.conf.loader.load` fills them from a file and the environment (``RECHANNEL_<SECTION>__<FIELD>``, for example
 ``RECHANNEL_REDIS__URL``).
@@ -21,7 +21,7 @@ PERIOD = rf"(?:({_DAYS}(?:,{_DAYS})*) )?((?:[01]\d|2[0-3]):[0-5]\d)-((?:[01]\d|2
 
 
 class SettingsError(ValueError):
-    """An unusable configuration. Each of ``errors`` names a field, what is wrong with it and the cure."""
+    """An unusable configuration; each of ``errors`` names a field and the cure."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         self.errors = tuple(errors)

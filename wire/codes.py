@@ -1,4 +1,4 @@
-"""Codes in messages and output: one enum for each kind, with the meaning of each code and its cure.
+"""Codes in messages and output, with the meaning of each code and its cure.
 
 A code is a string in messages and JSON. Compare with the members of these enums, not with string literals.
 """

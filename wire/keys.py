@@ -1,4 +1,4 @@
-"""Table of all Redis keys: the only writer of each, its readers, its bounds and its time to live.
+"""Table of all Redis keys: writer, readers, bounds and time to live of each.
 
 The rules of `rechannel acl` (`patterns`, `commands`) and the table in `docs/redis-keys.md` are made from `TABLE`.
 """

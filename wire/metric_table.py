@@ -43,7 +43,7 @@ class MetricSamples:
         self._samples: dict[MetricDefinition, dict[tuple[str, ...], float]] = {item: {} for item in table}
 
     def set(self, item: MetricDefinition, value: float | None, *labels: str) -> None:
-        """Set a sample, or nothing if the value is None. Raises KeyError for a metric that is not in the table."""
+        """Set a sample unless the value is None; KeyError for a metric of another table."""
         samples = self._samples[item]
         if len(labels) != len(item.labels):
             raise ValueError(f"{item.name} has the labels {item.labels}, not {len(labels)}")
@@ -56,7 +56,7 @@ class MetricSamples:
         samples[key] = float(value)
 
     def families(self) -> Iterator[Metric]:
-        """Yield all metrics of the table for the Prometheus client, those without a sample included."""
+        """Yield all metrics of the table, also those without a sample, for Prometheus."""
         for item, samples in self._samples.items():
             kind = CounterMetricFamily if item.kind == "counter" else GaugeMetricFamily
             family = kind(item.name.removesuffix(_TOTAL), item.text, labels=(_CLUSTER, *item.labels))

@@ -1,4 +1,4 @@
-"""Display names of queries, stages and partitions, numbers with nouns, and text that is safe to print."""
+"""Display names of queries and stages, numbers with nouns, and safe text for terminals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def query_name(query: str, name: str = "") -> str:
-    """Return the name of a query, or ``query-`` and the first eight digits of its id if that is a UUID."""
+    """Return the name of a query, or ``query-`` and the first eight digits of its UUID."""
     return name or (f"query-{query[:8]}" if _UUID.fullmatch(query) else query)
 
 
@@ -30,7 +30,7 @@ def count(number: int, noun: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Replace control characters in a text, or in all texts of lists and dicts. Names come from outside."""
+    """Replace control characters in a text, or in all texts of lists and dicts."""
     if isinstance(value, str):
         if value.isprintable():
             return value

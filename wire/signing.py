@@ -30,7 +30,7 @@ _LOG = structlog.get_logger("rechannel.signing")
 
 
 class KeyFileError(ValueError):
-    """A key file that is missing, unreadable, readable by others, or not an Ed25519 key in PEM."""
+    """A key file that is unreadable, readable by others, or not an Ed25519 key in PEM."""
 
 
 class SignatureError(MessageError):
@@ -38,7 +38,7 @@ class SignatureError(MessageError):
 
 
 class Signer:
-    """Signs with the private key of a controller. ``trusted`` has the public keys of the links, if known."""
+    """Signs with a private key; ``trusted`` has the public keys of the links, if known."""
 
     def __init__(self, key: Ed25519PrivateKey, trusted: Verifier | None = None) -> None:
         self._key = key
@@ -47,7 +47,7 @@ class Signer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], public: str | os.PathLike[str] = "") -> Signer:
-        """Load a private key and optionally public keys from PEM files; KeyFileError names the file and the cure."""
+        """Load a PEM private key, and public keys if given; KeyFileError names the cure."""
         data = _read(path, _PRIVATE)
         try:
             key = serialization.load_pem_private_key(data, password=None)
@@ -73,7 +73,7 @@ class Signer:
         return msgspec.structs.replace(envelope, signature=signature)
 
     def is_own_signature(self, envelope: Envelope) -> bool:
-        """Whether a controller of this cluster signed the message, with this key or another trusted one."""
+        """Whether the message was signed with this key or another trusted one."""
         return any(verifier is not None and verifier.is_valid(envelope) for verifier in (self._own, self._trusted))
 
 
@@ -88,7 +88,7 @@ class Verifier:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Verifier:
-        """Load public keys from a PEM file or a directory of PEM files; KeyFileError names the file and the cure."""
+        """Load public keys from a PEM file or a directory; KeyFileError names the cure."""
         source = Path(path)
         stamp = _stamp(source)  # before reading: a change in between causes a reload
         verifier = cls(*public_keys(source), source=source)
@@ -141,7 +141,7 @@ class Verifier:
 
 
 def public_keys(source: Path) -> tuple[Ed25519PublicKey, ...]:
-    """Read the keys of a PEM file, or of the files of a directory; KeyFileError names the file and the cure."""
+    """Read the keys of a PEM file or directory; KeyFileError names the file and the cure."""
     keys: dict[str, Ed25519PublicKey] = {}
     for path in _files(source):
         data = _read(path, _PUBLIC)
@@ -170,7 +170,7 @@ def pem_of(key: Ed25519PublicKey) -> bytes:
 
 
 def write_private_key(path: Path) -> Ed25519PublicKey:
-    """Generate a key pair, write the private key to a new file with mode 600, and return the public key."""
+    """Write a new private key to a file with mode 600 and return its public key."""
     key = Ed25519PrivateKey.generate()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -185,7 +185,7 @@ def write_private_key(path: Path) -> Ed25519PublicKey:
 
 
 def make_keys(directory: Path) -> tuple[Path, Path]:
-    """Write a new key pair, ``signing.key`` (mode 600) and ``signing.pub``, and return the two paths.
+    """Write a new key pair, ``signing.key`` and ``signing.pub``, and return the paths.
 
     Existing files are not overwritten, because links would ignore a controller that lost its private key.
     """

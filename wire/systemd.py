@@ -71,7 +71,7 @@ class Notifier:
             self._status = text
 
     def announce_reload(self, load: Callable[[], _T]) -> Callable[[], _T]:
-        """Wrap the function that reloads the configuration, and report the begin and end of each reload."""
+        """Wrap a function that reloads the configuration to report begin and end of each reload."""
 
         def reload() -> _T:
             if not self._ready:

@@ -1,4 +1,4 @@
-"""Create Redis users on every server, because Redis does not replicate them, and detect open servers."""
+"""Create Redis users on every server (they are not replicated), and detect open servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT = 1.0  # seconds to find out whether Redis is open
 
 @dataclass(frozen=True)
 class AclResult:
-    """Result for one server. ``lasting``: the user survives a restart. ``problem``: why it was not created."""
+    """Result for one server; ``lasting``: the user survives a restart."""
 
     server: str
     lasting: bool = False
@@ -27,7 +27,7 @@ class AclResult:
 
 
 def create_user(client: Any, user: str, rules: Sequence[str]) -> bool:
-    """Create or replace a user on one server; return False if the server forgets it at a restart."""
+    """Create or replace a user on one server; False if it does not survive a restart."""
     client.execute_command("ACL", "SETUSER", user, *rules)
     with suppress(redis.ResponseError):  # unknown to Redis 7.0
         client.execute_command("ACL", "SETUSER", user, *keys.EXTRA)

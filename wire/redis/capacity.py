@@ -1,4 +1,4 @@
-"""Memory that Redis needs for a cluster when every key is at its bound, and trimming of streams to bytes.
+"""Memory that Redis needs when every key is at its bound, and trimming of streams.
 
 `docs/redis-keys.md` shows the table for a few clusters; ``rechannel doctor`` compares ``maxmemory`` with it.
 """
@@ -23,7 +23,7 @@ _CLUSTER = (keys.APPLICATIONS, keys.DECISIONS, keys.APPLIED, keys.OUTCOMES, keys
 
 @dataclass(frozen=True)
 class Application:
-    """Size of an application: ``partitions`` of all queries, whose batches have twice as many tasks."""
+    """Size of an application; its batches have twice as many tasks as ``partitions``."""
 
     executors: int
     queries: int
@@ -41,7 +41,7 @@ class Application:
 
 
 def batch_budget(tasks: int) -> int:
-    """Return the bytes that batches of an application may take if its newest batches have so many tasks."""
+    """Return the bytes for batches of an application whose newest have so many tasks."""
     return min(max(LEAST_BATCH_BUDGET, BATCHES_KEPT * TASK_BYTES * tasks), keys.BATCHES.size)
 
 
@@ -81,7 +81,7 @@ def format_mib(size: float) -> str:
 
 
 class StreamTrimmer:
-    """Number of entries of one stream that fit into a number of bytes; Redis can bound streams by entries only.
+    """Entries of a stream that fit into a number of bytes; Redis only bounds entries.
 
     It knows the sizes of the entries that this process wrote. Entries of an earlier writer count as large as the
     largest of these.
@@ -94,7 +94,7 @@ class StreamTrimmer:
         self._owns_all = False  # all entries of earlier writers are gone
 
     def add(self, size: int, most: int) -> int:
-        """Count an entry that is about to be added; return the number of entries to keep, including it."""
+        """Count an entry to be added, and return the number of entries to keep with it."""
         self._sizes.append(size)
         self._total += size
         self._largest = max(self._largest, size, 1)

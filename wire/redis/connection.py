@@ -41,7 +41,7 @@ class Connection:
         self.client = self._sentinel.master_for(address.service, db=address.database, **self._arguments)
 
     def replicas(self) -> list[tuple[str, Any]]:
-        """Return host:port and a client of every known replica, reachable or not; none without sentinels.
+        """Return host:port and a client of every known replica; none without sentinels.
 
         Raises redis.RedisError if no sentinel answers, or if the first one that answers refuses.
         """

@@ -1,4 +1,4 @@
-"""Errors of the store, by what the caller can do next, and explanations of errors of redis-py."""
+"""Errors of the store by what the caller can do, and explanations of redis-py's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StoreRefusedError(StoreError):
 
 
 class StoreDeposedError(StoreError):
-    """The lease was lost, so the write of a former leader was not made; stand by until it is acquired again."""
+    """The lease was lost, so the write was not made; stand by until it is acquired again."""
 
 
 class StoreForbiddenError(StoreRefusedError):
@@ -35,7 +35,7 @@ class StoreTooLargeError(StoreError):
 
 
 class Kind(Enum):
-    """What the caller can do: try again later (AWAY), or nothing until the configuration is fixed."""
+    """Kind of an error: AWAY may pass, the others need a change of the configuration."""
 
     AWAY = "away"
     REFUSED = "refused"
@@ -97,7 +97,7 @@ _ENDED = ("Connection closed by server", "Connection reset by peer", "Broken pip
 
 
 def explain(error: Exception, where: str, *, first: bool = False) -> tuple[Kind, str]:
-    """Return the kind of an error and a sentence with its cure; ``first``: the server has never answered yet.
+    """Return the kind of an error and its cure; ``first``: the server has never answered.
 
     In order: unusable files, answers with an exception class, failed connections (TLS first), answers known by their
     text, and servers that do not speak the protocol.

@@ -1,4 +1,4 @@
-"""Lua scripts for atomic steps of controllers: the lease and its epoch, fenced writes, claims of requests.
+"""Lua scripts for atomic steps: the lease and its epoch, fenced writes, claims.
 
 A lease is stored as its holder, a newline and its epoch. Values of another form or type were not written by a
 controller and are overwritten.

@@ -1,4 +1,4 @@
-"""Typed access to the keys of one cluster. Errors of redis-py become those of `rechannel.wire.redis.errors`."""
+"""Typed access to the keys of one cluster, with the errors of `redis.errors`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _STREAMS_AT_ONCE = 100  # read in one round trip
 
 @dataclass(frozen=True)
 class QueuedRequest:
-    """A message of a stream with its age in seconds by the clock of Redis, which all processes share."""
+    """A message of a stream, and its age in seconds by the clock of Redis."""
 
     envelope: Envelope
     age: float
@@ -51,7 +51,7 @@ class QueuedRequest:
 
 @dataclass(frozen=True)
 class Page:
-    """Part of a stream: the id of its last entry, its valid messages, and the bytes of all its entries."""
+    """Part of a stream: the last id, the valid messages, and the bytes of all entries."""
 
     last: str
     messages: list[Envelope]
@@ -72,7 +72,7 @@ class Lease:
 
 
 class Store:
-    """Typed access to the keys of one cluster. Connects on first use; may be shared between threads."""
+    """Typed access to the keys of one cluster; connects on first use, thread-safe."""
 
     def __init__(self, settings: RedisSettings, cluster: str) -> None:
         self.keys = Keys(cluster)
@@ -182,7 +182,7 @@ class Store:
         self._trimmers[key] = trimmer  # only after the write succeeded
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        """Read entries of a stream after an id ("0" for all); return the last id and the valid messages.
+        """Read a stream after an id ("0" for all); return the last id and the valid messages.
 
         At most ``count`` entries are read, and fewer of large ones.
         """
@@ -192,7 +192,7 @@ class Store:
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
     ) -> dict[str, Page]:
-        """Read streams of several names, each after its id, with one round trip for a hundred streams.
+        """Read streams of several names, each after its id, a hundred in one round trip.
 
         The size of ``doubtful`` streams is checked first, and large ones are read entry by entry.
         """
@@ -245,7 +245,7 @@ class Store:
         return self._entries(key, page, after, count)
 
     def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
-        """Read the newest entries of a stream, oldest first; fewer than ``count`` if they are large."""
+        """Read the newest ``count`` entries of a stream, oldest first; fewer large ones."""
         key = self.keys(rule, name)
 
         def page(before: str, count: int) -> list[Any]:
@@ -260,7 +260,7 @@ class Store:
         return entries[0][0].decode() if entries else "0"
 
     def list_names(self, rule: KeyRule) -> list[str]:
-        """List the names in the keys of a rule, as far as a limited number of SCAN calls find them.
+        """List the names in the keys of a rule that a limited number of SCAN calls finds.
 
         Raises StoreForbiddenError for users of `rechannel acl`, which may not scan.
         """
@@ -285,7 +285,7 @@ class Store:
         )
 
     def applications(self, since: float) -> list[str]:
-        """List the ids of applications that were registered since a time, up to the bound of the rule."""
+        """List applications registered since a time, up to the bound of the rule."""
         key, bound = self.keys(key_rules.APPLICATIONS), key_rules.APPLICATIONS.bound
         if self._size(key) > READ_AT_ONCE:
             self.rejected += 1
@@ -294,7 +294,7 @@ class Store:
         return sorted(item.decode(errors="replace") for item in members)
 
     def acquire_lease(self, holder: str, seconds: float, least_epoch: int) -> Lease:
-        """Acquire or renew the lease, and return the lease in Redis. ``least_epoch``: the highest one of any link."""
+        """Acquire or renew the lease; return the one in Redis. ``least_epoch``: that of links."""
         self._connected()
         with _translated(self._where):
             owner = self._acquire(
@@ -311,7 +311,7 @@ class Store:
         return Lease(name, int(epoch))
 
     def claim(self, request: str, seconds: float) -> Lease:
-        """Claim a request for the leader whose view this is, before it is carried out; KeyNameError for an odd id.
+        """Claim a request for this leader before it is carried out; KeyNameError for a bad id.
 
         Returns the lease under which it is claimed: an earlier one if a leader took it up then. It lasts ``seconds``.
         """
@@ -343,14 +343,14 @@ class Store:
             return bool(self._redis.exists(self.keys(key_rules.PAUSED)))
 
     def set_user(self, user: str, rules: Sequence[str]) -> list[AclResult]:
-        """Create or replace a Redis user on the master and its replicas; return the result of each server."""
+        """Create or replace a Redis user on master and replicas; return a result for each."""
         self._connected()
         with _translated(self._where):
             first = AclResult(self._where, acl.create_user(self._redis, user, rules))
             return [first, *acl.create_user_on_replicas(self._connection, user, rules)]
 
     def _ask_all(self, commands: Sequence[_Command]) -> list[Any]:
-        """Run read commands in one round trip; the answer is None if a key has another type, which is counted."""
+        """Run read commands in one round trip; None for a key of another type (counted)."""
         if not commands:
             return []
         with _translated(self._where):
@@ -424,7 +424,7 @@ class Store:
         return int(self._answer(lambda: self._redis.memory_usage(key, samples=0), 0) or 0)
 
     def _entries(self, key: str, page: Callable[[str, int], list[Any]], after: str, count: int) -> list[Any]:
-        """Read up to ``count`` entries of a stream; of a large stream at most `READ_AT_ONCE` bytes."""
+        """Read up to ``count`` entries of a stream, and at most about `READ_AT_ONCE` bytes."""
         if self._size(key) <= READ_AT_ONCE:
             return list(self._answer(lambda: page(after, count), []))
         found: list[Any] = []
@@ -477,7 +477,7 @@ _ERRORS = {
 
 @contextmanager
 def _translated(where: str, *, first: bool = False) -> Iterator[None]:
-    """Translate errors of redis-py into those of the store; ``first``: the server has not answered yet."""
+    """Translate errors of redis-py; ``first``: the server has not answered yet."""
     try:
         yield
     except (redis.RedisError, ValueError, OSError) as error:

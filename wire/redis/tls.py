@@ -1,4 +1,4 @@
-"""Credentials and TLS arguments of connections to Redis, and explanations of failed TLS handshakes."""
+"""Credentials and TLS arguments for Redis, and explanations of failed handshakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_YET_VALID, _EXPIRED, _NAME, _ADDRESS = 9, 10, 62, 64  # X509_V_ERR_*
 
 
 class CredentialFileError(ValueError):
-    """A password, key or certificate file that cannot be used; the text names the file and the cure."""
+    """An unusable password, key or certificate file; the text names file and cure."""
 
 
 class Secret(str):
@@ -53,7 +53,7 @@ def connection_options(settings: RedisSettings) -> dict[str, Any]:
 
 
 def check_private(path: str | os.PathLike[str], field: str) -> None:
-    """Raise CredentialFileError if others may read a private key; its group may if root owns it."""
+    """Raise CredentialFileError if others can read a private key (a group of root may)."""
     status = Path(path).stat()
     allowed = 0o640 if status.st_uid == 0 else 0o600
     mode = stat.S_IMODE(status.st_mode)
@@ -62,7 +62,7 @@ def check_private(path: str | os.PathLike[str], field: str) -> None:
 
 
 def handshake_failure(error: BaseException) -> str:
-    """Return the cause and cure of a failed TLS handshake, "" for other errors and for passing ones."""
+    """Return cause and cure of a failed TLS handshake, "" for other and passing errors."""
     cause = _ssl_error(error)
     if cause is None:
         return ""
@@ -88,7 +88,7 @@ def handshake_failure(error: BaseException) -> str:
 
 
 def handshake_hint(error: BaseException) -> str:
-    """Return what may be wrong with TLS if a connection failed in a way that may also be temporary, else ""."""
+    """Return a possible TLS cause of a failure that may also be temporary, else ""."""
     if isinstance(_ssl_error(error), ssl.SSLEOFError):
         return "; it ended the TLS connection: does it want a client certificate (redis.tls_certificate_file)?"
     if any("handshake operation timed out" in str(cause) for cause in _causes(error)):
