@@ -137,10 +137,10 @@ def read_settings(path: str | os.PathLike[str] | None = None, environ: Mapping[s
     return dataclasses.replace(result, errors=(*errors, *conflicts))
 
 
-def suggest_names(name: str, known: Collection[str]) -> str:
+def suggest_names(name: str, names: Collection[str]) -> str:
     """Return the known names for an error message, with the closest one first if one is close."""
-    close = difflib.get_close_matches(name, known, 1)
-    return f"{f'did you mean {close[0]}? ' if close else ''}known are {', '.join(known)}"
+    close = difflib.get_close_matches(name, names, 1)
+    return f"{f'did you mean {close[0]}? ' if close else ''}known are {', '.join(names)}"
 
 
 # -- the file --

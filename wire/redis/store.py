@@ -321,10 +321,10 @@ class Store:
         self._connected()
         lease = self._lease()
         with _translated(self._where):
-            found = self._claim(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, max(1, int(seconds * 1000))])
-        if found is None:
+            owner = self._claim(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, max(1, int(seconds * 1000))])
+        if owner is None:
             raise _deposed_error(lease)
-        name, _, epoch = found.decode(errors="replace").rpartition("\n")
+        name, _, epoch = owner.decode(errors="replace").rpartition("\n")
         return Lease(name, int(epoch) if epoch.isdecimal() else 0)
 
     def release_lease(self, holder: str) -> None:
@@ -411,8 +411,8 @@ class Store:
             pipe.execute()
             return
         lease = self._lease()
-        words = [word for command in commands for word in (len(command), *command)]
-        if not self._fenced(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, *words]):
+        arguments = [part for command in commands for part in (len(command), *command)]
+        if not self._fenced(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, *arguments]):
             raise _deposed_error(lease)
 
     def _now(self) -> float:
@@ -427,9 +427,9 @@ class Store:
         """Read up to ``count`` entries of a stream, and at most about `READ_AT_ONCE` bytes."""
         if self._size(key) <= READ_AT_ONCE:
             return list(self._answer(lambda: page(after, count), []))
-        found: list[Any] = []
+        result: list[Any] = []
         room = READ_AT_ONCE
-        while room > 0 and len(found) < count:
+        while room > 0 and len(result) < count:
             entries = self._answer(lambda: page(after, 1), [])  # noqa: B023  called at once
             if not entries:
                 break
@@ -437,8 +437,8 @@ class Store:
             size = sum(len(name) + len(value) for name, value in fields.items())
             room -= size
             after = number.decode()
-            found.append((number, fields if size <= _LARGEST_ENTRY else {}))
-        return found
+            result.append((number, fields if size <= _LARGEST_ENTRY else {}))
+        return result
 
     def _messages(self, entries: list[Any]) -> list[Envelope]:
         messages = [self._decoded(fields.get(b"m", b"")) for _, fields in entries]
