@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,12 +33,10 @@ def setting(
     *,
     unit: str = "",
     bounds: tuple[float | None, float | None] = (None, None),
-    choices: Sequence[str] = (),
-    pattern: str = "",
-    live: bool = False,
+    allowed: str | tuple[str, ...] = "",
     path: bool = False,
 ) -> Any:
-    """Define a field of a section; its metadata holds the properties.
+    """Define a field of a section that takes a restart to change; its metadata holds the properties.
 
     Parameters
     ----------
@@ -47,18 +44,19 @@ def setting(
         The value without configuration, what the field is for, and what its value counts.
     bounds
         Lowest and highest value of a number, both inclusive; None is unbounded.
-    choices, pattern
-        The texts that are allowed, or a regular expression that the whole text must match.
-    live
-        Controller and agent apply a new value on SIGHUP; other fields take a restart.
+    allowed
+        The allowed texts, or a regular expression that the whole text must match.
     path
         The field names a file; a relative path starts at the directory of the configuration file.
     """
+    pattern, choices = (allowed, ()) if isinstance(allowed, str) else ("", allowed)
     properties = {"reason": reason, "unit": unit, "bounds": bounds, "choices": choices, "pattern": pattern}
-    return field(default=default, metadata={**properties, "live": live, "path": path})
+    return field(default=default, metadata={**properties, "path": path, "live": False})
 
 
-live_setting = functools.partial(setting, live=True)
+def live_setting(default: Any, reason: str, **properties: Any) -> Any:
+    """Define a field like `setting` that controller and agent apply on SIGHUP."""
+    return field(default=default, metadata={**setting(default, reason, **properties).metadata, "live": True})
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class ClusterSettings:
     """Name of the cluster."""
 
     name: str = setting(
-        "default", "Separates clusters that share one Redis; part of every key.", pattern=r"[A-Za-z0-9._-]{1,64}"
+        "default", "Separates clusters that share one Redis; part of every key.", allowed=r"[A-Za-z0-9._-]{1,64}"
     )
 
 
@@ -78,7 +76,7 @@ class RedisSettings:
         "redis://127.0.0.1:6379/0",
         "Redis 7.0 or newer, or Valkey. sentinel://host:port,host:port/0?service=NAME asks sentinels for the master.",
         unit="redis://, rediss://, unix:// or sentinel:// URL without a password",
-        pattern=r"(redis|rediss|unix|sentinel)://\S+",
+        allowed=r"(redis|rediss|unix|sentinel)://\S+",
     )
     username: str = setting("", "ACL user; empty means Redis' default user.")
     password_file: str = setting(
@@ -152,7 +150,7 @@ class AgentSettings:
         "Address of the metrics endpoint for Prometheus, as in 127.0.0.1:9417, without access control. Empty: no "
         "endpoint.",
         unit="host:port",
-        pattern=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
+        allowed=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
     )
     stream_rows: int = live_setting(
         20_000, "Map outputs reported in one window; further ones are only counted.", unit="rows", bounds=(1, 1_000_000)
@@ -206,7 +204,7 @@ class RescheduleSettings:
         "observe",
         "observe: record decisions, but move only what an operator orders. apply: act on decisions. In both modes "
         "drains continue, and links spread new queries (link.spread).",
-        choices=("observe", "apply"),
+        allowed=("observe", "apply"),
     )
     timeout: float = live_setting(300.0, "Time between two periodic decisions.", unit="seconds", bounds=(1, 86_400))
     settle: float = live_setting(
@@ -266,13 +264,13 @@ class RescheduleSettings:
         "The controller begins nothing on its own in these periods; orders are carried out with a warning. "
         "Separated by ; in the environment.",
         unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day",
-        pattern=PERIOD,
+        allowed=PERIOD,
     )
     off_peak: tuple[str, ...] = live_setting(
         (),
         "Periods for `rechannel apply --when off-peak`.",
         unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day",
-        pattern=PERIOD,
+        allowed=PERIOD,
     )
     time_zone: str = live_setting(
         "UTC", "Time zone of these periods, with daylight saving time.", unit="name as in Europe/Berlin"
@@ -304,12 +302,12 @@ class RescheduleSettings:
         0.75, "A plan is costly if it moves more than this share of the partitions.", unit="share", bounds=(0, 1)
     )
     policy: str = live_setting(
-        "adaptive", "Policy that places partitions; `rechannel policies` lists all.", pattern=r"[a-z][a-z0-9-]*"
+        "adaptive", "Policy that places partitions; `rechannel policies` lists all.", allowed=r"[a-z][a-z0-9-]*"
     )
     drain_policy: str = live_setting(
         "fair-redistribution",
         "Policy that places the partitions of drained nodes; all others stay.",
-        pattern=r"[a-z][a-z0-9-]*",
+        allowed=r"[a-z][a-z0-9-]*",
     )
     windows: int = live_setting(3, "Agent windows that a decision averages.", unit="windows", bounds=(1, 60))
     batches: int = live_setting(
@@ -448,7 +446,7 @@ class ControllerSettings:
         "HTTP address of metrics, health and the web view, as in 127.0.0.1:9418. It has no access control, so use "
         "loopback or a proxy. Empty: no endpoint.",
         unit="host:port",
-        pattern=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
+        allowed=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
     )
     placement_ttl: float = live_setting(
         120.0,
