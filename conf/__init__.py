@@ -1,1 +1,1 @@
-"""Typed settings and the example files that go with them. Plain values only: no sockets, no Spark, no clock."""
+"""Typed settings, their loading and rendering, and example files."""

@@ -1,4 +1,4 @@
-"""Timing of the controller's lease: the inequality that keeps two controllers from leading at the same time.
+"""Timing of the lease: the inequality that keeps two controllers from leading at once.
 
 A leader measures its lease on a monotonic clock, from the moment *before* it requested it, and stops acting a reserve
 before the lease ends in Redis. All calls that it began as leader have therefore ended, or timed out, before another
@@ -26,7 +26,7 @@ def longest_call(timeout: float, *, sentinels: bool) -> float:
 
 
 def acting_time(lease: float, call: float) -> float:
-    """Return the seconds after the request of a renewal in which a leader may act; 0 or less is never."""
+    """Return the seconds after a renewal's request in which a leader may act."""
     return lease * (1 - DRIFT) - call
 
 

@@ -1,4 +1,4 @@
-"""Load settings from a TOML file and the environment, and report all errors at once, each with file and line.
+"""Load settings from a TOML file and the environment; report all errors with their line.
 
 Later sources win: the defaults in `rechannel.conf.settings`, the file, the environment.
 """
@@ -41,14 +41,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ConfigSource:
-    """The configuration file, None without one; what named it, and why the files before it were skipped."""
+    """The configuration file, what named it, and why earlier files were skipped."""
 
     path: Path | None
     named_by: str = ""
     skipped: tuple[str, ...] = ()
 
     def describe(self, *, variables: bool = False) -> str:
-        """Return a sentence on the configuration in use; ``variables``: the environment sets some fields."""
+        """Return a sentence on the configuration; ``variables``: the environment sets fields."""
         if self.path is None:
             used = "variables of the environment and defaults" if variables else "defaults"
             return f"no configuration file: {', '.join(self.skipped)}; {used} used"
@@ -60,7 +60,7 @@ class ConfigSource:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """Settings with the origin of each value and all ``errors``; a field with an error has its default.
+    """Settings, origins and errors; a field with an error has its default.
 
     ``origins`` maps a field such as ``gate.min_gain`` to the file or variable that set it; defaults are left out.
     """
@@ -80,7 +80,7 @@ class LoadResult:
         return self.source.describe(variables=bool(self.origins))
 
     def with_locations(self, errors: Iterable[str]) -> list[str]:
-        """Prefix each error that begins with a field with the place that set it: file and line, or the variable."""
+        """Prefix errors on fields with the origin of the value: file and line, or variable."""
         errors = list(errors)
         lines = line_numbers(self.path) if self.path is not None and errors else {}
         return [self._with_location(error, lines) for error in errors]
@@ -102,7 +102,7 @@ class LoadResult:
 
 
 def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Load the settings, or raise SettingsError with all errors: unknown names, wrong types, values out of bounds.
+    """Load the settings, or raise SettingsError with all errors.
 
     Without ``path`` the file is the one that ``RECHANNEL_CONFIG`` names, else ./rechannel.toml, else
     /etc/rechannel/rechannel.toml.
@@ -137,17 +137,17 @@ def read_settings(path: str | os.PathLike[str] | None = None, environ: Mapping[s
     return dataclasses.replace(result, errors=(*errors, *conflicts))
 
 
-def suggest_names(name: str, known: Collection[str]) -> str:
+def suggest_names(name: str, names: Collection[str]) -> str:
     """Return the known names for an error message, with the closest one first if one is close."""
-    close = difflib.get_close_matches(name, known, 1)
-    return f"{f'did you mean {close[0]}? ' if close else ''}known are {', '.join(known)}"
+    close = difflib.get_close_matches(name, names, 1)
+    return f"{f'did you mean {close[0]}? ' if close else ''}known are {', '.join(names)}"
 
 
 # -- the file --
 
 
 def find_config_file(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> ConfigSource:
-    """Return the file to read: the given one, that of the environment, or the first usable of `SEARCH_PATH`."""
+    """Return the given file, that of the environment, or the first usable of `SEARCH_PATH`."""
     if path:
         return ConfigSource(Path(path))
     if environ.get(CONFIG_VARIABLE):
@@ -181,7 +181,7 @@ def _problem_of(path: Path) -> str:
 
 
 def line_numbers(path: Path) -> dict[tuple[str, ...], int]:
-    """Return the line, from 1, on which each section, field and parameter of a TOML file begins.
+    """Return the first line, from 1, of each section, field and parameter of a TOML file.
 
     The parser gives no positions. A field begins after the longest prefix of the file that parses without it.
     """
@@ -261,7 +261,7 @@ class _Text(str):
 def _read_environment(
     environ: Mapping[str, str], values: dict[str, dict[str, Any]], errors: list[str]
 ) -> dict[str, str]:
-    """Add the variables of the environment to ``values``; return the variable that set each field."""
+    """Add variables of the environment to ``values``; return the variable of each field."""
     origins = {}
     for variable, text in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or "__" not in variable:
@@ -282,7 +282,7 @@ def _read_environment(
 
 
 def _parse_policies(tables: Mapping[str, Any], errors: list[str]) -> dict[str, dict[str, Any]]:
-    """Return policy -> parameter -> value, from tables and from variables named <POLICY>__<PARAMETER>."""
+    """Return policy -> parameter -> value, from tables and variables <POLICY>__<PARAMETER>."""
     policies: dict[str, dict[str, Any]] = {}
     for name, content in tables.items():
         policy, parameters = name, content
@@ -320,7 +320,7 @@ def _toml_value(text: str) -> Any:
 
 
 def _parse_section(kind: type[_T], section: str, content: Mapping[str, Any], errors: list[str]) -> _T:
-    """Return a section; each value that does not fit is an error and leaves its field at the default."""
+    """Return a section; fields with an error keep their default."""
     fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
     accepted: dict[str, Any] = {}
@@ -337,7 +337,7 @@ def _parse_section(kind: type[_T], section: str, content: Mapping[str, Any], err
 
 
 def _parse_value(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
-    """Return the value as the type of its field, or raise ValueError with a sentence for each error."""
+    """Convert a value to the type of its field; ValueError has a sentence for each error."""
     if kind in (int, float):
         return _parse_number(kind, value, rule)
     if kind is bool:

@@ -12,7 +12,7 @@ _FORM = "sentinel://host:port,host:port[/database]?service=NAME"
 
 @dataclass(frozen=True)
 class SentinelAddress:
-    """Hosts and ports of the sentinels, the name of the monitored service, and the number of the database."""
+    """Hosts and ports of sentinels, the monitored service, and the database number."""
 
     sentinels: tuple[tuple[str, int], ...]
     service: str
@@ -20,7 +20,7 @@ class SentinelAddress:
 
 
 def sentinel_address(url: str) -> SentinelAddress | None:
-    """Parse a URL; return None if its scheme is another one, raise ValueError with the cure if it is wrong."""
+    """Parse a URL; None for another scheme, ValueError with the cure for a wrong URL."""
     if not url.startswith(SENTINEL_SCHEME):
         return None
     try:

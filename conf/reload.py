@@ -54,7 +54,7 @@ def changes(old: Settings, new: Settings, concerns: frozenset[str]) -> list[Chan
 
 
 def merged(old: Settings, new: Settings) -> Settings:
-    """Return the old settings with the live fields and the parameters of policies of the new ones."""
+    """Return the old settings with live fields and parameters of policies of the new ones."""
     sections: dict[str, Any] = {POLICIES: new.policies}
     for section in dataclasses.fields(Settings):
         if section.name != POLICIES:
@@ -68,14 +68,14 @@ def merged(old: Settings, new: Settings) -> Settings:
 
 @dataclass(frozen=True)
 class ReloadSignal:
-    """Request to reload the configuration, set by SIGHUP. ``load`` raises SettingsError if it is not usable."""
+    """Request to reload the configuration, set by SIGHUP; ``load`` may raise SettingsError."""
 
     requested: threading.Event
     load: Callable[[], Settings]
 
 
 class Reloader:
-    """Reloads the configuration of one daemon on request, and logs what became of each changed field.
+    """Reloads the configuration of one daemon on request and logs each changed field.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Render settings: those in force as a TOML file with bounds and origins, and the reference table in Markdown.
+"""Render settings in force as TOML, and the reference of all settings in Markdown.
 
 ``python -m rechannel.conf.render docs/configuration.md`` writes the table into the documentation. No setting is a
 secret.
@@ -64,7 +64,7 @@ def literal(value: Any) -> str:
 
 
 def _escaped(character: str) -> str:
-    """Escape an unprintable character. TOML has no surrogate pairs: beyond 16 bits it takes eight digits."""
+    """Escape an unprintable character; TOML has no surrogate pairs, unlike JSON."""
     if character.isprintable():
         return character
     code = ord(character)
@@ -82,7 +82,7 @@ def fields() -> dict[str, dataclasses.Field[Any]]:
 
 
 def bounds(rule: Any) -> str:
-    """Return the allowed values of a field in short form, "" if only its type and pattern limit it."""
+    """Return choices or bounds of a field, "" if it has neither."""
     if rule["choices"]:
         return " | ".join(rule["choices"])
     low, high = rule["bounds"]
@@ -116,7 +116,7 @@ def _summary(kind: type[Any]) -> str:
 
 
 def to_markdown() -> str:
-    """Return a table of each section: field, default, unit and bounds, whether it is live, and its reason."""
+    """Return a table of each section: default, unit and bounds, liveness and reason of fields."""
     lines = []
     for section in dataclasses.fields(Settings):
         lines += ["", f"### [{section.name}]", ""]
@@ -139,7 +139,7 @@ def to_markdown() -> str:
 
 
 def update_document(text: str) -> str:
-    """Return a document with its reference replaced, or raise ValueError if it has no place for it."""
+    """Return a document with its reference replaced; ValueError without a place for it."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

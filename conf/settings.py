@@ -1,4 +1,4 @@
-"""Every setting of Rechannel: its default, unit, bounds and reason, grouped by TOML section.
+"""Every setting: its default, unit, bounds and reason, grouped by TOML section.
 
 `rechannel.conf.loader.load` fills them from a file and the environment (``RECHANNEL_<SECTION>__<FIELD>``, for example
 ``RECHANNEL_REDIS__URL``).
@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ PERIOD = rf"(?:({_DAYS}(?:,{_DAYS})*) )?((?:[01]\d|2[0-3]):[0-5]\d)-((?:[01]\d|2
 
 
 class SettingsError(ValueError):
-    """An unusable configuration. Each of ``errors`` names a field, what is wrong with it and the cure."""
+    """An unusable configuration; each of ``errors`` names a field and the cure."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         self.errors = tuple(errors)
@@ -34,12 +33,10 @@ def setting(
     *,
     unit: str = "",
     bounds: tuple[float | None, float | None] = (None, None),
-    choices: Sequence[str] = (),
-    pattern: str = "",
-    live: bool = False,
+    allowed: str | tuple[str, ...] = "",
     path: bool = False,
 ) -> Any:
-    """Define a field of a section; its metadata holds the properties.
+    """Define a field of a section that takes a restart to change; its metadata holds the properties.
 
     Parameters
     ----------
@@ -47,38 +44,39 @@ def setting(
         The value without configuration, what the field is for, and what its value counts.
     bounds
         Lowest and highest value of a number, both inclusive; None is unbounded.
-    choices, pattern
-        The texts that are allowed, or a regular expression that the whole text must match.
-    live
-        Controller and agent apply a new value on SIGHUP; other fields take a restart.
+    allowed
+        The allowed texts, or a regular expression that the whole text must match.
     path
         The field names a file; a relative path starts at the directory of the configuration file.
     """
+    pattern, choices = (allowed, ()) if isinstance(allowed, str) else ("", allowed)
     properties = {"reason": reason, "unit": unit, "bounds": bounds, "choices": choices, "pattern": pattern}
-    return field(default=default, metadata={**properties, "live": live, "path": path})
+    return field(default=default, metadata={**properties, "path": path, "live": False})
 
 
-live_setting = functools.partial(setting, live=True)
+def live_setting(default: Any, reason: str, **properties: Any) -> Any:
+    """Define a field like `setting` that controller and agent apply on SIGHUP."""
+    return field(default=default, metadata={**setting(default, reason, **properties).metadata, "live": True})
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Which cluster this is."""
+    """Name of the cluster."""
 
     name: str = setting(
-        "default", "Separates clusters that share one Redis; part of every key.", pattern=r"[A-Za-z0-9._-]{1,64}"
+        "default", "Separates clusters that share one Redis; part of every key.", allowed=r"[A-Za-z0-9._-]{1,64}"
     )
 
 
 @dataclass(frozen=True)
 class RedisSettings:
-    """Where agents, links and controller meet."""
+    """Redis, through which agents, links and controller communicate."""
 
     url: str = setting(
         "redis://127.0.0.1:6379/0",
-        "Redis 7.0 or newer, or Valkey; sentinel://host:port,host:port/0?service=NAME asks sentinels for the master.",
+        "Redis 7.0 or newer, or Valkey. sentinel://host:port,host:port/0?service=NAME asks sentinels for the master.",
         unit="redis://, rediss://, unix:// or sentinel:// URL without a password",
-        pattern=r"(redis|rediss|unix|sentinel)://\S+",
+        allowed=r"(redis|rediss|unix|sentinel)://\S+",
     )
     username: str = setting("", "ACL user; empty means Redis' default user.")
     password_file: str = setting(
@@ -86,15 +84,15 @@ class RedisSettings:
     )
     tls_ca_file: str = setting(
         "",
-        "PEM of the CA that issued the server's certificate; trusted beside the system's own. For rediss://; turns TLS "
-        "on for sentinel://.",
+        "PEM of the CA of the server's certificate, trusted in addition to those of the system. For rediss://; "
+        "turns TLS on for sentinel://.",
         path=True,
     )
     tls_certificate_file: str = setting(
-        "", "PEM of our own certificate, where the server wants one (tls-auth-clients).", path=True
+        "", "PEM of the client certificate, if the server requires one (tls-auth-clients).", path=True
     )
     tls_key_file: str = setting(
-        "", "PEM of its private key, without a pass phrase; nobody else may read it.", path=True
+        "", "PEM of its private key, without a pass phrase; other users must not be able to read it.", path=True
     )
     sentinel_username: str = setting("", "ACL user of the sentinels themselves; empty means their default user.")
     sentinel_password_file: str = setting(
@@ -102,7 +100,7 @@ class RedisSettings:
     )
     timeout: float = setting(
         2.0,
-        "A Redis slower than this is treated as away; with sentinels all of them together have as long to answer.",
+        "A Redis that is slower counts as not reachable; all sentinels together have the same time to answer.",
         unit="seconds",
         bounds=(0.05, 60),
     )
@@ -110,61 +108,74 @@ class RedisSettings:
 
 @dataclass(frozen=True)
 class SigningSettings:
-    """Ed25519 keys: the controller signs desired placements, links check them."""
+    """Ed25519 keys: the controller signs desired placements, links verify them."""
 
     private_key_file: str = setting(
         "",
-        "PEM; read by the controller alone, and refused if others may read it. Made by `rechannel config keys`.",
+        "PEM; only for the controller, and refused if other users can read it. Made by `rechannel config keys`.",
         path=True,
     )
     public_key_file: str = setting(
         "",
-        "PEM of one key or several, or a directory of such; read by every link, and again when it changes. Without it "
-        "a link obeys nobody, and a controller knows nothing of what another key has signed.",
+        "PEM of one or several keys, or a directory of such files; for every link, and reloaded when it changes. "
+        "Without it a link follows no orders, and a controller cannot verify messages signed with other keys.",
         path=True,
     )
 
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """The monitor on every node."""
+    """Agent: the monitor on every node."""
 
     node: str = setting(
-        "", "The host this node's executors carry in Spark (`--hostname`); empty: any name or address of this machine."
+        "", "Host name of this node's executors in Spark (`--hostname`). Empty: any name or address of this machine."
     )
-    sample: float = setting(1.0, "Processes live longer than this; finer costs CPU.", unit="seconds", bounds=(0.1, 60))
-    window: float = setting(5.0, "The window of the stream-classification paper.", unit="seconds", bounds=(0.5, 600))
+    sample: float = setting(
+        1.0, "Time between two samples of the processes; shorter times cost CPU.", unit="seconds", bounds=(0.1, 60)
+    )
+    window: float = setting(
+        5.0,
+        "Length of a measurement window; 5 s as in the stream-classification paper.",
+        unit="seconds",
+        bounds=(0.5, 600),
+    )
     buffered_windows: int = live_setting(
-        120, "What an agent keeps while Redis is away: ten minutes.", unit="windows", bounds=(1, 10_000)
+        120,
+        "Windows that an agent keeps while Redis is not reachable: ten minutes by default.",
+        unit="windows",
+        bounds=(1, 10_000),
     )
     metrics: str = setting(
         "",
-        "Where Prometheus may ask, as in 127.0.0.1:9417; anyone who can reach it can read. Empty: nowhere.",
+        "Address of the metrics endpoint for Prometheus, as in 127.0.0.1:9417, without access control. Empty: no "
+        "endpoint.",
         unit="host:port",
-        pattern=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
+        allowed=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
     )
     stream_rows: int = live_setting(
-        20_000, "Map outputs reported per window; more are counted, not sent.", unit="rows", bounds=(1, 1_000_000)
+        20_000, "Map outputs reported in one window; further ones are only counted.", unit="rows", bounds=(1, 1_000_000)
     )
 
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """The part inside the Spark driver."""
+    """Link: the part in the Spark driver."""
 
-    directory: str = setting("", "Event stream; private to the user. Empty means a temporary directory.", path=True)
+    directory: str = setting(
+        "", "Directory of the event stream, private to the user. Empty means a temporary directory.", path=True
+    )
     poll: float = setting(
-        0.1, "How often the event stream is read while nothing is to be moved.", unit="seconds", bounds=(0.005, 5)
+        0.1, "Time between two reads of the event stream without moves.", unit="seconds", bounds=(0.005, 5)
     )
     poll_moving: float = setting(
         0.005,
-        "The same while partitions are to be moved: a batch boundary is short.",
+        "Time between two reads during a migration, because the gap between two batches is short.",
         unit="seconds",
         bounds=(0.001, 1),
     )
     event_log_bytes: int = setting(
         16 * 2**20,
-        "A part of the event stream is deleted once read; this is its size.",
+        "Size of a part of the event stream, which is deleted once read.",
         unit="bytes",
         bounds=(10 * 2**20, None),
     )
@@ -172,215 +183,234 @@ class LinkSettings:
         6, "A move that has not landed after so many batches is abandoned.", unit="batches", bounds=(1, 1000)
     )
     deadline_seconds: float = setting(
-        600.0, "The same in time, for queries that stand still.", unit="seconds", bounds=(1, 86_400)
+        600.0,
+        "A move that has not landed after this time is abandoned, also if the query has no batches.",
+        unit="seconds",
+        bounds=(1, 86_400),
     )
-    report: float = setting(1.0, "How often the link reports what it sees.", unit="seconds", bounds=(0.1, 60))
+    report: float = setting(1.0, "Time between two reports of the link.", unit="seconds", bounds=(0.1, 60))
     spread: bool = setting(
-        True, "Spread a new query after its first batch, put a restarted one back, spread what a lost executor held."
+        True,
+        "Spread a new query after its first batch, restore the placement of a restarted one, and spread the partitions "
+        "of a lost executor.",
     )
 
 
 @dataclass(frozen=True)
 class RescheduleSettings:
-    """When the controller decides and whether it may act."""
+    """Triggers, policy and permission of the controller to act."""
 
     mode: str = live_setting(
         "observe",
-        "observe: decide and say so, move nothing unless an operator asks. apply: act on decisions. Drains go on, and "
-        "links spread new queries (link.spread), in both.",
-        choices=("observe", "apply"),
+        "observe: record decisions, but move only what an operator orders. apply: act on decisions. In both modes "
+        "drains continue, and links spread new queries (link.spread).",
+        allowed=("observe", "apply"),
     )
-    timeout: float = live_setting(300.0, "Time between two decisions.", unit="seconds", bounds=(1, 86_400))
+    timeout: float = live_setting(300.0, "Time between two periodic decisions.", unit="seconds", bounds=(1, 86_400))
     settle: float = live_setting(
         10.0,
-        "Executors joined or lost are acted on once their set is stable for this long.",
+        "Time for which the set of executors must be stable before joined or lost executors trigger a decision.",
         unit="seconds",
         bounds=(0, 3600),
     )
     settle_windows: int = live_setting(
-        1, "The same in agent windows, where that is longer.", unit="windows", bounds=(0, 1000)
+        1, "The same in agent windows; the longer of the two applies.", unit="windows", bounds=(0, 1000)
     )
     overload_utilization: float = live_setting(
         0.95,
-        "An executor busier than this is overloaded, and that is decided on at once.",
+        "An executor with a higher utilization is overloaded, which triggers a decision.",
         unit="share of its cores",
         bounds=(0.05, 100),
     )
     overload_duration: float = live_setting(
         2.0,
-        "So is a query whose batch lasts this many times the median of its last batches, or longer than its trigger's "
-        "interval where that is known.",
+        "A query is overloaded if its batch lasts this many times the median of its last batches, or longer than "
+        "the interval of its trigger if that is known.",
         unit="times",
         bounds=(1.1, 1000),
     )
     overload_windows: int = live_setting(
         3,
-        "Agent windows in a row for which it must be so, as a moment is no overload; 0 turns it off.",
+        "Consecutive agent windows of overload before it triggers a decision; 0 turns this trigger off.",
         unit="windows",
         bounds=(0, 1000),
     )
     overload_release: float = live_setting(
         0.85,
-        "An overload is over, and counted again only then, below this share of its limit: no to and fro.",
+        "An overload ends below this share of its limit (hysteresis); only then can it trigger again.",
         unit="share",
         bounds=(0, 1),
     )
     timeout_cooldown: float = live_setting(
         0.0,
-        "Least time between two decisions by timeout on one application; the timeout itself is one.",
+        "Minimum time between two decisions by timeout on one application, in addition to the timeout itself.",
         unit="seconds",
         bounds=(0, 7 * 86_400),
     )
     executors_cooldown: float = live_setting(
         0.0,
-        "The same for decisions because executors joined or left: a joined one is to get its share soon.",
+        "Minimum time between two decisions because executors joined or left; 0 gives a new executor its share soon.",
         unit="seconds",
         bounds=(0, 7 * 86_400),
     )
     overload_cooldown: float = live_setting(
         300.0,
-        "The same for decisions because of overload: what the last one moved must show first.",
+        "Minimum time between two decisions because of overload, for the effect of the last one to show.",
         unit="seconds",
         bounds=(0, 7 * 86_400),
     )
     excluded: tuple[str, ...] = live_setting(
         (),
-        "Nothing begins by itself in these periods; what an operator orders does, with a warning. In the environment "
-        "with ; between them.",
+        "The controller begins nothing on its own in these periods; orders are carried out with a warning. "
+        "Separated by ; in the environment.",
         unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day",
-        pattern=PERIOD,
+        allowed=PERIOD,
     )
     off_peak: tuple[str, ...] = live_setting(
         (),
-        "When `rechannel apply --when off-peak` does what it was given.",
+        "Periods for `rechannel apply --when off-peak`.",
         unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day",
-        pattern=PERIOD,
+        allowed=PERIOD,
     )
     time_zone: str = live_setting(
-        "UTC", "In which these periods are meant, summer time included.", unit="name as in Europe/Berlin"
+        "UTC", "Time zone of these periods, with daylight saving time.", unit="name as in Europe/Berlin"
     )
     moves_per_hour: int = live_setting(
         0,
-        "Moves begun within any hour, all applications together; what is over it waits, what an operator orders does "
-        "not. 0: as many as the other limits allow.",
+        "Maximum moves begun within an hour, of all applications together; further moves wait, but orders of "
+        "operators do not. 0: no such limit.",
         unit="moves",
         bounds=(0, 1_000_000),
     )
     agreements: int = live_setting(
         2,
-        "A costly plan is acted on when so many decisions in a row recommended it; an operator's is at once.",
+        "Consecutive decisions that must recommend a costly plan before it is carried out; orders of operators need "
+        "one.",
         unit="decisions",
         bounds=(1, 100),
     )
     agreement_overlap: float = live_setting(
         0.5,
-        "They agree where this share of their moves is the same: the same partition to the same executor.",
+        "Share of equal moves (the same partition to the same executor) for two decisions to agree.",
         unit="share",
         bounds=(0, 1),
     )
     costly: float = live_setting(
-        30.0, "A plan is costly when it adds so much to the batches.", unit="seconds", bounds=(0, 86_400)
+        30.0, "A plan is costly if it adds more than this time to the batches.", unit="seconds", bounds=(0, 86_400)
     )
     costly_share: float = live_setting(
-        0.75, "So is one that moves more than this share of the partitions.", unit="share", bounds=(0, 1)
+        0.75, "A plan is costly if it moves more than this share of the partitions.", unit="share", bounds=(0, 1)
     )
     policy: str = live_setting(
-        "adaptive", "Decides where partitions should be; `rechannel policies` lists all.", pattern=r"[a-z][a-z0-9-]*"
+        "adaptive", "Policy that places partitions; `rechannel policies` lists all.", allowed=r"[a-z][a-z0-9-]*"
     )
     drain_policy: str = live_setting(
         "fair-redistribution",
-        "Decides where the partitions of drained nodes go; the others stay.",
-        pattern=r"[a-z][a-z0-9-]*",
+        "Policy that places the partitions of drained nodes; all others stay.",
+        allowed=r"[a-z][a-z0-9-]*",
     )
-    windows: int = live_setting(
-        3, "Agent windows averaged into one decision (three windows of five seconds).", unit="windows", bounds=(1, 60)
-    )
+    windows: int = live_setting(3, "Agent windows that a decision averages.", unit="windows", bounds=(1, 60))
     batches: int = live_setting(
-        3, "A query with fewer measured batches is not decided on.", unit="batches", bounds=(1, 1000)
+        3, "Measured batches of a query that a decision needs.", unit="batches", bounds=(1, 1000)
     )
     slow_ratio: float = live_setting(
         1.25,
-        "An executor whose tasks take so many times what others' take counts as slow (the inverse: as fast).",
+        "An executor is slow if its tasks take this many times as long as those of others, and fast at the inverse.",
         unit="times",
         bounds=(1.05, 100),
     )
     warm_up: float = live_setting(
         120.0,
-        "An executor added this recently, beside older ones, is not slow yet: its code is still being compiled.",
+        "Time after which a new executor among older ones can count as slow; before, its JVM compiles code.",
         unit="seconds",
         bounds=(0, 3600),
     )
     forecast: bool = live_setting(
         True,
-        "Decide on the load that is expected, where that was told better than by the last value. False: only shown.",
+        "Decide on the forecast of the load if it was more accurate than the last value. False: only show it.",
     )
 
 
 @dataclass(frozen=True)
 class GateSettings:
-    """Whether moving pays. Never move for noise."""
+    """Gate: a plan must gain more than it costs."""
 
     min_gain: float = live_setting(
         0.10,
-        "The critical path of a query must become so much shorter; less is noise. It is a part of the batch time.",
+        "Minimum reduction of a query's critical path, which is a part of its batch time; less is noise.",
         unit="share",
         bounds=(0, 1),
     )
     min_step: float = live_setting(
-        0.03, "What a run of moves must save of the batch time to be part of a plan.", unit="share", bounds=(0, 0.99)
+        0.03,
+        "Minimum reduction of the batch time by a group of moves to be part of a plan.",
+        unit="share",
+        bounds=(0, 0.99),
     )
     horizon: float = live_setting(
-        600.0, "The time over which a migration must pay back.", unit="seconds", bounds=(1, 7 * 86_400)
+        600.0, "Time within which a migration must pay off.", unit="seconds", bounds=(1, 7 * 86_400)
     )
-    cooldown: float = live_setting(300.0, "Rest after a migration before the next.", unit="seconds", bounds=(0, 86_400))
+    cooldown: float = live_setting(300.0, "Minimum time between two migrations.", unit="seconds", bounds=(0, 86_400))
     move_cost: float = live_setting(
-        1.0, "What loading a partition takes beyond its bytes, until measured.", unit="seconds", bounds=(0, 3600)
+        1.0,
+        "Fixed time to load a partition, in addition to its bytes, until it is measured.",
+        unit="seconds",
+        bounds=(0, 3600),
     )
     load_rate: float = live_setting(
-        50e6, "Bytes of state an executor loads per second, until measured.", unit="bytes/s", bounds=(1e3, 1e12)
+        50e6, "Rate at which an executor loads state, until it is measured.", unit="bytes/s", bounds=(1e3, 1e12)
     )
     max_utilization: float = live_setting(
-        0.95, "A placement that lifts an executor above this is refused.", unit="share of its cores", bounds=(0.05, 10)
+        0.95,
+        "A placement that raises the utilization of an executor above this is refused.",
+        unit="share of its cores",
+        bounds=(0.05, 10),
     )
 
 
 @dataclass(frozen=True)
 class MigrationSettings:
-    """How fast a placement is changed."""
+    """Speed and safety of migrations."""
 
     moves_per_executor: int = live_setting(
-        1, "Partitions an executor gives, and takes, in one step (batch).", unit="moves", bounds=(1, 1000)
+        1, "Partitions that an executor gives, and that it takes, in one step (batch).", unit="moves", bounds=(1, 1000)
     )
-    max_moves: int = live_setting(200, "Moves in one migration; the rest waits.", unit="moves", bounds=(1, 100_000))
+    max_moves: int = live_setting(
+        200, "Maximum moves in one migration; further moves wait.", unit="moves", bounds=(1, 100_000)
+    )
     moves_per_batch: int = live_setting(
         32,
-        "Partitions one batch of a query takes over at most; halved when such a batch lasts 1.5 times the median.",
+        "Maximum moves of a query in one batch; halved if such a batch lasts 1.5 times the median.",
         unit="moves",
         bounds=(1, 10_000),
     )
     bytes_per_batch: float = live_setting(
-        4e9, "The same in bytes of state; one partition alone may be larger.", unit="bytes", bounds=(1e3, 1e12)
+        4e9,
+        "Maximum bytes of state moved in one batch; a single partition may be larger.",
+        unit="bytes",
+        bounds=(1e3, 1e12),
     )
     max_replay: int = live_setting(
         100,
-        "A partition is moved when its newest snapshot lies no further behind: its target loads that and replays the "
-        "rest. Waited for no longer than two of Spark's maintenance intervals.",
+        "Maximum lag of the newest snapshot of a partition before it moves, because its target replays these "
+        "changes. A move waits at most two maintenance intervals of Spark for it.",
         unit="batches",
         bounds=(0, 1_000_000),
     )
     overlap: bool = live_setting(
         True,
-        "Begin a step before the old copies of the one before are closed. Without: slower, and fewer copies at a time.",
+        "Begin a step before the old copies of the previous step are closed. False: slower, with fewer copies at a "
+        "time.",
     )
     settle_batches: int = live_setting(
-        5, "Batches after the last one moved that say what a migration brought.", unit="batches", bounds=(1, 1000)
+        5, "Batches after a migration from which its result is measured.", unit="batches", bounds=(1, 1000)
     )
     rollback: bool = live_setting(
-        True, "Move the partitions back where it made the batches longer. Never what an operator forced."
+        True, "Move partitions back if a migration made batches longer; not if an operator forced it."
     )
     rollback_limit: float = live_setting(
         0.25,
-        "So much longer than predicted, and longer than before, a settled batch must be to count as a mistake.",
+        "A migration regressed if settled batches are longer than before, and longer than predicted by this share.",
         unit="share",
         bounds=(0.05, 10),
     )
@@ -388,35 +418,41 @@ class MigrationSettings:
 
 @dataclass(frozen=True)
 class ControllerSettings:
-    """The daemon that decides."""
+    """Controller: lease, orders and HTTP endpoint."""
 
     name: str = setting("", "Identity in the lease; empty means host name and process id.")
     lease: float = setting(
         15.0,
-        "A leader silent for this long loses the lead; at least observe plus four times redis.timeout (six times with "
-        "sentinels), and a hundredth more.",
+        "Time after which a leader that does not renew its lease loses the lead; at least observe plus four times "
+        "redis.timeout (six times with sentinels), plus 1 %.",
         unit="seconds",
         bounds=(1, 600),
     )
     observe: float = setting(
-        1.0, "How often reports, requests and the lease are seen to.", unit="seconds", bounds=(0.1, 5)
+        1.0,
+        "Time between two cycles that read reports and requests and renew the lease.",
+        unit="seconds",
+        bounds=(0.1, 5),
     )
     audit_file: str = setting(
         "",
-        "Orders are appended here as JSON lines, on the leader's machine. Those that cannot be written (a full disk) "
-        "are refused: an order that nobody can trace is worse than none. Empty: no such file.",
+        "Audit log of orders as JSON lines, on the leader's machine. Orders that cannot be logged (for example "
+        "because the disk is full) are refused. Empty: no audit log.",
         path=True,
     )
     require_reason: bool = live_setting(False, "Refuse orders that come without --reason.")
     listen: str = setting(
         "",
-        "Where metrics, health and the web view are served over HTTP, as in 127.0.0.1:9418. There is no password: who "
-        "can reach it can read, so keep it on loopback or behind a proxy. Empty: nowhere.",
+        "HTTP address of metrics, health and the web view, as in 127.0.0.1:9418. It has no access control, so use "
+        "loopback or a proxy. Empty: no endpoint.",
         unit="host:port",
-        pattern=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
+        allowed=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
     )
     placement_ttl: float = live_setting(
-        120.0, "A desired placement not renewed for this long is no longer obeyed.", unit="seconds", bounds=(5, 3600)
+        120.0,
+        "Time after which links ignore a desired placement that is not renewed.",
+        unit="seconds",
+        bounds=(5, 3600),
     )
 
 

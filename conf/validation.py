@@ -20,16 +20,16 @@ _TLS = ("tls_ca_file", "tls_certificate_file", "tls_key_file")
 
 def errors(settings: Settings) -> _Errors:
     """Return the sentence of each broken rule with the fields that it is about."""
-    found: _Errors = [(("redis.url",), sentence) for sentence in _url_errors(settings.redis.url)]
+    broken: _Errors = [(("redis.url",), sentence) for sentence in _url_errors(settings.redis.url)]
     tls_fields = ("redis.url", *(f"redis.{name}" for name in _TLS))
-    found += [(tls_fields, sentence) for sentence in _tls_errors(settings.redis)]
+    broken += [(tls_fields, sentence) for sentence in _tls_errors(settings.redis)]
     for name, place in (("controller.listen", settings.controller.listen), ("agent.metrics", settings.agent.metrics)):
         port = place.rpartition(":")[2]
         if port and int(port) > _MAX_PORT:  # the system would use the lowest 16 bits, which is another port
-            found.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_MAX_PORT}"))
+            broken.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_MAX_PORT}"))
     if settings.agent.sample > settings.agent.window:
         sentence = "agent.sample: must not exceed agent.window, or a window holds no sample"
-        found.append((("agent.sample", "agent.window"), sentence))
+        broken.append((("agent.sample", "agent.window"), sentence))
     late = lease_timing.errors(
         settings.controller.lease,
         settings.controller.observe,
@@ -37,9 +37,9 @@ def errors(settings: Settings) -> _Errors:
         sentinels=settings.redis.url.startswith(SENTINEL_SCHEME),
     )
     fields = ("controller.lease", "controller.observe", "redis.timeout", "redis.url")
-    found += [(fields, sentence) for sentence in late]
+    broken += [(fields, sentence) for sentence in late]
     if settings.link.poll_moving > settings.link.poll:
-        found.append((("link.poll_moving", "link.poll"), "link.poll_moving: must not exceed link.poll"))
+        broken.append((("link.poll_moving", "link.poll"), "link.poll_moving: must not exceed link.poll"))
     try:
         ZoneInfo(settings.reschedule.time_zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -47,8 +47,8 @@ def errors(settings: Settings) -> _Errors:
             f"reschedule.time_zone: {settings.reschedule.time_zone!r} is not known here; name one as in Europe/Berlin, "
             "and install the system's tzdata if that is missing"
         )
-        found.append((("reschedule.time_zone",), sentence))
-    return found
+        broken.append((("reschedule.time_zone",), sentence))
+    return broken
 
 
 def _tls_errors(redis: RedisSettings) -> list[str]:

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Installs Rechannel as systemd services, and removes it again without a trace. `make install` and `make uninstall` call it.
+# Install or remove Rechannel as systemd services. `make install` and `make uninstall` call this script.
 #
-#   install.sh install [--no-venv]      --no-venv: everything but the program itself (packages that bring their own)
-#   install.sh uninstall [--purge]      --purge: also what operators and their orders wrote: /etc/rechannel, /var/log/rechannel,
-#                                       drop-ins of the units and units of their own in the place of ours
+#   install.sh install [--no-venv]      --no-venv: without the program itself, for packages that bring their own
+#   install.sh uninstall [--purge]      --purge: also /etc/rechannel, /var/log/rechannel, and drop-ins and replacements of
+#                                       the units
 #
-# From the environment: PREFIX (/opt/rechannel: a directory of Rechannel's own), DESTDIR (put before every path; nothing is
-# started, stopped or created outside it), BINDIR (/usr/local/bin), LIBDIR (/usr/lib: systemd's directories are below it),
-# AGENT_USER (spark), PYTHON (python3), PURGE=1 and NO_VENV=1 as the options.
+# Variables: PREFIX (/opt/rechannel; used by Rechannel alone), DESTDIR (prefix of every path; nothing outside it changes),
+# BINDIR (/usr/local/bin), LIBDIR (/usr/lib; contains the directories of systemd), AGENT_USER (spark), PYTHON (python3),
+# PURGE=1 and NO_VENV=1 like the options.
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -20,7 +20,7 @@ agent_user=${AGENT_USER:-spark}
 confdir=/etc/rechannel
 logdir=/var/log/rechannel
 home=$destdir$prefix
-marker=$home/.installed-files # what lies outside $prefix; also the sign that $prefix is ours to remove
+marker=$home/.installed-files # lists files outside $prefix; without it $prefix is not removed
 units='rechannel-controller.service rechannel-agent.service'
 
 say() { printf 'rechannel: %s\n' "$1"; }
@@ -30,7 +30,7 @@ fail() {
     exit 1
 }
 
-# The live system, with systemd as its first process?
+# Whether to act on the running system, with systemd as its first process.
 is_live() { [ -z "$destdir" ] && [ -d /run/systemd/system ]; }
 
 check_paths() {
@@ -57,7 +57,7 @@ check_paths() {
     fi
 }
 
-# Puts a file ($1) at $2 (below DESTDIR) with mode $3, and remembers it.
+# Copy file $1 to $2 below DESTDIR with mode $3, atomically.
 put() {
     mkdir -p "$destdir$(dirname "$2")"
     cp "$1" "$destdir$2.new"
@@ -65,7 +65,7 @@ put() {
     mv -f "$destdir$2.new" "$destdir$2"
 }
 
-# Prints a unit as it is installed.
+# Print a unit with the paths and the user of this installation.
 unit() {
     sed -e "s|/opt/rechannel/|$prefix/|g" -e "s|^User=spark\$|User=$agent_user|" "$root/systemd/$1"
 }
@@ -81,7 +81,7 @@ find_python() {
     return 1
 }
 
-# Makes the program in $work/venv, as if it stood in $prefix already. The checkout stays as it is.
+# Build the program in $work/venv with the paths of $prefix. The checkout is not changed.
 build_venv() {
     python=$(find_python) || fail "Python 3.11 or later with venv was not found" \
         "install it, or name it: PYTHON=/path/to/python3.11"
@@ -90,7 +90,7 @@ build_venv() {
     for file in pyproject.toml README.md LICENSE constraints.txt; do
         [ ! -e "$root/$file" ] || cp "$root/$file" "$source/"
     done
-    cp -P "$root"/src/rechannel/* "$source/src/rechannel/" 2>/dev/null || true # __pycache__ is a directory: left out
+    cp -P "$root"/src/rechannel/* "$source/src/rechannel/" 2>/dev/null || true # skips the directory __pycache__
     for link in "$source"/src/rechannel/*; do
         [ ! -L "$link" ] || cp -R "$root/$(basename "$link")" "$source/"
     done
@@ -98,9 +98,9 @@ build_venv() {
     "$python" -m venv "$work/venv"
     constraints=
     [ ! -f "$source/constraints.txt" ] || constraints="-c $source/constraints.txt"
-    # shellcheck disable=SC2086 # no path here has a space in it: checked above, and mktemp's has none
+    # shellcheck disable=SC2086 # the paths contain no spaces: checked above
     "$work/venv/bin/python" -m pip install --disable-pip-version-check --no-cache-dir -q $constraints "$source"
-    # Scripts name their interpreter by its path.
+    # Scripts contain the path of their interpreter.
     for file in "$work"/venv/bin/* "$work/venv/pyvenv.cfg"; do
         if [ -f "$file" ] && [ ! -L "$file" ] && grep -qI "$work/venv" "$file"; then
             sed -i "s|$work/venv|$prefix|g" "$file"
@@ -111,14 +111,14 @@ build_venv() {
 install_all() {
     check_paths
     if [ -e "$home" ] && [ ! -e "$marker" ] && [ -n "$(ls -A "$home")" ]; then
-        fail "$home: is there already, and not from here" "choose another PREFIX, or move it away"
+        fail "$home exists and is not from this installer" "choose another PREFIX, or move it away"
     fi
     link=$destdir$bindir/rechannel
     if { [ -e "$link" ] || [ -L "$link" ]; } && [ "$(readlink "$link")" != "$prefix/bin/rechannel" ]; then
-        fail "$link: is there already, and not from here" "choose another BINDIR, or move it away"
+        fail "$link exists and is not from this installer" "choose another BINDIR, or move it away"
     fi
     mkdir -p "$(dirname "$home")"
-    work=$home.new # beside its place: on the same file system, so that changing over takes no time
+    work=$home.new # on the same file system, for an atomic rename
     rm -rf "$work"
     trap 'rm -rf "$work"' EXIT
     mkdir -p "$work/venv"
@@ -132,12 +132,12 @@ install_all() {
     {
         for name in $units; do printf '%s\n' "$libdir/systemd/system/$name"; done
         printf '%s\n' "$libdir/sysusers.d/rechannel.conf" "$libdir/tmpfiles.d/rechannel.conf" "$bindir/rechannel"
-        # An earlier installation with other directories is removed with this one.
+        # Files of an earlier installation with other directories are removed with this one.
         [ ! -e "$marker" ] || cat "$marker"
     } | sort -u >"$work/venv/.installed-files"
     chmod -R u=rwX,go=rX "$work/venv"
 
-    # An example that nobody changed is no work of the operator's: the new one takes its place.
+    # An unchanged example is replaced by the new one.
     toml=$destdir$confdir/rechannel.toml
     fresh=
     if [ ! -e "$toml" ] || cmp -s "$toml" "$home/share/rechannel/rechannel.toml"; then fresh=yes; fi
@@ -162,9 +162,9 @@ install_all() {
         if command -v systemd-tmpfiles >/dev/null 2>&1; then
             systemd-tmpfiles --create "$libdir/tmpfiles.d/rechannel.conf"
         fi
-        # systemd tries for ever to start a service whose user it does not find (217/USER).
+        # systemd would restart a service with an unknown user without end (217/USER).
         getent passwd "$agent_user" >/dev/null ||
-            say "there is no user $agent_user, so no agent can start here; where Spark runs as another one: AGENT_USER=NAME"
+            say "there is no user $agent_user, so no agent can start here; set AGENT_USER if Spark runs as another user"
     fi
     if is_live; then
         systemctl daemon-reload
@@ -173,7 +173,7 @@ install_all() {
         done
     fi
     say "installed in $home; next: $confdir/rechannel.toml and keys, then systemctl enable --now rechannel-controller"
-    say "(or rechannel-agent, on nodes with executors); $prefix/share/doc/rechannel/services.md tells the rest"
+    say "(or rechannel-agent, on nodes with executors); $prefix/share/doc/rechannel/services.md has the details"
 }
 
 uninstall_all() {
@@ -181,7 +181,7 @@ uninstall_all() {
     if [ -e "$marker" ]; then
         if is_live; then
             # shellcheck disable=SC2086 # two names
-            systemctl disable --now -q $units || say "the services could not be stopped; removing them all the same"
+            systemctl disable --now -q $units || say "the services could not be stopped; they are removed anyway"
         fi
         toml=$destdir$confdir/rechannel.toml
         if cmp -s "$toml" "$home/share/rechannel/rechannel.toml"; then rm -f "$toml"; fi
@@ -200,7 +200,7 @@ uninstall_all() {
         say "nothing is installed in $home"
     fi
     for name in $units; do
-        # `systemctl edit` writes the directory, `edit --full` the file, which takes the place of ours.
+        # `systemctl edit` writes the directory, `systemctl edit --full` a file that replaces the installed unit.
         for path in "$destdir/etc/systemd/system/$name" "$destdir/etc/systemd/system/$name.d"; do
             if [ -n "$purge" ]; then
                 rm -rf "$path"
@@ -222,7 +222,7 @@ uninstall_all() {
     remove_user
 }
 
-# With DESTDIR: removes directories that are empty now, up to DESTDIR itself. Those of a live system are the system's.
+# With DESTDIR: remove empty directories up to DESTDIR. Without it, directories belong to the system.
 prune() {
     directory=$1
     while [ -n "$destdir" ] && [ "$directory" != / ] && rmdir "$destdir$directory" 2>/dev/null; do
@@ -231,7 +231,7 @@ prune() {
     return 0
 }
 
-# The user that sysusers made goes once nothing of its own is left; one of the same name that others made stays.
+# Remove the user that sysusers created once its directories are gone; keep other users of the same name.
 remove_user() {
     [ -z "$destdir" ] && [ ! -e "$confdir" ] && [ ! -e "$logdir" ] || return 0
     [ "$(getent passwd rechannel | cut -d: -f5)" = 'Rechannel controller' ] || return 0
@@ -255,5 +255,5 @@ done
 case $action in
 install) install_all ;;
 uninstall) uninstall_all ;;
-*) fail "say what to do" "install.sh install [--no-venv] | uninstall [--purge]" ;;
+*) fail "no action given" "install.sh install [--no-venv] | uninstall [--purge]" ;;
 esac

@@ -1,4 +1,4 @@
-"""What processes exchange: messages, codes and commands, the keys of Redis, and the access to it.
+"""Messages, codes and commands between processes, the keys of Redis, and access to it.
 
 No decisions and no Spark. Only `rechannel.wire.redis` imports redis.
 """

@@ -17,7 +17,7 @@ class Code(StrEnum):
     cure: str
 
     def __new__(cls, value: str, meaning: str = "", cure: str = "") -> Self:
-        """Make a member of its value, which is the string on the wire."""
+        """Make a member that is equal to its string."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning, member.cure = meaning, cure

@@ -1,4 +1,4 @@
-"""The envelope around every message: who wrote it, for whom, until when, under which epoch, and its signature.
+"""The envelope around every message: sender, address, expiry, epoch and signature.
 
 Compatibility: within a schema, bodies only gain fields with defaults, and readers ignore fields that they do not know.
 What older readers would misread raises `SCHEMA`; readers accept `OLDEST_READABLE` to `SCHEMA`, the last two schemas.
@@ -22,7 +22,7 @@ BodyT = TypeVar("BodyT", bound=Body)
 
 
 class MessageError(ValueError):
-    """A message that must not be used: malformed, of another schema, too large, expired or not for this reader."""
+    """A message that must not be used: malformed, too large, expired or of another schema."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(data: bytes, *, cluster: str | None = None) -> Envelope:
-    """Decode and check a message, or raise MessageError. Callers check the expiry: they have the clock."""
+    """Decode and check a message, or raise MessageError. Callers check the expiry."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise MessageError(f"message of {len(data)} bytes exceeds {MAX_MESSAGE_BYTES}")
     try:
@@ -118,7 +118,7 @@ def body_of(envelope: Envelope, kind: type[BodyT]) -> BodyT:
 
 
 def signed_bytes(envelope: Envelope) -> bytes:
-    """Return the bytes that a signature covers: the whole message as written, without the signature."""
+    """Return the bytes that a signature covers: the message without the signature."""
     if isinstance(envelope.raw_bytes, bytes):
         return envelope.raw_bytes + _tail("")
     return _ENCODER.encode(msgspec.structs.replace(envelope, signature=""))

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class ExitCode(IntEnum):
-    """How a command ended, with its ``meaning`` for `--help` and the reference."""
+    """Exit code of a command, with its ``meaning`` for `--help` and the reference."""
 
     meaning: str
 

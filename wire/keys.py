@@ -1,7 +1,6 @@
-"""The Redis key space: every key with its one writer, its readers, its bound and its time to live.
+"""Table of all Redis keys: writer, readers, bounds and time to live of each.
 
-`TABLE` is the single source: `docs/redis-keys.md` is generated from it, the users of `rechannel acl` are made from it
-(`patterns`, `commands`), and tests hold the three together.
+The rules of `rechannel acl` (`patterns`, `commands`) and the table in `docs/redis-keys.md` are made from `TABLE`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ _KIB, _MIB = 2**10, 2**20
 
 
 class KeyNameError(ValueError):
-    """A cluster, node or application name that cannot be part of a key."""
+    """A name of a cluster, node or application that must not be part of a key."""
 
 
 class Role(StrEnum):
-    """Who comes to Redis. An operator may also do all that a viewer may."""
+    """Roles of Redis users. An operator may also do everything that a viewer may."""
 
     AGENT = "agent"
     LINK = "link"
@@ -33,10 +32,23 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class KeyRule:
-    """What holds for one kind of key.
+    """Properties of one kind of key.
 
-    ``bound`` is entries for streams, members for sets; ``ttl`` in seconds. ``size`` is how many bytes of messages a key
-    holds at most: a longer string is not written, a stream is trimmed to it. A stream's newest entry stays in any case.
+    Parameters
+    ----------
+    pattern, kind
+        Its name after the prefix of the cluster, and its Redis type.
+    writer, readers
+        The roles that may write and read it.
+    bound
+        Maximum number of entries of a stream, or members of a set.
+    ttl
+        Time to live in seconds, 0 for none.
+    holds
+        Its content, for the documentation.
+    size
+        Maximum bytes of its messages: longer strings are not written, streams are trimmed to it. The newest entry of
+        a stream always stays.
     """
 
     pattern: str
@@ -49,27 +61,24 @@ class KeyRule:
     size: int = MAX_MESSAGE_BYTES
 
     def written_by(self, role: Role) -> bool:
-        """Whether a role may write it."""
-        return self.writer in _as(role)
+        """Whether a role may write the key."""
+        return self.writer in _roles(role)
 
     def read_by(self, role: Role) -> bool:
-        """Whether a role may read it."""
-        return not _as(role).isdisjoint(self.readers)
+        """Whether a role may read the key."""
+        return not _roles(role).isdisjoint(self.readers)
 
 
-def _as(role: Role) -> frozenset[Role]:
+def _roles(role: Role) -> frozenset[Role]:
     return frozenset({role, Role.VIEWER} if role is Role.OPERATOR else {role})
 
 
+_DAY = 86_400
+_FORTNIGHT = 14 * _DAY
+_VIEWED = (Role.CONTROLLER, Role.VIEWER)
+
 WINDOWS = KeyRule(
-    "node:{node}:windows",
-    "stream",
-    Role.AGENT,
-    (Role.CONTROLLER, Role.VIEWER),
-    64,
-    3600,
-    "what the node measured",
-    size=2 * _MIB,
+    "node:{node}:windows", "stream", Role.AGENT, _VIEWED, 64, 3600, "measurements of the node", size=2 * _MIB
 )
 EVIDENCE = KeyRule(
     "node:{node}:evidence",
@@ -82,48 +91,20 @@ EVIDENCE = KeyRule(
     size=512 * _KIB,
 )
 APPLICATIONS = KeyRule(
-    "applications",
-    "sorted set",
-    Role.LINK,
-    (Role.CONTROLLER, Role.VIEWER),
-    10_000,
-    86_400,
-    "application ids by time last seen",
-    size=4 * _MIB,
+    "applications", "sorted set", Role.LINK, _VIEWED, 10_000, _DAY, "application ids by time last seen", size=4 * _MIB
 )
-REPORT = KeyRule("app:{app}:report", "string", Role.LINK, (Role.CONTROLLER, Role.VIEWER), 1, 60, "what the link sees")
+REPORT = KeyRule("app:{app}:report", "string", Role.LINK, _VIEWED, 1, 60, "state of the application")
 BATCHES = KeyRule(
-    "app:{app}:batches",
-    "stream",
-    Role.LINK,
-    (Role.CONTROLLER, Role.VIEWER),
-    512,
-    3600,
-    "finished batches with their tasks",
-    size=96 * _MIB,
+    "app:{app}:batches", "stream", Role.LINK, _VIEWED, 512, 3600, "finished batches with their tasks", size=96 * _MIB
 )
 JOURNAL = KeyRule(
-    "app:{app}:journal",
-    "stream",
-    Role.LINK,
-    (Role.CONTROLLER, Role.VIEWER),
-    20_000,
-    14 * 86_400,
-    "moves, step by step",
-    size=8 * _MIB,
+    "app:{app}:journal", "stream", Role.LINK, _VIEWED, 20_000, _FORTNIGHT, "journal of moves", size=8 * _MIB
 )
 DESIRED = KeyRule(
     "app:{app}:desired", "string", Role.CONTROLLER, (Role.LINK, Role.CONTROLLER), 1, 3600, "signed desired placement"
 )
 DECISIONS = KeyRule(
-    "decisions",
-    "stream",
-    Role.CONTROLLER,
-    (Role.CONTROLLER, Role.VIEWER),
-    1000,
-    14 * 86_400,
-    "every decision with its numbers",
-    size=32 * _MIB,
+    "decisions", "stream", Role.CONTROLLER, _VIEWED, 1000, _FORTNIGHT, "every decision with its numbers", size=32 * _MIB
 )
 APPLIED = KeyRule(
     "applied",
@@ -131,35 +112,20 @@ APPLIED = KeyRule(
     Role.CONTROLLER,
     (Role.CONTROLLER,),
     1000,
-    14 * 86_400,
-    "the decisions that moved something: the budget of moves, and what can be undone",
+    _FORTNIGHT,
+    "decisions that moved something, for the budget of moves and for rollbacks",
     size=32 * _MIB,
 )
 OUTCOMES = KeyRule(
-    "outcomes",
-    "stream",
-    Role.CONTROLLER,
-    (Role.CONTROLLER, Role.VIEWER),
-    500,
-    14 * 86_400,
-    "what became of each migration",
-    size=8 * _MIB,
+    "outcomes", "stream", Role.CONTROLLER, _VIEWED, 500, _FORTNIGHT, "result of each migration", size=8 * _MIB
 )
 LEASE = KeyRule(
-    "controller:lease", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 600, "who leads, and its epoch", size=_KIB
+    "controller:lease", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 600, "the leader and its epoch", size=_KIB
 )
 EPOCH = KeyRule(
-    "controller:epoch", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "highest epoch given out", size=_KIB
+    "controller:epoch", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "highest epoch used", size=_KIB
 )
-STATE = KeyRule(
-    "controller:state",
-    "string",
-    Role.CONTROLLER,
-    (Role.CONTROLLER, Role.VIEWER),
-    1,
-    60,
-    "what the controller is doing",
-)
+STATE = KeyRule("controller:state", "string", Role.CONTROLLER, _VIEWED, 1, 60, "state of the controller")
 ORDERS = KeyRule(
     "orders",
     "string",
@@ -167,33 +133,19 @@ ORDERS = KeyRule(
     (Role.LINK, Role.CONTROLLER, Role.VIEWER),
     1,
     0,
-    "signed: what is paused and what is drained",
+    "signed: pause and drained nodes",
 )
-PENDING = KeyRule(
-    "pending",
-    "string",
-    Role.CONTROLLER,
-    (Role.CONTROLLER, Role.VIEWER),
-    1,
-    0,
-    "signed: saved plans that wait for their time",
-)
+PENDING = KeyRule("pending", "string", Role.CONTROLLER, _VIEWED, 1, 0, "signed: scheduled plans")
 PLACEMENT = KeyRule(
-    "query:{query}:placement", "string", Role.LINK, (Role.LINK,), 1, 14 * 86_400, "where a query's partitions ran last"
+    "query:{query}:placement", "string", Role.LINK, (Role.LINK,), 1, _FORTNIGHT, "last placement of a query"
 )
 PAUSED = KeyRule(
     "controller:paused", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "present while paused", size=_KIB
 )
 QUESTIONS = KeyRule(
-    "questions",
-    "stream",
-    Role.VIEWER,
-    (Role.CONTROLLER,),
-    1000,
-    86_400,
-    "what viewers ask: plans, never an order",
+    "questions", "stream", Role.VIEWER, (Role.CONTROLLER,), 1000, _DAY, "requests of viewers: plans only, no orders"
 )
-REQUESTS = KeyRule("requests", "stream", Role.OPERATOR, (Role.CONTROLLER,), 1000, 86_400, "what operators order")
+REQUESTS = KeyRule("requests", "stream", Role.OPERATOR, (Role.CONTROLLER,), 1000, _DAY, "orders of operators")
 CLAIM = KeyRule(
     "claim:{request}",
     "string",
@@ -201,17 +153,17 @@ CLAIM = KeyRule(
     (Role.CONTROLLER,),
     1,
     87_000,
-    "which leader took a request up, before it carried it out",
+    "the leader that accepted a request, written before it is carried out",
     size=_KIB,
 )
 REPLY = KeyRule(
     "reply:{request}",
     "string",
     Role.CONTROLLER,
-    (Role.CONTROLLER, Role.VIEWER),
+    _VIEWED,
     1,
     600,
-    "the answer, under an id that only who asked knows",
+    "the answer, under an id that only the requester knows",
 )
 
 TABLE = (
@@ -240,7 +192,7 @@ TABLE = (
 
 
 class Keys:
-    """Full key names of one cluster."""
+    """Full names of the keys of one cluster."""
 
     def __init__(self, cluster: str) -> None:
         self._prefix = f"rechannel:{{{_checked(cluster, 'cluster')}}}:"
@@ -253,12 +205,12 @@ class Keys:
         return self._prefix + rule.pattern.replace(placeholder[0], _checked(name, placeholder[1]))
 
     def acl_pattern(self, rule: KeyRule) -> str:
-        """Return the pattern, as Redis' ACL has it, of all keys of a rule."""
+        """Return the ACL pattern that matches all keys of a rule."""
         return self._prefix + _PLACEHOLDER.sub("*", rule.pattern)
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a name can be part of a key."""
+    """Whether a name may be part of a key."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -273,48 +225,48 @@ _WRITING = {
     "string": ("set",),
     "sorted set": ("zadd", "zremrangebyscore", "zremrangebyrank", "del"),
 }
-# Nothing is read whose size is not known: it may be anybody's.
+# Readers ask for the size of a key first: other users may have written it.
 _READING = {
     "stream": ("xrange", "xrevrange", "memory|usage"),
     "string": ("getrange",),
     "sorted set": ("zrangebyscore", "memory|usage"),
 }
-# What a client says when it connects, and asks of the server before it trusts it.
+# Commands to connect and to check the server.
 _CONNECTING = ("info", "ping", "hello", "auth", "select", "client|setname")
-# What newer servers know beside. Where it is refused nothing is missed, but Redis notes every refusal.
+# Not known to older servers. Clients work without it, but Redis logs each refusal.
 EXTRA = ("+client|setinfo",)
-# The lease is taken by a script, and a pause ends by removing its key.
+# For the scripts of the lease, and to end a pause by deleting its key.
 _MORE = {Role.CONTROLLER: ("evalsha", "script|load", "get", "pttl", "pexpire", "del", "exists")}
 
 
 def patterns(role: Role, cluster: str, name: str = "") -> list[str]:
-    """Return the keys a role may write and read, as rules of Redis' ACL.
+    """Return the keys that a role may read and write, as ACL rules.
 
-    An agent's are those of the node ``name`` alone. Other roles have all keys of their kind, whatever the user's name:
-    Spark gives a driver its application's id only when it starts.
+    An agent is limited to the keys of the node ``name``. Other roles get all keys of their kind: the id of an
+    application is known only after its driver has started.
     """
     keys = Keys(cluster)
     _checked(name or cluster, "name")
-    found = []
+    rules = []
     for rule in TABLE:
         rights = ("R" if rule.read_by(role) else "") + ("W" if rule.written_by(role) else "")
         if rights:
             key = keys(rule, name) if role is Role.AGENT else keys.acl_pattern(rule)
-            found.append(f"~{key}" if rights == "RW" else f"%{rights}~{key}")
-    return found
+            rules.append(f"~{key}" if rights == "RW" else f"%{rights}~{key}")
+    return rules
 
 
 def commands(role: Role) -> list[str]:
-    """Return the commands a role may use, as rules of Redis' ACL: all others are refused."""
-    wanted = dict.fromkeys(_CONNECTING)
+    """Return the commands that a role may use, as ACL rules that refuse all others."""
+    allowed = dict.fromkeys(_CONNECTING)
     for rule in TABLE:
-        wanted |= dict.fromkeys(_READING[rule.kind] if rule.read_by(role) else ())
-        wanted |= dict.fromkeys(_WRITING[rule.kind] if rule.written_by(role) else ())
-    return ["-@all", *(f"+{command}" for command in (*wanted, *_MORE.get(role, ())))]
+        allowed |= dict.fromkeys(_READING[rule.kind] if rule.read_by(role) else ())
+        allowed |= dict.fromkeys(_WRITING[rule.kind] if rule.written_by(role) else ())
+    return ["-@all", *(f"+{command}" for command in (*allowed, *_MORE.get(role, ())))]
 
 
 def markdown() -> str:
-    """Return the table of all keys in Markdown, as it stands in ``docs/redis-keys.md``."""
+    """Return the table of all keys in Markdown, for ``docs/redis-keys.md``."""
     lines = ["| key | kind | writer | readers | bound | bytes | ttl | holds |", f"|{' --- |' * 8}"]
     for rule in TABLE:
         ttl = f"{rule.ttl} s" if rule.ttl else "none"

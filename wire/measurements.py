@@ -41,7 +41,7 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 # Rows are many and never part of a reference cycle: `gc=False` keeps them out of garbage collection.
 class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Bytes that one map task wrote for each downstream partition, from its shuffle index file."""
+    """Bytes that a map task wrote for each downstream partition, from its index file."""
 
     application: str
     executor: str
@@ -51,7 +51,7 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
-    """One window of one node. ``complete`` is the share of the planned samples that were taken."""
+    """One window of one node; ``complete`` is the share of planned samples taken."""
 
     node: str
     start: Timestamp
@@ -109,7 +109,7 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of one batch. ``stateful`` is the ordinal of `StatefulStage.stage`, -1 for all other stages."""
+    """One stage of one batch; ``stateful`` is its `StatefulStage.stage`, -1 without state."""
 
     spark_stage: Int53
     parents: list[Int53]

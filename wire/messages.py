@@ -25,7 +25,7 @@ Labels: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=5
 
 
 class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor of the application. ``node`` ("" if unknown) and ``labels`` describe its machine."""
+    """An executor; ``node`` ("" if unknown) and ``labels`` describe its machine."""
 
     executor: str
     host: str
@@ -45,7 +45,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage with state. The unit of migration is one of its partitions, with all stores of its operators.
+    """A stateful stage; the unit of migration is one of its partitions with all its stores.
 
     ``stage`` numbers the stateful stages of a query from 0. ``placement[p]`` is the executor of the last successful
     task of partition p ("" if unknown). ``snapshot_lag[p]`` is the lag of its newest snapshot in batches, as of the
@@ -103,7 +103,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StandingOrders(Body, frozen=True, tag="standing-orders", kw_only=True):
-    """Pause and drains, signed. They hold until replaced: links place nothing while paused, and never on drains."""
+    """Pause and drains, signed: links place nothing while paused, and never on drains."""
 
     paused: bool = False
     drains: list[Drain] = []
@@ -160,7 +160,7 @@ class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True):
-    """Moves ordered by the controller. Signed; its envelope binds it to application, epoch and expiry.
+    """Signed moves; the envelope binds them to application, epoch and expiry.
 
     ``runs`` binds it to the runs of the queries it was decided for. With ``hold`` the link begins no further move.
     """
@@ -207,7 +207,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor before and after a decision. Utilization is arrival rate over service rate, both in rows/s."""
+    """An executor before and after a decision; utilization is arrival over service (rows/s)."""
 
     executor: str
     node: str
@@ -320,7 +320,7 @@ class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingPlans(Body, frozen=True, tag="pending-plans", kw_only=True):
-    """All scheduled plans. Signed: a new leader carries out only plans that a controller accepted."""
+    """All scheduled plans, signed: leaders carry out only plans that a controller accepted."""
 
     plans: list[PendingPlan] = []
 
@@ -345,7 +345,7 @@ class Request(Body, frozen=True, tag="request", kw_only=True):
 
 
 class Reply(Body, frozen=True, tag="reply", kw_only=True):
-    """The answer: ``code`` is a `rechannel.wire.exit_codes.ExitCode`, ``data`` is for programs."""
+    """The answer: ``code`` is an exit code, ``data`` is for programs."""
 
     request: str
     code: Int53

@@ -1,7 +1,7 @@
-"""What a metric is: its name, kind, labels and meaning, in tables from which pages and answers to Prometheus are made.
+"""Tables of metrics, from which the answers to Prometheus and the documentation are made.
 
-Names begin with ``rechannel_``; units are base units and stand at the end; counters end in ``_total``. A value that is
-not known has no sample: 0 is a measurement.
+Names begin with ``rechannel_`` and end with their base unit, names of counters with ``_total``. Unknown values have no
+sample, because 0 is a measurement.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-MOST_SERIES = 10_000  # of one metric; what names come in is not ours to say
+MOST_SERIES = 10_000  # of one metric: label values come from outside and are not bounded otherwise
 _LONGEST_LABEL = 200
 _TOTAL = "_total"
 _CLUSTER = "cluster"
@@ -19,7 +19,7 @@ _CLUSTER = "cluster"
 
 @dataclass(frozen=True)
 class MetricDefinition:
-    """One metric. ``name`` as Prometheus shows it; a name that ends in ``_total`` is a counter, any other a gauge."""
+    """A metric: a counter if its name ends in ``_total``, else a gauge."""
 
     name: str
     text: str
@@ -27,37 +27,37 @@ class MetricDefinition:
 
     @property
     def kind(self) -> str:
-        """Counter or gauge."""
+        """``counter`` or ``gauge``."""
         return "counter" if self.name.endswith(_TOTAL) else "gauge"
 
 
 class MetricSamples:
-    """Samples of one answer. Setting the same labels twice keeps the last, so no answer names a series twice.
+    """Samples of one answer; the last sample with the same labels wins.
 
-    Every sample has the label ``cluster`` as well: one Prometheus may see several.
+    Every sample also has the label ``cluster``, because one Prometheus may read several clusters.
     """
 
     def __init__(self, table: Sequence[MetricDefinition], cluster: str) -> None:
         self._cluster = _printable(cluster)
-        self.left_out = 0  # samples beyond what one metric may have
-        self._found: dict[MetricDefinition, dict[tuple[str, ...], float]] = {item: {} for item in table}
+        self.left_out = 0  # samples beyond MOST_SERIES
+        self._samples: dict[MetricDefinition, dict[tuple[str, ...], float]] = {item: {} for item in table}
 
     def set(self, item: MetricDefinition, value: float | None, *labels: str) -> None:
-        """Set a sample; None sets nothing. KeyError for a metric that is not in the table."""
-        found = self._found[item]
+        """Set a sample unless the value is None; KeyError for a metric of another table."""
+        samples = self._samples[item]
         if len(labels) != len(item.labels):
             raise ValueError(f"{item.name} has the labels {item.labels}, not {len(labels)}")
         key = tuple(_printable(label) for label in labels)
         if value is None:
             return
-        if len(found) >= MOST_SERIES and key not in found:
+        if len(samples) >= MOST_SERIES and key not in samples:
             self.left_out += 1
             return
-        found[key] = float(value)
+        samples[key] = float(value)
 
     def families(self) -> Iterator[Metric]:
-        """Yield what Prometheus' client writes out, in the order of the table; metrics without a sample too."""
-        for item, samples in self._found.items():
+        """Yield all metrics of the table, also those without a sample, for Prometheus."""
+        for item, samples in self._samples.items():
             kind = CounterMetricFamily if item.kind == "counter" else GaugeMetricFamily
             family = kind(item.name.removesuffix(_TOTAL), item.text, labels=(_CLUSTER, *item.labels))
             for key, value in samples.items():
@@ -66,7 +66,7 @@ class MetricSamples:
 
 
 def markdown(table: Iterable[MetricDefinition]) -> str:
-    """Return the table in Markdown, as it stands in ``docs/metrics.md``."""
+    """Return the table in Markdown, for ``docs/metrics.md``."""
     lines = ["| metric | kind | labels | what it says |", "| --- | --- | --- | --- |"]
     for item in table:
         labels = ", ".join(f"`{label}`" for label in item.labels)

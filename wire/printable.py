@@ -1,4 +1,4 @@
-"""Display names of queries, stages and partitions, numbers with nouns, and text that is safe to print."""
+"""Display names of queries and stages, numbers with nouns, and safe text for terminals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def query_name(query: str, name: str = "") -> str:
-    """Return what a query is called: its name, or ``query-`` and the first eight digits of its id, a UUID."""
+    """Return the name of a query, or ``query-`` and the first eight digits of its UUID."""
     return name or (f"query-{query[:8]}" if _UUID.fullmatch(query) else query)
 
 
@@ -25,7 +25,7 @@ def partition_name(query: str, stage: int, partition: int, name: str = "") -> st
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, which takes an s (``batch`` an es) unless there is one: ``1 batch``."""
+    """Return a number with its noun in the right form: ``1 batch``, ``2 batches``."""
     ending = "" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
     return f"{number:,} {noun}{ending}"
 

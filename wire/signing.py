@@ -1,7 +1,7 @@
-"""Ed25519 signatures of desired placements: the controller signs, every link checks before it obeys.
+"""Ed25519 signatures: the controller signs its orders, and every link verifies them.
 
-A link may trust several keys at once (a bundle), so that a key can be changed while everything runs: first the new
-public key goes to all links, then the controller signs with its private half, then the old one is dropped.
+A link can trust several public keys, so that a key can be rotated without a stop: distribute the new public key to all
+links, let the controller sign with the new private key, then remove the old public key.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from rechannel.wire.redis.tls import CredentialFileError, check_private
 _PRIVATE, _PUBLIC = "signing.private_key_file", "signing.public_key_file"
 _KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 _SUFFIXES = (".pub", ".pem")  # of the files of a directory of keys
-_MOST_KEYS = 16  # every refused message is tried with all of them
+_MAX_KEYS = 16  # an invalid message is checked with all keys
 
 _LOG = structlog.get_logger("rechannel.signing")
 
 
 class KeyFileError(ValueError):
-    """A key file is missing, unreadable, open to others, or not an Ed25519 key in PEM."""
+    """A key file that is unreadable, readable by others, or not an Ed25519 key in PEM."""
 
 
 class SignatureError(MessageError):
-    """An unsigned message, or one whose signature does not hold."""
+    """A message without a valid signature."""
 
 
 class Signer:
-    """Signs with the controller's private key. ``trusted``: what the cluster's links trust, if that is known."""
+    """Signs with a private key; ``trusted`` has the public keys of the links, if known."""
 
     def __init__(self, key: Ed25519PrivateKey, trusted: Verifier | None = None) -> None:
         self._key = key
@@ -47,7 +47,7 @@ class Signer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], public: str | os.PathLike[str] = "") -> Signer:
-        """Load the PEM private key, and public keys if given; KeyFileError names the file and the cure."""
+        """Load a PEM private key, and public keys if given; KeyFileError names the cure."""
         data = _read(path, _PRIVATE)
         try:
             key = serialization.load_pem_private_key(data, password=None)
@@ -63,62 +63,62 @@ class Signer:
 
     @property
     def public(self) -> Ed25519PublicKey:
-        """The public half of the key."""
+        """The public key."""
         return self._key.public_key()
 
     def sign(self, envelope: Envelope) -> Envelope:
-        """Return the message with its signature."""
-        envelope = msgspec.structs.replace(envelope, raw_bytes=msgspec.UNSET)  # whatever it was read from, this is new
+        """Return the message with a new signature."""
+        envelope = msgspec.structs.replace(envelope, raw_bytes=msgspec.UNSET)
         signature = base64.b64encode(self._key.sign(signed_bytes(envelope))).decode()
         return msgspec.structs.replace(envelope, signature=signature)
 
     def is_own_signature(self, envelope: Envelope) -> bool:
-        """Whether a controller of this cluster signed a message: with this key, or another that links trust."""
+        """Whether the message was signed with this key or another trusted one."""
         return any(verifier is not None and verifier.is_valid(envelope) for verifier in (self._own, self._trusted))
 
 
 class Verifier:
-    """Checks signatures with the controllers' public keys. Reads their file again when it has changed."""
+    """Verifies signatures with public keys, and reloads them when their file changes."""
 
     def __init__(self, *keys: Ed25519PublicKey, source: Path | None = None) -> None:
         self._keys = keys
         self._source = source
         self._stamp = _stamp(source)
-        self._complaint = ""
+        self._last_error = ""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Verifier:
-        """Load a PEM file of public keys, or a directory of such; KeyFileError names the file and the cure."""
+        """Load public keys from a PEM file or a directory; KeyFileError names the cure."""
         source = Path(path)
-        stamp = _stamp(source)  # before it is read: what is written meanwhile is read once more
-        found = cls(*public_keys(source), source=source)
-        found._stamp = stamp
-        return found
+        stamp = _stamp(source)  # before reading: a change in between causes a reload
+        verifier = cls(*public_keys(source), source=source)
+        verifier._stamp = stamp
+        return verifier
 
     @property
     def keys(self) -> tuple[Ed25519PublicKey, ...]:
-        """The keys trusted now."""
+        """The trusted keys, reloaded if their file changed."""
         self._refresh()
         return self._keys
 
     def check(self, envelope: Envelope) -> None:
-        """Raise SignatureError unless the message carries a valid signature of a controller."""
+        """Raise SignatureError unless the message has a valid signature of a trusted key."""
         if not envelope.signature:
             raise SignatureError(f"unsigned message from {envelope.sender!r}")
         try:
-            signature, said = base64.b64decode(envelope.signature, validate=True), signed_bytes(envelope)
+            signature, content = base64.b64decode(envelope.signature, validate=True), signed_bytes(envelope)
         except ValueError as error:
             raise SignatureError(f"signature of message from {envelope.sender!r} does not hold") from error
         for key in self.keys:
             try:
-                key.verify(signature, said)
+                key.verify(signature, content)
             except InvalidSignature:
                 continue
             return
         raise SignatureError(f"signature of message from {envelope.sender!r} does not hold")
 
     def is_valid(self, envelope: Envelope) -> bool:
-        """Whether the message carries a valid signature of a controller."""
+        """Whether the message has a valid signature of a trusted key."""
         try:
             self.check(envelope)
         except SignatureError:
@@ -131,18 +131,18 @@ class Verifier:
             return
         try:
             self._keys = public_keys(self._source)
-        except KeyFileError as error:  # half written, or gone: what was trusted still is
-            if str(error) != self._complaint:
-                self._complaint = str(error)
+        except KeyFileError as error:  # incomplete or deleted: keep the known keys
+            if str(error) != self._last_error:
+                self._last_error = str(error)
                 _LOG.warning("public keys not read again; those known stay trusted", error=str(error))
             return
-        self._stamp, self._complaint = stamp, ""
+        self._stamp, self._last_error = stamp, ""
         _LOG.info("public keys read again", keys=[fingerprint(key) for key in self._keys])
 
 
 def public_keys(source: Path) -> tuple[Ed25519PublicKey, ...]:
-    """Read the keys of a PEM file, or of the files of a directory; KeyFileError names the file and the cure."""
-    found: dict[str, Ed25519PublicKey] = {}
+    """Read the keys of a PEM file or directory; KeyFileError names the file and the cure."""
+    keys: dict[str, Ed25519PublicKey] = {}
     for path in _files(source):
         data = _read(path, _PUBLIC)
         if b"PRIVATE KEY-----" in data:
@@ -152,14 +152,14 @@ def public_keys(source: Path) -> tuple[Ed25519PublicKey, ...]:
             raise KeyFileError(f"{_PUBLIC}: {path} holds no public key in PEM, or something else beside")
         for block in blocks:
             key = _public_key(block, path)
-            found[fingerprint(key)] = key
-    if len(found) > _MOST_KEYS:
-        raise KeyFileError(f"{_PUBLIC}: {source} holds {len(found)} keys; {_MOST_KEYS} at most: drop those out of use")
-    return tuple(found.values())
+            keys[fingerprint(key)] = key
+    if len(keys) > _MAX_KEYS:
+        raise KeyFileError(f"{_PUBLIC}: {source} holds {len(keys)} keys; {_MAX_KEYS} at most: drop those out of use")
+    return tuple(keys.values())
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the first half of the SHA-256 of a public key, to tell it from others."""
+    """Return the first half of the SHA-256 of a public key, in hex."""
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return hashlib.sha256(raw).hexdigest()[:32]
 
@@ -170,7 +170,7 @@ def pem_of(key: Ed25519PublicKey) -> bytes:
 
 
 def write_private_key(path: Path) -> Ed25519PublicKey:
-    """Make a key, write its private half to a new file that only its owner can read, and return the public one."""
+    """Write a new private key to a file with mode 600 and return its public key."""
     key = Ed25519PrivateKey.generate()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -185,9 +185,9 @@ def write_private_key(path: Path) -> Ed25519PublicKey:
 
 
 def make_keys(directory: Path) -> tuple[Path, Path]:
-    """Write a fresh key pair (``signing.key``, mode 600, and ``signing.pub``) and return the two paths.
+    """Write a new key pair, ``signing.key`` and ``signing.pub``, and return the paths.
 
-    Refuses to overwrite: a lost private key silences every link that trusts the old one.
+    Existing files are not overwritten, because links would ignore a controller that lost its private key.
     """
     private, public = directory / "signing.key", directory / "signing.pub"
     for path in (private, public):
@@ -212,23 +212,23 @@ def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
     try:
-        found = sorted(path for path in source.iterdir() if path.suffix in _SUFFIXES)
+        paths = sorted(path for path in source.iterdir() if path.suffix in _SUFFIXES)
     except OSError as error:
         raise KeyFileError(f"{_PUBLIC}: {source} cannot be read ({error.strerror})") from error
-    if not found:
+    if not paths:
         raise KeyFileError(f"{_PUBLIC}: the directory {source} holds no file *.pub or *.pem")
-    return found
+    return paths
 
 
 def _stamp(source: Path | None) -> tuple[tuple[str, int, int, int], ...]:
-    """What changes when the keys do: name, inode, size and time of each file."""
+    """Return name, inode, size and time of each key file: a change of the keys changes them."""
     if source is None:
         return ()
     try:
         stats = [(path, path.stat()) for path in _files(source)]
     except (OSError, KeyFileError):
         return ()
-    return tuple((str(path), found.st_ino, found.st_size, found.st_mtime_ns) for path, found in stats)
+    return tuple((str(path), status.st_ino, status.st_size, status.st_mtime_ns) for path, status in stats)
 
 
 def _read(path: str | os.PathLike[str], field: str) -> bytes:

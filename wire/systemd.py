@@ -1,10 +1,8 @@
-"""What a daemon tells the service manager: that it works, what it is doing, that it still gets on, that it ends.
+"""Notifications to systemd: readiness, status, watchdog heartbeats, reload and stop.
 
-The protocol of sd_notify(3): lines of ``NAME=value`` in one datagram to the unix socket that ``NOTIFY_SOCKET`` names.
-Where there is none, nothing is sent and everything here does nothing. Nothing here raises, and nothing waits long: a
-service manager that does not listen must not hold a daemon up.
-
-One thread tells; it may be any.
+The protocol of sd_notify(3): lines ``NAME=value`` in one datagram to the socket named by ``NOTIFY_SOCKET``. Without
+that variable nothing is sent. No method raises or waits long, because a service manager that does not listen must not
+stop a daemon. Use a notifier from one thread at a time.
 """
 
 from __future__ import annotations
@@ -17,18 +15,18 @@ from typing import Self, TypeVar
 
 import structlog
 
-_PATIENCE = 1.0  # seconds in which the datagram has to be taken
+_TIMEOUT = 1.0  # seconds to deliver a datagram
 _LONGEST = 500  # characters of a status
-_BEATS = 4  # heartbeats sent in one watchdog interval, at most; the service manager wants two
+_BEATS = 4  # maximum heartbeats in one watchdog interval; systemd recommends two
 _MICRO = 1_000_000
 _T = TypeVar("_T")
 
 
 class Notifier:
-    """One daemon's word to its service manager.
+    """Connection of one daemon to its service manager.
 
-    ``address``: a path, ``@name`` for an abstract socket, or empty for nobody. ``watchdog``: the seconds without a
-    heartbeat after which the service manager kills and restarts the daemon; 0 where it does not.
+    ``address`` is a path, ``@name`` for an abstract socket, or "" for none. After ``watchdog`` seconds without a
+    heartbeat (0: never) the service manager kills and restarts the daemon.
     """
 
     def __init__(
@@ -39,31 +37,31 @@ class Notifier:
         self._monotonic = monotonic
         self._ready = False
         self._status = ""
-        self._beaten: float | None = None  # when the last heartbeat was sent
-        self._complained = False
+        self._last_beat: float | None = None
+        self._is_failing = False
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Return the notifier that the service manager's variables ask for."""
+        """Return a notifier as configured by the variables of the service manager."""
         environ = os.environ if environ is None else environ
         return cls(environ.get("NOTIFY_SOCKET", ""), _watchdog(environ))
 
     @property
     def is_ready(self) -> bool:
-        """Whether the service manager was told that the daemon works, or nobody wants to know."""
+        """Whether the service manager knows that the daemon is ready, or there is none."""
         return self._ready or not self._address
 
     def request_watchdog(self, seconds: float) -> None:
-        """Ask for a longer watchdog interval, where this daemon may rightly take so long between two heartbeats."""
+        """Request a watchdog interval of at least so many seconds."""
         if 0 < self.watchdog < seconds and self._send(f"WATCHDOG_USEC={int(seconds * _MICRO)}"):
             self.watchdog = seconds
 
     def extend_timeout(self, seconds: float) -> None:
-        """Say that the start, or the end, may take so many seconds more from now on."""
+        """Extend the timeout of the start or stop to so many seconds from now."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * _MICRO)}")
 
     def ready(self, status: str = "") -> None:
-        """Say that the daemon works, once. What did not arrive is said again."""
+        """Report that the daemon is ready, once; repeated calls only retry and update the status."""
         if self._ready:
             self.status(status)
             return
@@ -72,42 +70,42 @@ class Notifier:
         if self._ready and text:
             self._status = text
 
-    def announce_reload(self, again: Callable[[], _T]) -> Callable[[], _T]:
-        """Wrap what reads the configuration again: the service manager hears of its beginning and its end."""
+    def announce_reload(self, load: Callable[[], _T]) -> Callable[[], _T]:
+        """Wrap a function that reloads the configuration to report begin and end of each reload."""
 
         def reload() -> _T:
             if not self._ready:
-                return again()
-            # CLOCK_MONOTONIC, as the service manager wants it, whatever clock this notifier was given.
+                return load()
+            # The protocol requires CLOCK_MONOTONIC.
             stamp = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             self._send("RELOADING=1", f"MONOTONIC_USEC={stamp}")
             try:
-                return again()
+                return load()
             finally:
                 self._ready = self._send("READY=1")
 
         return reload
 
     def stopping(self, status: str = "ends") -> None:
-        """Say that the daemon is about to end."""
+        """Report that the daemon is stopping."""
         self._status = _line(status)
         self._send("STOPPING=1", f"STATUS={self._status}")
 
     def status(self, text: str) -> None:
-        """Say what the daemon is doing, in one line for people; sent only when it changed."""
+        """Report a status of one line; sent only if it changed."""
         text = _line(text)
         if text and text != self._status and self._send(f"STATUS={text}"):
             self._status = text
 
     def beat(self) -> bool:
-        """Say that the daemon gets on; returns whether that was due. Call it as often as you like."""
+        """Send a heartbeat if one is due, and return whether it was. May be called at any rate."""
         if not self.watchdog:
             return False
         now = self._monotonic()
-        if self._beaten is not None and now - self._beaten < self.watchdog / _BEATS:
+        if self._last_beat is not None and now - self._last_beat < self.watchdog / _BEATS:
             return False
         if self._send("WATCHDOG=1"):
-            self._beaten = now
+            self._last_beat = now
         return True
 
     def _send(self, *lines: str) -> bool:
@@ -116,20 +114,20 @@ class Notifier:
         name = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-                channel.settimeout(_PATIENCE)
+                channel.settimeout(_TIMEOUT)
                 channel.sendto("\n".join(lines).encode("utf-8", "replace"), name)
         except OSError as error:
-            if not self._complained:
-                self._complained = True
+            if not self._is_failing:
+                self._is_failing = True
                 log = structlog.get_logger("rechannel.notify")
                 log.warning("service-manager-does-not-listen", address=self._address, problem=str(error))
             return False
-        self._complained = False
+        self._is_failing = False
         return True
 
 
 def _watchdog(environ: Mapping[str, str]) -> float:
-    """Return the seconds out of ``WATCHDOG_USEC``; 0 if there are none, or they are meant for another process."""
+    """Return ``WATCHDOG_USEC`` in seconds; 0 if it is not set or is for another process."""
     process, interval = environ.get("WATCHDOG_PID", ""), environ.get("WATCHDOG_USEC", "")
     if process and process != str(os.getpid()):
         return 0.0

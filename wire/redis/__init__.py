@@ -1,1 +1,1 @@
-"""The one door to Redis: store, connection, users, and what its errors mean."""
+"""Access to Redis; no other room imports redis."""

@@ -1,4 +1,4 @@
-"""Users of Redis: made on every server there is, for Redis does not replicate them; and whether it wants one at all."""
+"""Create Redis users on every server (they are not replicated), and detect open servers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rechannel.wire import keys
 from rechannel.wire.redis.connection import Connection
 from rechannel.wire.redis.tls import CredentialFileError
 
-_PATIENCE = 1.0  # seconds
+_TIMEOUT = 1.0  # seconds to find out whether Redis is open
 
 
 @dataclass(frozen=True)
 class AclResult:
-    """What became of a user on one server. ``lasting``: it outlives a restart. ``problem``: why it is not there."""
+    """Result for one server; ``lasting``: the user survives a restart."""
 
     server: str
     lasting: bool = False
@@ -27,45 +27,46 @@ class AclResult:
 
 
 def create_user(client: Any, user: str, rules: Sequence[str]) -> bool:
-    """Make or replace a user on one server (ACL SETUSER); False if that forgets it when it restarts."""
+    """Create or replace a user on one server; False if it does not survive a restart."""
     client.execute_command("ACL", "SETUSER", user, *rules)
-    with suppress(redis.ResponseError):  # Redis 7.0 does not know it
+    with suppress(redis.ResponseError):  # unknown to Redis 7.0
         client.execute_command("ACL", "SETUSER", user, *keys.EXTRA)
     try:
         client.execute_command("ACL", "SAVE")
-    except redis.ResponseError:  # this Redis keeps its users in no file
+    except redis.ResponseError:  # this server has no ACL file
         return False
     return True
 
 
 def create_user_on_replicas(connection: Connection, user: str, rules: Sequence[str]) -> list[AclResult]:
-    """Make the user on every replica that the sentinels know; one that is away has a problem, and so have all of them
-    where no sentinel names them. Without sentinels there is nothing to do.
+    """Create a user on every replica that the sentinels know; without sentinels do nothing.
+
+    The result has a problem for each replica that cannot be reached, and one if the sentinels do not list them.
     """
     try:
         replicas = connection.replicas()
     except redis.ResponseError as error:
-        why = f"the sentinels do not name them ({error}); redis.sentinel_username needs +sentinel|slaves"
-        return [AclResult("replicas", problem=why)]
+        problem = f"the sentinels do not name them ({error}); redis.sentinel_username needs +sentinel|slaves"
+        return [AclResult("replicas", problem=problem)]
     except (redis.RedisError, OSError) as error:
         return [AclResult("replicas", problem=f"the sentinels do not name them ({error})")]
-    made = []
+    results = []
     for server, client in replicas:
         try:
-            made.append(AclResult(server, create_user(client, user, rules)))
+            results.append(AclResult(server, create_user(client, user, rules)))
         except (redis.RedisError, OSError) as error:
-            made.append(AclResult(server, problem=str(error)))
+            results.append(AclResult(server, problem=str(error)))
         finally:
             client.close()
-    return made
+    return results
 
 
 def allows_anonymous(settings: RedisSettings) -> bool:
-    """Whether Redis lets somebody in who names neither user nor password; False where that cannot be found out."""
-    patience = min(settings.timeout, _PATIENCE)
-    stranger = replace(settings, username="", password_file="", timeout=patience)  # nosec B106 it is to have none
+    """Whether Redis accepts clients without user and password; False if that is unknown."""
+    timeout = min(settings.timeout, _TIMEOUT)
+    anonymous = replace(settings, username="", password_file="", timeout=timeout)  # nosec B106  no password on purpose
     try:
-        connection = Connection(stranger)
+        connection = Connection(anonymous)
     except (CredentialFileError, redis.RedisError, ValueError, OSError):
         return False
     try:

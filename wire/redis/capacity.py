@@ -1,6 +1,6 @@
-"""How much memory a Redis needs for a cluster: what every kind of key takes when it is as full as it gets. Pure.
+"""Memory that Redis needs when every key is at its bound, and trimming of streams.
 
-`docs/redis-keys.md` shows the table for a few clusters, ``rechannel doctor`` holds ``maxmemory`` against it.
+`docs/redis-keys.md` shows the table for a few clusters; ``rechannel doctor`` compares ``maxmemory`` with it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from rechannel.wire import keys
 
-OVERHEAD = 1.3  # what Redis takes for a message: its entry, and the allocator's rounding
-LEAST_BATCH_BUDGET = 32 * 2**20  # bytes of an application's batches that are kept in any case
-BATCHES_KEPT = 3  # of every query, also if they take more
-TASK_BYTES = 150  # of a task in a batch, at most usually
+OVERHEAD = 1.3  # factor for the entry of a message and the rounding of the allocator
+LEAST_BATCH_BUDGET = 32 * 2**20  # bytes of batches that every application may keep
+BATCHES_KEPT = 3  # of every query, even if they take more
+TASK_BYTES = 150  # of a task in a batch, rarely more
 _PARTITION_BYTES = 16  # in a report or a placement
 _EXECUTOR_BYTES = 200  # in a report
 _MOVES_BYTES = 2**20  # of a desired placement
-_SMALL = 16 * 2**20  # state, pending plans, orders, answers and all that is no message
+_SMALL = 16 * 2**20  # state, scheduled plans, orders, answers, and keys without messages
 _CLUSTER = (keys.APPLICATIONS, keys.DECISIONS, keys.APPLIED, keys.OUTCOMES, keys.QUESTIONS, keys.REQUESTS)
 
 
 @dataclass(frozen=True)
 class Application:
-    """What there is of an application: ``partitions`` of all queries; their batches have twice as many tasks."""
+    """Size of an application; its batches have twice as many tasks as ``partitions``."""
 
     executors: int
     queries: int
@@ -31,7 +31,7 @@ class Application:
 
     @property
     def size(self) -> float:
-        """Bytes it takes in Redis, those of its nodes left out."""
+        """Bytes in Redis, without those of its nodes."""
         partitions = _PARTITION_BYTES * self.partitions
         tasks = 2 * self.partitions
         report = min(partitions + _EXECUTOR_BYTES * self.executors + 2**16, keys.REPORT.size)
@@ -41,7 +41,7 @@ class Application:
 
 
 def batch_budget(tasks: int) -> int:
-    """Return how many bytes an application's batches may take, if the newest ones of all queries have so many tasks."""
+    """Return the bytes for batches of an application whose newest have so many tasks."""
     return min(max(LEAST_BATCH_BUDGET, BATCHES_KEPT * TASK_BYTES * tasks), keys.BATCHES.size)
 
 
@@ -63,7 +63,7 @@ _EXAMPLES = (
 
 
 def markdown() -> str:
-    """Return the table of examples in Markdown, as it stands in ``docs/redis-keys.md``."""
+    """Return the table of examples in Markdown, for ``docs/redis-keys.md``."""
     lines = [
         "| nodes | applications | queries of each | partitions of each | nodes take | applications take | in all |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -76,29 +76,30 @@ def markdown() -> str:
 
 
 def format_mib(size: float) -> str:
-    """Write a number of bytes in MiB, for people."""
+    """Format a number of bytes in MiB."""
     return f"{size / 2**20:,.0f} MiB"
 
 
 class StreamTrimmer:
-    """The sizes of the newest entries of one stream, as far as they were written from here.
+    """Entries of a stream that fit into a number of bytes; Redis only bounds entries.
 
-    Entries of an earlier writer are taken to be as large as the largest of ours.
+    It knows the sizes of the entries that this process wrote. Entries of an earlier writer count as large as the
+    largest of these.
     """
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._sizes: deque[int] = deque()
         self._total = self._largest = 0
-        self._alone = False  # what an earlier writer left is gone
+        self._owns_all = False  # all entries of earlier writers are gone
 
     def add(self, size: int, most: int) -> int:
-        """Count an entry that is about to be added; returns how many are to stay, at least that one."""
+        """Count an entry to be added, and return the number of entries to keep with it."""
         self._sizes.append(size)
         self._total += size
         self._largest = max(self._largest, size, 1)
         while len(self._sizes) > 1 and (self._total > most or len(self._sizes) > self._bound):
             self._total -= self._sizes.popleft()
-            self._alone = True
-        earlier = 0 if self._alone else max(0, most - self._total) // self._largest
+            self._owns_all = True
+        earlier = 0 if self._owns_all else max(0, most - self._total) // self._largest
         return min(self._bound, len(self._sizes) + earlier)

@@ -1,7 +1,7 @@
-"""Connections to Redis: to one server, or to whichever server the sentinels call the master at that moment.
+"""Connections to Redis: to one server, or to the current master of a group with sentinels.
 
-Every call is tried once. Whoever calls knows whether it may be tried again: a write whose answer was lost may have been
-made, and a leader must know within `rechannel.conf.lease_timing.longest_call` whether it still leads.
+Calls are not retried here. A write whose answer was lost may have happened, so callers decide about a retry; and a
+leader must know within `rechannel.conf.lease_timing.longest_call` whether it still leads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rechannel.wire.redis import tls
 
 
 class Connection:
-    """A client of the server to write to. Connects on first use."""
+    """Client of the server that accepts writes. Connects on first use."""
 
     def __init__(self, settings: RedisSettings) -> None:
         address = sentinel_address(settings.url)
@@ -30,32 +30,34 @@ class Connection:
             "socket_connect_timeout": settings.timeout,
             "retry": Retry(NoBackoff(), 0),
         }
-        self._given: dict[str, Any] = {**tls.connection_options(settings), **times}
+        self._arguments: dict[str, Any] = {**tls.connection_options(settings), **times}
         if address is None:
-            self.client: Any = redis.Redis.from_url(settings.url, **self._given)
+            self.client: Any = redis.Redis.from_url(settings.url, **self._arguments)
             return
         self._service = address.service
-        make: Any = Sentinel  # it has no types
-        self._sentinel = make(address.sentinels, sentinel_kwargs=_options(settings, address))
-        # On a fail-over the client's next call finds its server gone, or read-only, and asks the sentinels anew.
-        self.client = self._sentinel.master_for(address.service, db=address.database, **self._given)
+        sentinel_class: Any = Sentinel  # without type hints
+        self._sentinel = sentinel_class(address.sentinels, sentinel_kwargs=_options(settings, address))
+        # After a fail-over the next call finds the server gone or read-only, and asks the sentinels again.
+        self.client = self._sentinel.master_for(address.service, db=address.database, **self._arguments)
 
     def replicas(self) -> list[tuple[str, Any]]:
-        """Return host:port and a client of every replica that the sentinels know, of those that are away too.
+        """Return host:port and a client of every known replica; none without sentinels.
 
-        None without sentinels. Raises redis.RedisError where no sentinel answers, or the first that does says no.
+        Raises redis.RedisError if no sentinel answers, or if the first one that answers refuses.
         """
-        refused: redis.RedisError | None = None
+        failure: redis.RedisError | None = None
         for sentinel in self._sentinel.sentinels if self._sentinel is not None else ():
             try:
-                found = sentinel.sentinel_slaves(self._service)
+                replicas = sentinel.sentinel_slaves(self._service)
             except (redis.ConnectionError, redis.TimeoutError) as error:
-                refused = error
+                failure = error
                 continue
-            places = sorted((str(replica["ip"]), int(replica["port"])) for replica in found)
-            return [(f"{host}:{port}", redis.Redis(host=host, port=port, **self._given)) for host, port in places]
-        if refused is not None:
-            raise refused
+            addresses = sorted((str(replica["ip"]), int(replica["port"])) for replica in replicas)
+            return [
+                (f"{host}:{port}", redis.Redis(host=host, port=port, **self._arguments)) for host, port in addresses
+            ]
+        if failure is not None:
+            raise failure
         return []
 
     def close(self) -> None:
@@ -66,7 +68,7 @@ class Connection:
 
 
 def _options(settings: RedisSettings, address: SentinelAddress) -> dict[str, Any]:
-    # All of them may have to be asked, to connect and to answer each, before the one that knows.
+    # In the worst case every sentinel is connected to and asked before one answers.
     share = settings.timeout / (2 * len(address.sentinels))
     return {
         "username": settings.sentinel_username or None,

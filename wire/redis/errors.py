@@ -1,4 +1,4 @@
-"""Errors of the store, by what the caller can do next, and the sentence for every error that Redis gives."""
+"""Errors of the store by what the caller can do, and explanations of redis-py's."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from rechannel.wire.redis import tls
 
 
 class StoreError(RuntimeError):
-    """Redis could not do it."""
+    """An operation that Redis did not carry out."""
 
 
 class StoreUnavailableError(StoreError):
-    """Redis is away or too slow; try again later."""
+    """Redis is not reachable or too slow; try again later."""
 
 
 class StoreRefusedError(StoreError):
-    """Redis answered no: wrong address, password, rights or version. Trying again will not help."""
+    """Redis refused: wrong address, password, rights or version. Trying again will not help."""
 
 
 class StoreDeposedError(StoreError):
-    """The lease is not ours any more, so a leader's write was not made; stand by until it is taken again."""
+    """The lease was lost, so the write was not made; stand by until it is acquired again."""
 
 
 class StoreForbiddenError(StoreRefusedError):
-    """The user we come as has no right to do this."""
+    """The Redis user has no right to do this."""
 
 
 class StoreTooLargeError(StoreError):
-    """A message is larger than its key may be, and was not written."""
+    """A message that is larger than its key may be, and was not written."""
 
 
 class Kind(Enum):
-    """What the caller can do: try again later, or nothing until a human mends something."""
+    """Kind of an error: AWAY may pass, the others need a change of the configuration."""
 
     AWAY = "away"
     REFUSED = "refused"
@@ -44,7 +44,7 @@ class Kind(Enum):
 
 _LOGIN = "check redis.username, redis.password_file and its ACL"
 _OF_A_CLUSTER = "name the node of a Redis Cluster that holds them, a single server, or sentinels"
-# redis-py makes classes of some answers and takes their first word off; of others it leaves the text.
+# redis-py has exception classes for some answers, without their first word; for others only the text.
 _CLASSES: tuple[tuple[type[Exception], Kind, str], ...] = (
     (exceptions.NoPermissionError, Kind.FORBIDDEN, f"refuses us ({{error}}); {_LOGIN}"),
     (exceptions.AuthenticationError, Kind.REFUSED, f"refuses us ({{error}}); {_LOGIN}"),
@@ -97,29 +97,33 @@ _ENDED = ("Connection closed by server", "Connection reset by peer", "Broken pip
 
 
 def explain(error: Exception, where: str, *, first: bool = False) -> tuple[Kind, str]:
-    """Say what an error means, in one sentence with the cure; ``first``: nothing has ever come back from there."""
+    """Return the kind of an error and its cure; ``first``: the server has never answered.
+
+    In order: unusable files, answers with an exception class, failed connections (TLS first), answers known by their
+    text, and servers that do not speak the protocol.
+    """
     if isinstance(error, tls.CredentialFileError):
         return Kind.REFUSED, str(error)
-    for kind_of_error, kind, words in _CLASSES:
-        if isinstance(error, kind_of_error):
-            return kind, f"Redis at {where} {words.format(error=error)}"
+    for error_class, kind, sentence in _CLASSES:
+        if isinstance(error, error_class):
+            return kind, f"Redis at {where} {sentence.format(error=error)}"
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         if cure := tls.handshake_failure(error):
             return Kind.REFUSED, f"Redis at {where}: {cure}"
-        doubt = tls.handshake_hint(error) or (_first_doubt(error, where) if first else "")
-        return Kind.AWAY, f"Redis at {where} cannot be reached ({error}){doubt}; check redis.url and the server"
+        hint = tls.handshake_hint(error) or (_first_contact_hint(error, where) if first else "")
+        return Kind.AWAY, f"Redis at {where} cannot be reached ({error}){hint}; check redis.url and the server"
     if isinstance(error, redis.ResponseError):
-        for mark, kind, words in _TEXTS:
+        for mark, kind, sentence in _TEXTS:
             if mark in str(error):
-                return kind, f"Redis at {where} {words.format(error=error)}"
+                return kind, f"Redis at {where} {sentence.format(error=error)}"
         return Kind.REFUSED, f"Redis at {where} answered: {error}"
     if isinstance(error, (exceptions.InvalidResponse, ValueError)):
         return Kind.REFUSED, _NOT_REDIS.format(where=where)
     return Kind.REFUSED, f"redis.url: {where}: {error}"
 
 
-def _first_doubt(error: Exception, where: str) -> str:
-    if any(words in str(error) for words in _ENDED):
+def _first_contact_hint(error: Exception, where: str) -> str:
+    if any(text in str(error) for text in _ENDED):
         tls = ", and does it want TLS (rediss://)" if where.startswith("redis://") else ""
         return f"; it ended the connection without an answer: is it a Redis server{tls}?"
     if isinstance(error, redis.TimeoutError) and "reading" in str(error):

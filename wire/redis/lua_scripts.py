@@ -1,22 +1,22 @@
-"""What Redis does in one step for controllers: the lease and its epoch, writes that need the lease, claims of requests.
+"""Lua scripts for atomic steps: the lease and its epoch, fenced writes, claims.
 
-A lease stands in Redis as its holder, a newline and its epoch. What a script finds of another form, or type, was not
-written by a controller, and is written over.
+A lease is stored as its holder, a newline and its epoch. Values of another form or type were not written by a
+controller and are overwritten.
 
-All of them may write while Redis is full (``allow-oom``): what controllers hold is little and bounded, and who leads,
-what is paused and what is drained has to be said then too. What agents and links measured is refused.
+The scripts may write while Redis is full (``allow-oom``): data of controllers is small and bounded, and leadership,
+pauses and drains must work then too. Measurements of agents and links are refused.
 """
 
 from __future__ import annotations
 
-EPOCH_LEAP = 1000  # more than the lead can change hands in what a fail-over or a crash loses
+EPOCH_LEAP = 1000  # more than the epochs in the writes that a fail-over or a crash can lose
 
-# KEYS[1] lease, KEYS[2] epoch; ARGV: holder, milliseconds, least epoch. Returns {holder, epoch} of the lease's owner.
-# The epoch is one more than the highest that Redis or any link (ARGV[3]) knows, so an emptied Redis cannot reuse one.
-# ARGV[4] is the longest a lease can last, ARGV[5] the highest epoch: what says otherwise is not believed.
-# With the highest epoch stands the server's line of history (its replication id). A replica that was promoted and a
-# server that began again from disk have another one, and may lack the newest writes: the next epoch leaps over all that
-# can have been given out in those.
+# KEYS[1] lease, KEYS[2] epoch; ARGV: holder, milliseconds, least epoch, longest lease, highest epoch. Returns the
+# lease in Redis.
+# A new epoch is one more than the highest in Redis or in a report of a link (ARGV[3]), so an emptied Redis reuses none.
+# Values beyond the longest lease (ARGV[4]) or the highest epoch (ARGV[5]) are ignored.
+# The replication id of the server is stored with the highest epoch. A promoted replica and a server restarted from disk
+# have another id and may lack the newest writes, so the next epoch skips all that may have been used in those.
 ACQUIRE = """#!lua flags=allow-oom
 local function text(key)
   local value = redis.pcall('GET', key)
@@ -47,15 +47,15 @@ redis.call('SET', KEYS[1], owner, 'PX', ARGV[2])
 return owner
 """.replace("LEAP", str(EPOCH_LEAP))
 
-# KEYS[1] lease; ARGV: holder. Gives the lease up if it is the holder's own.
+# KEYS[1] lease; ARGV: holder. Releases the lease if the holder has it.
 RELEASE = """#!lua flags=allow-oom
 local owner = redis.pcall('GET', KEYS[1])
 if type(owner) == 'string' and string.match(owner, '^(.*)\\n') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """
 
-# KEYS[1] lease, KEYS[2] key; ARGV: the lease, then commands: the number of their words, the name, what follows the key.
-# Runs them if the lease in Redis is this one; returns 1, or 0 if it is not.
+# KEYS[1] lease, KEYS[2] key; ARGV: the lease, then for each command: number of words, name, arguments after the key.
+# Runs the commands and returns 1 if the lease in Redis is this one, else returns 0.
 FENCED = """#!lua flags=allow-oom
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local at = 2
@@ -67,8 +67,8 @@ end
 return 1
 """
 
-# KEYS[1] lease, KEYS[2] claim; ARGV: the lease, milliseconds. Returns whose the claim is, by the lease it was made
-# under: ARGV[1] unless it was claimed before. Nothing if the lease in Redis is not this one.
+# KEYS[1] lease, KEYS[2] claim; ARGV: the lease, milliseconds. Returns the lease of the claim: ARGV[1], or an earlier
+# one if the request was claimed before. Returns nothing if the lease in Redis is not this one.
 CLAIM = """#!lua flags=allow-oom
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return false end
 local claimed = redis.pcall('GET', KEYS[2])

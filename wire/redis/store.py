@@ -1,7 +1,4 @@
-"""The one door to Redis: typed messages in and out, and every foreign error translated.
-
-`StoreUnavailableError` means try again later, `StoreRefusedError` means a human must mend something.
-"""
+"""Typed access to the keys of one cluster, with the errors of `redis.errors`."""
 
 from __future__ import annotations
 
@@ -33,20 +30,20 @@ from rechannel.wire.redis.errors import (
 )
 
 OLDEST_REDIS = (7, 0)
-HIGHEST_EPOCH = 2**53  # what a float holds, and with it Redis' scripts
-_BELIEVED_EPOCH = 2**52  # a link that claims more leaves no room above it, and is not believed
-_ORDINARY = 256 * 1024  # bytes that are read of a key before it is asked how many there are
+HIGHEST_EPOCH = 2**53  # numbers in Lua scripts are floats
+_TRUSTED_EPOCH = 2**52  # higher epochs in reports of links are ignored: none would be left above them
+_FIRST_READ = 256 * 1024  # bytes of a string that are read before its length is checked
 _LARGEST_ENTRY = MAX_MESSAGE_BYTES + 1024
-_LAST_ID = f"{2**64 - 1}-{2**64 - 1}"  # of a stream: nothing can come after it, and Redis refuses to look
-_Command = tuple[str | int | float | bytes, ...]  # its name, and what follows the key
+_LAST_ID = f"{2**64 - 1}-{2**64 - 1}"  # of a stream: no entry can follow, and Redis refuses to read after it
+_Command = tuple[str | int | float | bytes, ...]  # its name, and the arguments after the key
 _SCANS = 200  # rounds of a thousand keys each
-READ_AT_ONCE = 32 * 2**20  # bytes of a stream; of a longer one, so much is read as fits, entry by entry
-_STREAMS_AT_ONCE = 100  # that are read in one round trip
+READ_AT_ONCE = 32 * 2**20  # bytes; longer streams are read entry by entry up to this size
+_STREAMS_AT_ONCE = 100  # read in one round trip
 
 
 @dataclass(frozen=True)
 class QueuedRequest:
-    """A message of a stream, and the seconds it has been there by Redis' own clock, which all parts share."""
+    """A message of a stream, and its age in seconds by the clock of Redis."""
 
     envelope: Envelope
     age: float
@@ -54,7 +51,7 @@ class QueuedRequest:
 
 @dataclass(frozen=True)
 class Page:
-    """What was read of a stream: the last id seen, the readable messages, and the bytes of all entries."""
+    """Part of a stream: the last id, the valid messages, and the bytes of all entries."""
 
     last: str
     messages: list[Envelope]
@@ -63,47 +60,47 @@ class Page:
 
 @dataclass(frozen=True)
 class Lease:
-    """Who leads, and the epoch that fences all others."""
+    """The leader, and the epoch that fences all other controllers."""
 
     holder: str
     epoch: int
 
     @property
     def token(self) -> str:
-        """The lease as it stands in Redis."""
+        """The lease as stored in Redis."""
         return f"{self.holder}\n{self.epoch}"
 
 
 class Store:
-    """Typed access to the key space of one cluster. Connects on first use; safe to share between threads."""
+    """Typed access to the keys of one cluster; connects on first use, thread-safe."""
 
     def __init__(self, settings: RedisSettings, cluster: str) -> None:
         self.keys = Keys(cluster)
         self.cluster = cluster
-        self.rejected = 0  # messages that could not be read, since the start
+        self.rejected = 0  # invalid messages since the start
         self._settings = settings
         self._where = settings.url.split("@")[-1].partition("?")[0]
-        self._checked = False
+        self._is_checked = False
         try:
             self._connection = Connection(settings)
         except (ValueError, redis.RedisError, OSError) as error:
-            raise StoreRefusedError(_of_settings(error, self._where)) from error
+            raise StoreRefusedError(_configuration_error(error, self._where)) from error
         self._redis = self._connection.client
         self._acquire = self._redis.register_script(lua_scripts.ACQUIRE)
         self._release = self._redis.register_script(lua_scripts.RELEASE)
         self._fenced = self._redis.register_script(lua_scripts.FENCED)
         self._claim = self._redis.register_script(lua_scripts.CLAIM)
-        self._held: Callable[[], Lease] | None = None  # the lease that writing needs, in a leader's view
-        self._trimming: dict[str, StreamTrimmer] = {}  # of the streams that are written from here
+        self._lease: Callable[[], Lease] | None = None  # required to write, in the view of a leader
+        self._trimmers: dict[str, StreamTrimmer] = {}  # by key, of the streams written from here
 
-    def fenced(self, held: Callable[[], Lease]) -> Store:
-        """Return a view for a leader: what it writes is written only while the lease in Redis is the one it holds.
+    def fenced(self, lease: Callable[[], Lease]) -> Store:
+        """Return a view for a leader, which writes only while Redis has the given lease.
 
-        Redis itself looks, in the same step as it writes. So what a leader had under way when it was held up, or does
-        before it notices, changes nothing once another leads; such a write raises StoreDeposedError.
+        Redis checks the lease and writes in one atomic step, so a delayed write of a former leader changes nothing:
+        it raises StoreDeposedError.
         """
         view = copy.copy(self)
-        view._held = held
+        view._lease = lease
         return view
 
     def check(self) -> str:
@@ -111,33 +108,33 @@ class Store:
         server = self._info("server")
         if server.get("redis_mode") == "sentinel":
             raise StoreRefusedError(f"redis.url: {self._where} is a sentinel; write it as sentinel://…?service=NAME")
-        # Valkey answers redis_version 7.2.4 for clients that look there; its own version stands beside it.
+        # Valkey reports redis_version 7.2.4 for compatibility, and its own version beside it.
         version = str(server.get("valkey_version") or server.get("redis_version", "0"))
         if tuple(int(part) for part in str(server.get("redis_version", "0")).split(".")[:2]) < OLDEST_REDIS:
             raise StoreRefusedError(f"redis.url: server at {self._where} is version {version}; 7.0 or newer is needed")
-        self._checked = True
+        self._is_checked = True
         return version
 
     def server_info(self) -> dict[str, Any]:
-        """Return what the server says of itself (INFO), by name."""
+        """Return the fields of INFO."""
         return self._info()
 
     def _info(self, *sections: str) -> dict[str, Any]:
-        with _translated(self._where, first=not self._checked):
+        with _translated(self._where, first=not self._is_checked):
             try:
                 return dict(self._redis.info(*sections))
-            except (AttributeError, TypeError):  # redis-py takes it apart without looking
+            except (AttributeError, TypeError):  # redis-py parses the answer without checks
                 raise redis.exceptions.InvalidResponse from None
 
     def can_run(self, *command: str) -> bool:
-        """Whether our user may use a command. It is sent: give one that Redis refuses for its form."""
+        """Whether the user may run a command. It is sent, so pass one with wrong arguments."""
         with _translated(self._where):
             try:
                 self._redis.execute_command(*command)
             except redis.exceptions.NoPermissionError:
                 return False
             except redis.ResponseError:
-                pass  # it was looked at, and that is after the rights
+                pass  # Redis checks the arguments after the rights
         return True
 
     def close(self) -> None:
@@ -146,7 +143,7 @@ class Store:
             self._connection.close()
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        """Set a string key; it lives ``ttl`` seconds (the rule's own if None)."""
+        """Set a string key; it expires after ``ttl`` seconds (by default those of the rule)."""
         data = encode(envelope)
         if len(data) > rule.size:
             raise StoreTooLargeError(f"{rule.pattern}: a message of {len(data)} bytes, and {rule.size} is the most")
@@ -157,9 +154,9 @@ class Store:
     def get(self, rule: KeyRule, name: str = "") -> Envelope | None:
         """Read a string key; None when absent or unreadable (counted in ``rejected``)."""
         key = self.keys(rule, name)
-        # Never more than a message may have: what stands there may have been written by anybody.
-        data = self._answer(lambda: self._redis.getrange(key, 0, _ORDINARY - 1), b"")
-        if len(data) == _ORDINARY:
+        # Other users may have written the key: never read more than the size of a message.
+        data = self._answer(lambda: self._redis.getrange(key, 0, _FIRST_READ - 1), b"")
+        if len(data) == _FIRST_READ:
             if self._answer(lambda: self._redis.getrange(key, MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES), b""):
                 self.rejected += 1
                 return None
@@ -171,23 +168,23 @@ class Store:
         self._write(self.keys(rule, name), ("DEL",))
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope, size: int | None = None) -> None:
-        """Add messages to a stream in order, trimmed to the rule's bounds, in one round trip.
+        """Append messages to a stream and trim it to the bounds of its rule, in one round trip.
 
-        ``size`` is how many bytes it may hold if that is less than by the rule.
+        ``size`` is a lower bound of its bytes than that of the rule.
         """
         if not envelopes:
             return
         key, lines = self.keys(rule, name), [encode(envelope) for envelope in envelopes]
-        trimming = self._trimming.pop(key, None) or StreamTrimmer(rule.bound)
-        counts = [trimming.add(len(line), rule.size if size is None else min(size, rule.size)) for line in lines]
+        trimmer = self._trimmers.pop(key, None) or StreamTrimmer(rule.bound)
+        counts = [trimmer.add(len(line), rule.size if size is None else min(size, rule.size)) for line in lines]
         commands = [("XADD", "MAXLEN", "~", count, "*", "m", line) for count, line in zip(counts, lines, strict=True)]
         self._write(key, *commands, ("EXPIRE", rule.ttl))
-        self._trimming[key] = trimming  # only now is it known that they are there
+        self._trimmers[key] = trimmer  # only after the write succeeded
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        """Read a stream's entries after an id ("0" for all); returns the last id seen and the readable messages.
+        """Read a stream after an id ("0" for all); return the last id and the valid messages.
 
-        Fewer than ``count`` may come though there are more: so many as are read at once.
+        At most ``count`` entries are read, and fewer of large ones.
         """
         entries = self._after(rule, name, after, count)
         return (entries[-1][0].decode() if entries else after), self._messages(entries)
@@ -195,44 +192,44 @@ class Store:
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
     ) -> dict[str, Page]:
-        """Read on the streams of several names, each after its id, with one round trip for a hundred of them.
+        """Read streams of several names, each after its id, a hundred in one round trip.
 
-        The ``doubtful`` may be of any size: Redis is asked for it first, and large ones are read entry by entry.
+        The size of ``doubtful`` streams is checked first, and large ones are read entry by entry.
         """
         self._connected()
         names = [name for name, number in after.items() if number != _LAST_ID]
-        found: dict[str, Page] = {}
+        pages: dict[str, Page] = {}
         for start in range(0, len(names), _STREAMS_AT_ONCE):
-            some = names[start : start + _STREAMS_AT_ONCE]
-            asked = [name for name in some if name in doubtful]
-            sizes = self._ask_all([("MEMORY", "USAGE", self.keys(rule, name)) for name in asked])
-            large = {name for name, size in zip(asked, sizes, strict=True) if int(size or 0) > READ_AT_ONCE}
-            small = [name for name in some if name not in large]
+            chunk = names[start : start + _STREAMS_AT_ONCE]
+            unknown = [name for name in chunk if name in doubtful]
+            sizes = self._ask_all([("MEMORY", "USAGE", self.keys(rule, name)) for name in unknown])
+            large = {name for name, size in zip(unknown, sizes, strict=True) if int(size or 0) > READ_AT_ONCE}
+            small = [name for name in chunk if name not in large]
             answers = self._ask_all(
                 [("XRANGE", self.keys(rule, name), f"({after[name]}", "+", "COUNT", count) for name in small]
             )
-            pages = [
+            answered = [
                 *zip(small, answers, strict=True),
                 *((name, self._after(rule, name, after[name], count)) for name in large),
             ]
-            found |= {name: self._page(entries or [], after[name]) for name, entries in pages}
-        return found
+            pages |= {name: self._page(entries or [], after[name]) for name, entries in answered}
+        return pages
 
     def id_since(self, seconds: float) -> str:
-        """Return an id that comes before all entries that were added in the last so many seconds, by Redis' clock."""
+        """Return an id before all entries of the last so many seconds, by the clock of Redis."""
         self._connected()
         return f"{max(0, int((self._now() - seconds) * 1000))}-0"
 
     def read_requests(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
-        """Read like `read`, and tell of each message how long it has been there."""
+        """Read entries of a stream like `read`, with the age of each message."""
         entries = self._after(rule, name, after, count)
         if not entries:
             return after, []
         now = self._now()
-        found = [(number, self._decoded(fields.get(b"m", b""))) for number, fields in entries]
+        messages = [(number, self._decoded(fields.get(b"m", b""))) for number, fields in entries]
         return entries[-1][0].decode(), [
             QueuedRequest(envelope, max(0.0, now - int(number.partition(b"-")[0]) / 1000))
-            for number, envelope in found
+            for number, envelope in messages
             if envelope is not None
         ]
 
@@ -242,44 +239,44 @@ class Store:
             return []
 
         def page(after: str, count: int) -> list[Any]:
-            found: list[Any] = self._redis.xrange(key, min=f"({after}" if after != "0" else "-", count=count)
-            return found
+            entries: list[Any] = self._redis.xrange(key, min=f"({after}" if after != "0" else "-", count=count)
+            return entries
 
         return self._entries(key, page, after, count)
 
     def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
-        """Read the newest entries of a stream, oldest first; fewer than ``count`` where they are large."""
+        """Read the newest ``count`` entries of a stream, oldest first; fewer large ones."""
         key = self.keys(rule, name)
 
         def page(before: str, count: int) -> list[Any]:
-            found: list[Any] = self._redis.xrevrange(key, max=f"({before}" if before else "+", count=count)
-            return found
+            entries: list[Any] = self._redis.xrevrange(key, max=f"({before}" if before else "+", count=count)
+            return entries
 
         return self._messages(list(reversed(self._entries(key, page, "", count))))
 
     def last_id(self, rule: KeyRule, name: str = "") -> str:
-        """Return the id of a stream's newest entry, "0" when it is empty."""
+        """Return the id of the newest entry of a stream, "0" if it is empty."""
         entries = self._answer(lambda: self._redis.xrevrange(self.keys(rule, name), count=1), [])
         return entries[0][0].decode() if entries else "0"
 
     def list_names(self, rule: KeyRule) -> list[str]:
-        """List what fills the placeholder of a rule's keys, as far as some rounds of SCAN find them.
+        """List the names in the keys of a rule that a limited number of SCAN calls finds.
 
-        Raises StoreForbiddenError for the users that `rechannel acl` makes: who may scan sees everybody's keys.
+        Raises StoreForbiddenError for users of `rechannel acl`, which may not scan.
         """
         before, _, after = self.keys.acl_pattern(rule).partition("*")
-        found, cursor = set[str](), 0
+        names, cursor = set[str](), 0
         self._connected()
         with _translated(self._where):
             for _ in range(_SCANS):
                 cursor, page = self._redis.scan(cursor, match=f"{before}*{after}", count=1000)
-                found |= {key.decode(errors="replace")[len(before) : -len(after) or None] for key in page}
+                names |= {key.decode(errors="replace")[len(before) : -len(after) or None] for key in page}
                 if not cursor:
                     break
-        return sorted(name for name in found if key_rules.is_valid_name(name))
+        return sorted(name for name in names if key_rules.is_valid_name(name))
 
     def register_application(self, application: str, now: float) -> None:
-        """Put the application on the list of those with a link."""
+        """Add an application to the list of those with a link, or refresh it."""
         self._write(
             self.keys(key_rules.APPLICATIONS),
             ("ZADD", now, application),
@@ -288,16 +285,16 @@ class Store:
         )
 
     def applications(self, since: float) -> list[str]:
-        """List the applications whose link was seen since then, by id; no more than there may be."""
+        """List applications registered since a time, up to the bound of the rule."""
         key, bound = self.keys(key_rules.APPLICATIONS), key_rules.APPLICATIONS.bound
         if self._size(key) > READ_AT_ONCE:
             self.rejected += 1
             return []
-        found = self._answer(lambda: self._redis.zrangebyscore(key, since, "+inf", start=0, num=bound), [])
-        return sorted(item.decode(errors="replace") for item in found)
+        members = self._answer(lambda: self._redis.zrangebyscore(key, since, "+inf", start=0, num=bound), [])
+        return sorted(item.decode(errors="replace") for item in members)
 
     def acquire_lease(self, holder: str, seconds: float, least_epoch: int) -> Lease:
-        """Take or renew the lead; returns whoever holds it. ``least_epoch`` is the highest epoch any link reports."""
+        """Acquire or renew the lease; return the one in Redis. ``least_epoch``: that of links."""
         self._connected()
         with _translated(self._where):
             owner = self._acquire(
@@ -305,7 +302,7 @@ class Store:
                 args=[
                     holder,
                     int(seconds * 1000),
-                    max(0, min(least_epoch, _BELIEVED_EPOCH)),
+                    max(0, min(least_epoch, _TRUSTED_EPOCH)),
                     key_rules.LEASE.ttl * 1000,
                     HIGHEST_EPOCH,
                 ],
@@ -314,20 +311,20 @@ class Store:
         return Lease(name, int(epoch))
 
     def claim(self, request: str, seconds: float) -> Lease:
-        """Claim a request for the leader whose view this is, before it is carried out; KeyNameError for an odd id.
+        """Claim a request for this leader before it is carried out; KeyNameError for a bad id.
 
         Returns the lease under which it is claimed: an earlier one if a leader took it up then. It lasts ``seconds``.
         """
-        if self._held is None:
+        if self._lease is None:
             raise TypeError("only a leader's view of the store, made by fenced(), can claim")
         key = self.keys(key_rules.CLAIM, request)
         self._connected()
-        lease = self._held()
+        lease = self._lease()
         with _translated(self._where):
-            found = self._claim(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, max(1, int(seconds * 1000))])
-        if found is None:
-            raise _deposed(lease)
-        name, _, epoch = found.decode(errors="replace").rpartition("\n")
+            owner = self._claim(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, max(1, int(seconds * 1000))])
+        if owner is None:
+            raise _deposed_error(lease)
+        name, _, epoch = owner.decode(errors="replace").rpartition("\n")
         return Lease(name, int(epoch) if epoch.isdecimal() else 0)
 
     def release_lease(self, holder: str) -> None:
@@ -336,24 +333,24 @@ class Store:
             self._release(keys=[self.keys(key_rules.LEASE)], args=[holder])
 
     def set_paused(self, paused: bool) -> None:
-        """Remember across restarts whether everything is paused."""
+        """Store whether everything is paused."""
         self._write(self.keys(key_rules.PAUSED), ("SET", "1") if paused else ("DEL",))
 
     def is_paused(self) -> bool:
-        """Say whether everything is paused."""
+        """Whether everything is paused."""
         self._connected()
         with _translated(self._where):
             return bool(self._redis.exists(self.keys(key_rules.PAUSED)))
 
     def set_user(self, user: str, rules: Sequence[str]) -> list[AclResult]:
-        """Make or replace a Redis user, on the server written to and then on its replicas; says what became of it."""
+        """Create or replace a Redis user on master and replicas; return a result for each."""
         self._connected()
         with _translated(self._where):
             first = AclResult(self._where, acl.create_user(self._redis, user, rules))
             return [first, *acl.create_user_on_replicas(self._connection, user, rules)]
 
     def _ask_all(self, commands: Sequence[_Command]) -> list[Any]:
-        """Ask Redis several things in one round trip; None where a key is of another type, which is counted."""
+        """Run read commands in one round trip; None for a key of another type (counted)."""
         if not commands:
             return []
         with _translated(self._where):
@@ -375,11 +372,11 @@ class Store:
         return Page(entries[-1][0].decode() if entries else after, self._messages(entries), size)
 
     def _connected(self) -> None:
-        if not self._checked:
+        if not self._is_checked:
             self.check()
 
     def _answer(self, ask: Callable[[], Any], otherwise: Any) -> Any:
-        """Ask Redis; a key of another type than ours is not ours, which is counted, and ``otherwise`` the answer."""
+        """Run a read command; return ``otherwise`` if the key has another type, which is counted."""
         self._connected()
         with _translated(self._where):
             try:
@@ -391,10 +388,10 @@ class Store:
                 return otherwise
 
     def _write(self, key: str, *commands: _Command) -> None:
-        """Run commands on a key in order, in one round trip.
+        """Run write commands on a key in order, in one round trip.
 
-        A key of another type in its place, or a stream after whose last entry none can come, is removed first: whoever
-        may write the key put it there.
+        A key of another type, and a stream whose last id is the highest possible, is deleted first: another user with
+        the right to write the key put it there.
         """
         self._connected()
         with _translated(self._where):
@@ -407,32 +404,32 @@ class Store:
                 self._run(key, [("DEL",), *commands])
 
     def _run(self, key: str, commands: Sequence[_Command]) -> None:
-        if self._held is None:
+        if self._lease is None:
             pipe = self._redis.pipeline(transaction=False)
-            for name, *words in commands:
-                pipe.execute_command(name, key, *words)
+            for name, *arguments in commands:
+                pipe.execute_command(name, key, *arguments)
             pipe.execute()
             return
-        lease = self._held()
-        words = [word for command in commands for word in (len(command), *command)]
-        if not self._fenced(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, *words]):
-            raise _deposed(lease)
+        lease = self._lease()
+        arguments = [part for command in commands for part in (len(command), *command)]
+        if not self._fenced(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, *arguments]):
+            raise _deposed_error(lease)
 
     def _now(self) -> float:
         with _translated(self._where):
             return int(self._redis.info("server")["server_time_usec"]) / 1e6
 
     def _size(self, key: str) -> int:
-        """Bytes a key takes in Redis, all of its entries counted."""
+        """Return the bytes that a key takes in Redis."""
         return int(self._answer(lambda: self._redis.memory_usage(key, samples=0), 0) or 0)
 
     def _entries(self, key: str, page: Callable[[str, int], list[Any]], after: str, count: int) -> list[Any]:
-        """Up to ``count`` entries of a stream, and of a large one no more than fit into memory at ease."""
+        """Read up to ``count`` entries of a stream, and at most about `READ_AT_ONCE` bytes."""
         if self._size(key) <= READ_AT_ONCE:
             return list(self._answer(lambda: page(after, count), []))
-        found: list[Any] = []
+        result: list[Any] = []
         room = READ_AT_ONCE
-        while room > 0 and len(found) < count:
+        while room > 0 and len(result) < count:
             entries = self._answer(lambda: page(after, 1), [])  # noqa: B023  called at once
             if not entries:
                 break
@@ -440,12 +437,12 @@ class Store:
             size = sum(len(name) + len(value) for name, value in fields.items())
             room -= size
             after = number.decode()
-            found.append((number, fields if size <= _LARGEST_ENTRY else {}))
-        return found
+            result.append((number, fields if size <= _LARGEST_ENTRY else {}))
+        return result
 
     def _messages(self, entries: list[Any]) -> list[Envelope]:
-        found = [self._decoded(fields.get(b"m", b"")) for _, fields in entries]
-        return [envelope for envelope in found if envelope is not None]
+        messages = [self._decoded(fields.get(b"m", b"")) for _, fields in entries]
+        return [envelope for envelope in messages if envelope is not None]
 
     def _decoded(self, data: bytes) -> Envelope | None:
         try:
@@ -455,11 +452,11 @@ class Store:
             return None
 
 
-def _of_settings(error: Exception, where: str) -> str:
+def _configuration_error(error: Exception, where: str) -> str:
     return str(error) if isinstance(error, tls.CredentialFileError) else f"redis.url: {where}: {error}"
 
 
-def _deposed(lease: Lease) -> StoreDeposedError:
+def _deposed_error(lease: Lease) -> StoreDeposedError:
     return StoreDeposedError(f"the lease of epoch {lease.epoch} is over, or another's: nothing was written")
 
 
@@ -480,7 +477,7 @@ _ERRORS = {
 
 @contextmanager
 def _translated(where: str, *, first: bool = False) -> Iterator[None]:
-    """Turn every error of redis-py into one of ours; ``first``: nothing has come from that server yet."""
+    """Translate errors of redis-py; ``first``: the server has not answered yet."""
     try:
         yield
     except (redis.RedisError, ValueError, OSError) as error:

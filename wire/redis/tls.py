@@ -1,4 +1,4 @@
-"""What a connection to Redis is made with: the user, its password, and TLS; and what a failed TLS handshake means."""
+"""Credentials and TLS arguments for Redis, and explanations of failed handshakes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import RedisSettings
 
-# OpenSSL's reasons why a handshake failed that will fail again.
+# Reasons of OpenSSL for a handshake that will fail again.
 _CURES = {
     "CERTIFICATE_REQUIRED": "it wants a client certificate: set redis.tls_certificate_file and redis.tls_key_file",
     "HANDSHAKE_FAILURE": "it refuses the handshake: does it want a client certificate (redis.tls_certificate_file)?",
@@ -29,11 +29,11 @@ _NOT_YET_VALID, _EXPIRED, _NAME, _ADDRESS = 9, 10, 62, 64  # X509_V_ERR_*
 
 
 class CredentialFileError(ValueError):
-    """A file that the connection needs is missing, unreadable, or not what it should be; names it and the cure."""
+    """An unusable password, key or certificate file; the text names file and cure."""
 
 
 class Secret(str):
-    """Text that no log, error or `repr` shows; where it is sent it is plain text."""
+    """Text that `str`, `repr` and formatting hide; encoding it gives the plain text."""
 
     __slots__ = ()
 
@@ -53,16 +53,16 @@ def connection_options(settings: RedisSettings) -> dict[str, Any]:
 
 
 def check_private(path: str | os.PathLike[str], field: str) -> None:
-    """Raise CredentialFileError where others may read a private key. Its group may, if it is root's."""
-    found = Path(path).stat()
-    allowed = 0o640 if found.st_uid == 0 else 0o600
-    mode = stat.S_IMODE(found.st_mode)
+    """Raise CredentialFileError if others can read a private key (a group of root may)."""
+    status = Path(path).stat()
+    allowed = 0o640 if status.st_uid == 0 else 0o600
+    mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077 & ~allowed:
         raise CredentialFileError(f"{field}: {path} can be read by others (mode {mode:o}); `chmod {allowed:o} {path}`")
 
 
 def handshake_failure(error: BaseException) -> str:
-    """Say what a TLS handshake failed of, and the cure; "" where it was none, or one that may go by itself."""
+    """Return cause and cure of a failed TLS handshake, "" for other and passing errors."""
     cause = _ssl_error(error)
     if cause is None:
         return ""
@@ -88,7 +88,7 @@ def handshake_failure(error: BaseException) -> str:
 
 
 def handshake_hint(error: BaseException) -> str:
-    """Say what may be wrong with TLS where a connection failed in a way that may also go by itself; "" elsewhere."""
+    """Return a possible TLS cause of a failure that may also be temporary, else ""."""
     if isinstance(_ssl_error(error), ssl.SSLEOFError):
         return "; it ended the TLS connection: does it want a client certificate (redis.tls_certificate_file)?"
     if any("handshake operation timed out" in str(cause) for cause in _causes(error)):
@@ -101,7 +101,7 @@ def _ssl_error(error: BaseException) -> ssl.SSLError | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    for _ in range(8):  # redis-py wraps what it got
+    for _ in range(8):  # redis-py wraps errors
         if error is None:
             return
         yield error
@@ -109,7 +109,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def read_password(path: str, field: str) -> Secret | None:
-    """Return the password of a file, None without one. Raises CredentialFileError, which names the field."""
+    """Return the password in a file, None without a path; CredentialFileError names the field."""
     if not path:
         return None
     try:
@@ -121,7 +121,7 @@ def read_password(path: str, field: str) -> Secret | None:
 
 
 def tls_options(settings: RedisSettings) -> dict[str, Any]:
-    """Return the part of `options` that is TLS: empty where it is not spoken. Raises CredentialFileError."""
+    """Return the TLS arguments for redis-py, empty without TLS, or raise CredentialFileError."""
     sentinels = settings.url.startswith(SENTINEL_SCHEME)
     if not (settings.url.startswith("rediss://") or (sentinels and settings.tls_ca_file)):
         return {}
@@ -146,7 +146,7 @@ def tls_options(settings: RedisSettings) -> dict[str, Any]:
             ) from None
     return {
         "ssl_cert_reqs": "required",
-        "ssl_check_hostname": True,  # not the default of older clients
+        "ssl_check_hostname": True,  # off by default in older versions
         "ssl_min_version": ssl.TLSVersion.TLSv1_2,
         "ssl_ca_certs": authority or None,
         "ssl_certfile": certificate or None,

@@ -50,7 +50,7 @@ def test_what_is_shown_can_be_read_and_gives_the_same(path, tmp_path):
     assert "cooldown = 7.0  # RECHANNEL_GATE__COOLDOWN" in lines
     assert f"min_gain = 0.2  # {path}" in lines
     assert "horizon = 600.0  # default" in lines
-    assert "# The time over which a migration must pay back. (seconds; 1 … 604800; live)" in lines
+    assert "# Time within which a migration must pay off. (seconds; 1 … 604800; live)" in lines
 
 
 @pytest.mark.parametrize(

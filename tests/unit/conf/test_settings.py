@@ -9,17 +9,6 @@ from rechannel.conf.render import fields
 from rechannel.conf.settings import SettingsError
 
 
-def test_promised_defaults():
-    settings = load(None, {})
-    assert (settings.agent.window, settings.reschedule.windows) == (5.0, 3)
-    assert settings.reschedule.timeout == 300.0
-    assert settings.reschedule.mode == "observe"
-    assert (settings.reschedule.policy, settings.reschedule.drain_policy) == ("adaptive", "fair-redistribution")
-    assert settings.policies == {}
-    assert settings.gate.min_gain == 0.10
-    assert settings.migration.moves_per_executor == 1
-
-
 def test_every_mistake_is_found_at_once(tmp_path):
     path = tmp_path / "rechannel.toml"
     path.write_text(

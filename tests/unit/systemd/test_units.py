@@ -186,6 +186,6 @@ def test_what_others_put_there_is_neither_overwritten_nor_removed(tmp_path: Path
     other = tmp_path / "root/opt/rechannel/other"
     other.parent.mkdir(parents=True)
     other.write_text("not ours")
-    assert "not from here" in install(tmp_path, "install", "--no-venv").stderr
+    assert "not from this installer" in install(tmp_path, "install", "--no-venv").stderr
     install(tmp_path, "uninstall", "--purge")
     assert other.read_text() == "not ours"

@@ -48,7 +48,7 @@ class Served:
 
     def fail(self, error: Exception) -> None:
         self.error = error
-        self.run_leader_cycle()
+        self.observe()
         self.clock.sleep(5)  # longer than it rests
 
     def get(self, path: str, **more: object) -> httpx.Response:
@@ -81,7 +81,7 @@ def test_every_answer_has_the_headers(served: Served) -> None:
 
 def test_ready_and_not(served: Served) -> None:
     assert (served.get("/readyz").status_code, served.get("/healthz").status_code) == (503, 200)
-    served.run_leader_cycle()
+    served.observe()
     answer = served.get("/readyz")
     assert (answer.status_code, answer.json()["sentence"]) == (200, "leading in epoch 3")
     served.view = dataclasses.replace(VIEW, role=Role.STANDING_BY)
@@ -105,7 +105,7 @@ def test_a_job_that_fails_or_stands_is_not_healthy(served: Served) -> None:
         True,
     )
     served.error = None
-    served.run_leader_cycle()
+    served.observe()
     assert served.get("/healthz").status_code == 200
     served.clock.sleep(64)
     assert "has not ended for 64 s" in served.get("/healthz").json()["sentence"]
