@@ -22,9 +22,9 @@ from rechannel.monitors.node.monitor import NodeMonitor
 from rechannel.monitors.node.processes import ProcessTable, find_host, own_names
 from rechannel.monitors.node.sender import Sender, open_store
 from rechannel.monitors.node.windows import Clock
-from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, Keys
-from rechannel.wire.messages import AgentEvidence, AgentWindow
+from rechannel.wire.measurements import AgentEvidence, AgentWindow
 from rechannel.wire.redis.store import Store
 from rechannel.wire.systemd import Notifier
 

@@ -12,9 +12,11 @@ import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import EVIDENCE, WINDOWS
-from rechannel.wire.messages import AgentWindow, Envelope
-from rechannel.wire.redis.store import Store, StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.redis.store import Store
 
 BUFFERED_SIZES = 400_000  # numbers in the stream rows of all windows that wait for Redis: about 16 MB
 BUFFERED_EVIDENCE = 1_000  # messages
