@@ -13,7 +13,6 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import main as cli
 from rechannel.daemon.cli import status
 from rechannel.daemon.cli.client import ControllerClient
-from rechannel.daemon.cli.status import _drain
 from rechannel.daemon.view.status import ClusterStatus, DrainState
 from rechannel.daemon.view.status_builder import drain_status
 from rechannel.wire import commands
@@ -116,7 +115,7 @@ def test_a_drain_says_what_cannot_be_moved():
     ],
 )
 def test_how_far_a_drain_is(drain, where, moves, state, phrase):
-    row = _drain(drain, [report([query(where)], moves=moves)], 10.0)
+    row = drain_status(drain, [report([query(where)], moves=moves)], 10.0)
     assert (row["state"], phrase in row["sentence"]) == (state, True)
 
 

@@ -107,7 +107,7 @@ def run(*arguments: object) -> Result:
 def test_the_figures_are_those_of_the_metrics() -> None:
     example = scenario()
     cluster, workload, current = example.cluster, example.workload, example.current
-    now = figures(example, current)
+    now = cost_of(example, current)
     assert now.seconds_per_batch == pytest.approx(sum(critical_path(cluster, workload, current).values())) == 4.0
     assert now.seconds_per_second == pytest.approx(0.2 * 4.0)
     share = executor_busy(cluster, workload, current)
@@ -122,7 +122,7 @@ def test_the_figures_are_those_of_the_metrics() -> None:
 def test_what_leaves_counts_in_no_figure_of_load() -> None:
     example = scenario()
     leaving = dataclasses.replace(example.cluster, available=np.array([True, True, False, True]))
-    now = figures(dataclasses.replace(example, cluster=leaving), example.current)
+    now = cost_of(dataclasses.replace(example, cluster=leaving), example.current)
     assert now.highest_utilization == pytest.approx(0.8)
     assert now.load_spread == pytest.approx(np.array([0.8, 0, 0]).std() / (0.8 / 3))
 
@@ -132,7 +132,7 @@ def test_policies_are_compared_with_a_clock_that_is_given() -> None:
     ticks = itertools.count(0.0, 0.5)
     done, refused = compare(example, ["turns", "refuser"], {}, lambda: next(ticks))
     assert (done.decision_seconds, refused.decision_seconds) == (0.5, 0.5)
-    assert done.figures == figures(example, placement_of(a=[0, 1], b=[0, 2]))
+    assert done.figures == cost_of(example, placement_of(a=[0, 1], b=[0, 2]))
     assert done.figures is not None and done.figures.seconds_per_batch == 3.0
     assert (done.moves, done.bytes_moved, done.notes, done.error) == (1, 1.0, ("in turn",), "")
     assert (refused.figures, refused.moves, refused.error) == (None, 0, "no room: add [executors]")

@@ -25,6 +25,7 @@ from unit.daemon.fakes import (
     FakeStore,
     World,
     ask,
+    clocks,
     controller,
     decisions,
     desired,

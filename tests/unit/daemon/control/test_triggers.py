@@ -12,6 +12,7 @@ from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.rollback import find_undoable
 from rechannel.daemon.decide.requested_placement import saved_plan_of
+from rechannel.daemon.model import snapshot
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory

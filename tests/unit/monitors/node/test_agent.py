@@ -15,10 +15,9 @@ from rechannel.monitors.node.agent import AgentHost, run_agent
 from rechannel.monitors.node.monitor import HOST_MISMATCH_AFTER, NodeMonitor
 from rechannel.monitors.node.processes import MachineUsage
 from rechannel.monitors.node.sender import FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY, REFUSED_EVERY, Sender
-from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.keys import EVIDENCE, MAX_MESSAGE_BYTES, WINDOWS, KeyNameError, KeyRule
 from rechannel.wire.measurements import AgentEvidence, AgentWindow, StreamRow
-from rechannel.wire.messages import encode
 from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from unit.monitors.fakes import DAEMON, START, FakeClock, FakeProcess, FakeTable, backend
 
