@@ -142,7 +142,7 @@ class Law(Code):
     TARGET = (
         "target",
         "The target executor is unknown, gone, drained or being released.",
-        "Nothing: the next decision takes it into account. A saved plan must be made anew.",
+        "Nothing: the next decision takes it into account. A saved plan must be made again.",
     )
     QUERY_PROBLEM = (
         "query-problem",

@@ -126,7 +126,7 @@ def _world_writable(loaded: LoadResult) -> list[str]:
     if public and _mode(Path(public)) & 0o002:
         mistakes.append(f"signing.public_key_file: {public} can be written to by everybody; `chmod o-w {public}`")
     if link and Path(link).exists() and not Path(link).is_dir():
-        mistakes.append(f"link.directory: {link} is no directory; name one that is Spark's user's, or none")
+        mistakes.append(f"link.directory: {link} is not a directory; name a directory of Spark's user, or none")
     elif link and _mode(Path(link)) & 0o1002 == 0o002:  # without the sticky bit
         mistakes.append(f"link.directory: everybody can replace what is in {link}; `chmod o-w {link}`")
     return mistakes
@@ -157,7 +157,7 @@ def check_keys(settings: Settings) -> tuple[list[str], list[str]]:
         notes.append("signing.private_key_file is not set, so no controller can start with it")
     notes += security.key_notes(settings)
     if not public:
-        notes.append("signing.public_key_file is not set: a link with this configuration obeys nobody")
+        notes.append("signing.public_key_file is not set: a link with this configuration accepts no placement")
     if verifier is not None:
         trusted = [fingerprint(key) for key in verifier.keys]
         if signer is not None and fingerprint(signer.public) not in trusted:

@@ -164,7 +164,7 @@ def _check_redis(store: Store, settings: Settings) -> list[Finding]:
     try:
         return findings + _check_cluster(store, settings, ahead, info)
     except StoreForbiddenError as error:
-        cure = "make the user anew with `rechannel acl add-role`"
+        cure = "make the user again with `rechannel acl add-role`"
         return [*findings, finding.failed("redis-rights", str(error), cure)]
 
 

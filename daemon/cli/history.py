@@ -71,7 +71,7 @@ def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         raise click.BadParameter(
-            f"--since: {text!r} is no time; write 90m, 2h, 3d, 2026-03-01 or 2026-03-01T10:00"
+            f"--since: {text!r} is not a time; write 90m, 2h, 3d, 2026-03-01 or 2026-03-01T10:00"
         ) from None
 
 

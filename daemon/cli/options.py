@@ -59,7 +59,7 @@ def read_duration(_context: click.Context, _option: click.Parameter, text: str) 
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise click.BadParameter(f"{text!r} is no time; write seconds, or 90s, 10m, 2h")
+        raise click.BadParameter(f"{text!r} is not a time; write seconds, or 90s, 10m, 2h")
     return seconds
 
 

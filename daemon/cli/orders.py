@@ -199,7 +199,7 @@ def drain(
     from rechannel.wire.commands import Drain
 
     if deadline and not remove:
-        raise click.UsageError("--deadline is when executors are released all the same: it needs --remove")
+        raise click.UsageError("--deadline sets when executors are released even with state left: it needs --remove")
     if dry_run and follow:
         raise click.UsageError("--dry-run drains nothing that --follow could follow")
     try:

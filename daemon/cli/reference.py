@@ -55,7 +55,7 @@ def markdown() -> str:
 
 
 def with_code_tables(page: str) -> str:
-    """Return a page with the tables of codes between its markers written anew."""
+    """Return a page with the tables of codes between its markers replaced."""
     return _TABLE.sub(lambda match: f"{match[1]}\n{_code_table(getattr(codes, match[2]))}\n{match[3]}", page)
 
 

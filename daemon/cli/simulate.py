@@ -155,7 +155,7 @@ def _scenario(text: str) -> Scenario:
             ExitCode.REFUSED, f"{why}, and no generator is called so: {', '.join(GENERATORS)}"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CommandError(ExitCode.REFUSED, f"{text}: is no JSON ({error})") from error
+        raise CommandError(ExitCode.REFUSED, f"{text}: is not JSON ({error})") from error
     except ScenarioError as error:
         raise CommandError(ExitCode.REFUSED, f"{text}: describes no scenario: {'; '.join(error.problems)}") from error
 

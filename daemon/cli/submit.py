@@ -163,9 +163,9 @@ def _spark_setting(option: str, value: str) -> dict[str, str]:
 def build_command(arguments: SubmitArguments, environ: Mapping[str, str]) -> SparkSubmitCommand:
     """Return the command to start; CommandError if the script would not be attached."""
     if not arguments.script.endswith(".py"):
-        raise _refusal(f"{arguments.script} is no Python script (.py); call spark-submit itself")
+        raise _refusal(f"{arguments.script} is not a Python script (.py); call spark-submit itself")
     if "://" in arguments.script or not Path(arguments.script).is_file():
-        raise _refusal(f"{arguments.script} is no file on this machine; the driver runs here, so copy it")
+        raise _refusal(f"{arguments.script} is not a file on this machine; the driver runs here, so copy it")
     home = spark_home(environ)
     conf = {**_settings_from_files(arguments, environ, home), **arguments.conf}
     mode = conf.get("spark.submit.deployMode") or environ.get("DEPLOY_MODE", "")

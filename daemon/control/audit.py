@@ -164,7 +164,7 @@ class AuditFile:
         status = os.fstat(descriptor)
         problem = ""
         if not stat.S_ISREG(status.st_mode):
-            problem = "it is no ordinary file"
+            problem = "it is not a regular file"
         elif status.st_mode & 0o077 & ~_MODE:
             problem = f"others can open it (mode {stat.S_IMODE(status.st_mode):o}); `chmod {_MODE:o} {path}`"
         if problem:

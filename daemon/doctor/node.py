@@ -174,9 +174,8 @@ def _check_keys(settings: Settings) -> Finding:
         return failed(check, sentence, f"{pair} signing.key there")
     if not private and not public:
         sentence = "neither signing.private_key_file nor signing.public_key_file is set"
-        effect = (
-            "its link obeys nobody" if role is Role.LINK else "no controller starts with that, and a link obeys nobody"
-        )
+        link = "link accepts no placement"
+        effect = f"its {link}" if role is Role.LINK else f"no controller starts, and a {link}"
         cure = f"{pair} signing.pub for drivers and controllers, its signing.key for controllers alone"
         return failed(check, f"{sentence}: {effect}", cure)
     if not private:

@@ -9,16 +9,16 @@ from rechannel.conf.settings import Settings
 from rechannel.wire.redis import acl
 
 OPEN_REDIS = (
-    "Redis lets everybody in without a password, as its user default: whoever reaches it may give orders; once every "
+    "Redis accepts its user default without a password: everybody who can reach it may give orders; once every "
     "part has a user of its own, `ACL SETUSER default off` on every server, or give it a password"
 )
 NO_PUBLIC_KEYS = (
-    "signing.public_key_file is not set beside signing.private_key_file: after a change of the signing key this "
-    "controller would know neither the drains nor the migrations that the old key has signed; name signing.pub there"
+    "signing.public_key_file is not set, only signing.private_key_file: after a change of the signing key this "
+    "controller would accept neither the drains nor the migrations that the old key has signed; name signing.pub there"
 )
 LISTENS = (
-    "{field} = {listen} can be reached from other machines: there is no password, and a page in anybody's browser can "
-    "read it under another name; name an address of loopback (127.0.0.1), with a proxy in front that asks who comes"
+    "{field} = {listen} can be reached from other machines: there is no password, and a page in a browser can "
+    "read it under another name; use an address of loopback (127.0.0.1), behind a proxy that authenticates users"
 )
 
 

@@ -73,9 +73,9 @@ def test_a_deadline_that_no_message_can_hold_is_refused(answered):
         (["drain"], "Missing argument"),
         (["drain", "n1", "--deadline", "10m"], "needs --remove"),
         (["drain", "n1", "--dry-run", "--follow"], "drains nothing"),
-        (["drain", "n1", "--remove", "--deadline", "soon"], "is no time"),
-        (["drain", "n1", "--remove", "--deadline", "-5s"], "is no time"),
-        (["drain", "n1", "--remove", "--deadline", "nan"], "is no time"),
+        (["drain", "n1", "--remove", "--deadline", "soon"], "is not a time"),
+        (["drain", "n1", "--remove", "--deadline", "-5s"], "is not a time"),
+        (["drain", "n1", "--remove", "--deadline", "nan"], "is not a time"),
     ],
 )
 def test_mistakes_are_wrong_usage(answered, arguments, message):

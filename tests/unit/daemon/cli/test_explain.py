@@ -179,7 +179,7 @@ def test_a_date_and_what_is_none() -> None:
     assert parse_time("") == 0
     done = CliRunner().invoke(cli.main, ["history", "--since", "lately"])
     assert done.exit_code == 2
-    assert "'lately' is no time; write 90m" in done.output
+    assert "'lately' is not a time; write 90m" in done.output
 
 
 @pytest.fixture

@@ -234,9 +234,9 @@ def test_a_file_that_is_no_scenario_is_one(tmp_path: Path) -> None:
 
     path = tmp_path / "broken.json"
     path.write_text("{")
-    assert "is no JSON" in run("simulate", "--workload", path).stderr
+    assert "is not JSON" in run("simulate", "--workload", path).stderr
     path.write_bytes(b'"\xff"')
-    assert "is no JSON" in run("simulate", "--workload", path).stderr
+    assert "is not JSON" in run("simulate", "--workload", path).stderr
 
     wrong = to_document(scenario())
     wrong["stages"][1]["busy"][1] = -1

@@ -206,7 +206,7 @@ def switches_of(code: bytes) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("job.jar", "no Python script"), ("gone.py", "no file"), ("s3://b/s.py", "no file")]
+    ("name", "message"), [("job.jar", "not a Python script"), ("gone.py", "not a file"), ("s3://b/s.py", "not a file")]
 )
 def test_what_is_no_script_of_this_machine_is_refused(spark, name, message):
     with pytest.raises(CommandError, match=message):
