@@ -80,7 +80,7 @@ class Move:
 
     @property
     def unit(self) -> tuple[str, int, int]:
-        """What is moved: (query, stage, partition)."""
+        """The moved partition: (query, stage, partition)."""
         return self.desired.query, self.desired.stage, self.desired.partition
 
     @property

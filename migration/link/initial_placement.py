@@ -91,7 +91,7 @@ class PlacementRequest:
 
 @dataclass(frozen=True)
 class _Occasion:
-    """What gives reason to move a query's partitions.
+    """Reasons to move a query's partitions.
 
     ``restored``: the placement that was restored before the first batch; ``new``: the query has no checkpoint;
     ``lost``: stage -> partitions that a lost executor held.

@@ -15,7 +15,7 @@ from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
 
 class QuerySources(NamedTuple):
-    """What the state of a query is read from; ``stages`` and ``mismatches`` by (run, stage).
+    """Sources of a query's state; ``stages`` and ``mismatches`` by (run, stage).
 
     ``snapshot_lags`` returns the lags of (run, stage, number of partitions); ``mismatches`` says why a stage cannot be
     moved.

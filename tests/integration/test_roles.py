@@ -362,7 +362,7 @@ def test_an_agent_pushes_with_its_own_user(
     sender = Sender(NODE, lambda: open_store(own), buffered_windows=10)
     sender.offer(EnvelopeFactory("default", f"agent:{NODE}").envelope(window(0), ttl=60))
     assert sender.push() == 0.0
-    sender._let_go()
+    sender._close_store()
     assert len(open_as(Role.VIEWER).last(keys.WINDOWS, NODE, 10)) == 1
 
 

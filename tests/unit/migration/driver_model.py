@@ -1,11 +1,10 @@
-"""A pure model of a Spark driver with its link, and of the controllers that order it about.
+"""Pure model of a Spark driver with its link, and of the controllers that give it orders.
 
 `Driver` is Spark: queries whose batches begin, run, end and commit, executors, the coordinator's preferred locations
 and the copies of state that executors keep. `Link` drives the real reconciler as `rechannel.migration.link.loop` does:
-the journal first, then Spark. `Controller` publishes, renews, holds and stops as
-`rechannel.daemon.control.migrations` does,
-into a single slot, as Redis holds it. `World` joins them under one clock; each of its methods is one event. A `Watch`
-is told of everything that the laws are about.
+the journal first, then Spark. `Controller` publishes, renews, holds and stops as `rechannel.daemon.control.migrations`
+does, into a single slot, as Redis holds it. `World` joins them under one clock; each of its methods is one event. A
+`Watch` receives everything that the laws are about.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SNAPSHOT_EVERY = 2  # batches
 
 
 class Watch(Protocol):
-    """What the laws are told of."""
+    """Receiver of everything that the laws are about."""
 
     def journaled(self, link: Link, line: MoveTransition) -> None:
         """Take in a line that the link took as written, in order."""

@@ -1,4 +1,7 @@
-"""Small plans, and what may interrupt them: each interruption happens now and says what follows after more events."""
+"""Small plans, and interruptions of them.
+
+Each interruption happens now and returns what follows after more events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of a link, whatever happens to it: told of everything by the model of the driver."""
+"""Laws of a link, checked on every event of the driver's model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unit.migration.driver_model import Link, Query, Unit, World
 
 
 class Laws:
-    """What must hold of one link, from its first event to its last."""
+    """Laws of one link, from its first event to its last."""
 
     def __init__(self) -> None:
         self.last: dict[str, str] = {}  # move -> its state by the journal

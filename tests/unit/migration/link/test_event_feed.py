@@ -1,4 +1,4 @@
-"""The event stream's directory: locked while its link lives, made anew when lost, removed when nobody is left."""
+"""Directory of the event stream: its lock, its renewal and its removal."""
 
 from __future__ import annotations
 

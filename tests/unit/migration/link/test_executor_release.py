@@ -1,4 +1,4 @@
-"""Executors of a drained node: cordoned when empty, released at a boundary, replaced elsewhere."""
+"""Executors of a drained node: cordon when empty, release at a boundary, replacement."""
 
 from __future__ import annotations
 

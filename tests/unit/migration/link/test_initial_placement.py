@@ -1,4 +1,4 @@
-"""Queries that start: put back, spread when new, spread anew when an executor was lost."""
+"""Placement of starting queries and of partitions whose executor was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link's parts that need no Spark: the tail of the event stream, the journal, and attaching where it cannot be."""
+"""Parts of the link that need no Spark: event stream, drift, attaching without a driver."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
 
 
 class Classic:
-    """What attach looks at before it touches the JVM."""
+    """The attributes that attach reads before it touches the JVM."""
 
     version = "3.2.1"
     _jsparkSession = None  # noqa: N815

@@ -1,4 +1,4 @@
-"""The courier's thread in the user's driver: what it carries, what it holds, and what it says of the unforeseen."""
+"""The mailbox in the user's driver: its messages, its bounds, and its log on a defect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reconciler against a small model of the driver: what it steers, when, and how each move ends."""
+"""The reconciler against a small model of the driver."""
 
 from __future__ import annotations
 

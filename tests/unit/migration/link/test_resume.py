@@ -1,7 +1,8 @@
-"""Every interrupted prefix of a plan against a model of driver and controllers: nothing is done twice, all of it ends.
+"""Every interrupted prefix of a plan against a model of driver and controllers.
 
-The laws stand in `laws`, plans and interruptions in `interruptions`. A run of a small plan is cut after each of its
-events by each kind of interruption, and goes on from there; after that, chance writes the scripts.
+Nothing is done twice, and every plan ends. The laws stand in `laws`, plans and interruptions in `interruptions`. A run
+of a small plan is cut after each of its events by each kind of interruption, and goes on from there; then chance
+writes the scripts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whatever event Spark loses, the task table agrees with Spark's own state ten seconds later."""
+"""Repair of the task table within ten seconds after the loss of any event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner in a process of its own, as spark-submit starts it, and what it does to a class like SparkSession."""
+"""The main file of `rechannel submit` in its own process, as spark-submit starts it."""
 
 from __future__ import annotations
 

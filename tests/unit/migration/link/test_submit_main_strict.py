@@ -1,4 +1,4 @@
-"""`rechannel submit --strict`: a script that cannot be attached ends, and is told why once."""
+"""`rechannel submit --strict`: a script that cannot be attached ends, with one message."""
 
 from __future__ import annotations
 

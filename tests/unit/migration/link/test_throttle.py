@@ -1,4 +1,4 @@
-"""How many partitions a batch may take over."""
+"""Bound on the partitions that a batch takes over."""
 
 from __future__ import annotations
 

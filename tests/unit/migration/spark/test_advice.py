@@ -1,4 +1,4 @@
-"""Attaching tells once what Spark itself may do to the queries, and is no less well for it."""
+"""Log lines at attach on what Spark itself may do to the queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every setting that matters is found, and a stock Spark gives no finding."""
+"""Findings on settings; a stock Spark gives none."""
 
 from __future__ import annotations
 

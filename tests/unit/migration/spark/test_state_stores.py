@@ -1,4 +1,4 @@
-"""Store names off what Spark leaves in a checkpoint, of every version."""
+"""Store names by the files that Spark leaves in a checkpoint, for every version."""
 
 from __future__ import annotations
 

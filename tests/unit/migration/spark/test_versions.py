@@ -1,4 +1,4 @@
-"""The table of what each Spark has: the link, the package's range and the page of the documentation agree with it."""
+"""Table of Spark's versions: link, package range and documentation agree with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor's code may leave where an index file or a log is expected: nothing of it holds the agent up."""
+"""Files of any kind in place of an index file or a log: none holds the agent up."""
 
 from __future__ import annotations
 
