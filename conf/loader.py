@@ -355,13 +355,12 @@ def _parse_number(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
             number = kind(str(value))
         elif kind is int and isinstance(value, float) and value.is_integer():
             number = int(value)
-        number = msgspec.convert(number, kind)
+        msgspec.convert(number, kind)
         if not math.isfinite(number):
             raise ValueError
     except (ValueError, OverflowError, msgspec.ValidationError):
-        shown = str.__repr__(number) if isinstance(number, str) else repr(number)
         whole = " whole" if kind is int else ""
-        raise ValueError(f"{shown} is not a{whole} number{f' (unit: {unit})' if unit else ''}") from None
+        raise ValueError(f"{number!r} is not a{whole} number{f' (unit: {unit})' if unit else ''}") from None
     low, high = rule["bounds"]
     try:
         return msgspec.convert(number, Annotated[kind, msgspec.Meta(ge=low, le=high)])

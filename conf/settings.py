@@ -458,10 +458,10 @@ class ControllerSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """The whole tree; one attribute a TOML section.
+    """All settings; each attribute is a TOML section.
 
-    ``policies``: policy -> parameter -> value, out of ``[policies.NAME]``. Only the form is checked here; whether there
-    is such a policy and such a parameter is known where the policies are (`rechannel config check`, the controller).
+    ``policies`` maps policy and parameter to a value, from ``[policies.NAME]``. Names of policies and parameters are
+    checked by `rechannel config check` and the controller, which know the policies.
     """
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
@@ -477,7 +477,7 @@ class Settings:
 
     @property
     def node(self) -> str:
-        """The host name of this node as Spark writes it."""
+        """The host name of this node as in Spark."""
         return self.agent.node or socket.gethostname()
 
 

@@ -96,6 +96,45 @@ def test_values_that_do_not_fit_are_refused(variable, value, why):
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"), [("5", 5), (" 5 ", 5), ("1_000", 1000), ("1.5", None), ("true", None), ("1e3", None)]
+)
+def test_a_whole_number_of_the_environment(text, value):
+    variables = {"RECHANNEL_AGENT__BUFFERED_WINDOWS": text}
+    if value is not None:
+        assert load(None, variables).agent.buffered_windows == value
+        return
+    with pytest.raises(SettingsError, match=rf"'{text}' is not a whole number \(unit: windows\)"):
+        load(None, variables)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("[gate]\nmin_gain = 7", "gate.min_gain: 7 is out of bounds; it must be between 0 and 1 share"),
+        ("[link]\nevent_log_bytes = 1", "it must be at least 10485760 bytes"),
+        ("[agent]\nbuffered_windows = 2.5", "2.5 is not a whole number (unit: windows)"),
+        ("[agent]\nbuffered_windows = true", "True is not a whole number (unit: windows)"),
+        ("[gate]\nhorizon = '5'", "'5' is not a number (unit: seconds)"),
+        ("[cluster]\nname = 3", "3 is not text; put it in quotes"),
+        ("[reschedule]\nmode = 'maybe'", "'maybe' is not one of observe, apply"),
+    ],
+)
+def test_an_error_names_value_bound_and_cure(tmp_path, content, sentence):
+    path = tmp_path / "c.toml"
+    path.write_text(content)
+    with pytest.raises(SettingsError) as caught:
+        load(path, {})
+    (error,) = caught.value.errors
+    assert sentence in error
+
+
+def test_a_whole_number_may_be_written_with_a_fraction_of_zero(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("[agent]\nbuffered_windows = 5.0\n")
+    assert repr(load(path, {}).agent.buffered_windows) == "5"
+
+
 def test_truth_is_read_from_file_and_environment(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text("[link]\nspread = false\n")
