@@ -50,10 +50,11 @@ class Outcome(Code):
 
 
 class PlanResult(Code):
-    """What a plan came to, where no law refused it."""
+    """What a plan came to, where no law refused it as a whole."""
 
     OK = "ok", "It moves something, and it pays."
     NOTHING_TO_DO = "nothing-to-do", "No partition is to be moved."
+    LAW = "law", "A hard law refuses it; the refusals say which."
 
 
 class OutcomeVerdict(Code):

@@ -9,7 +9,8 @@ from typing import Any
 from benchmarks.live.summary import in_full
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.collector import Collector
-from rechannel.daemon.model.snapshot import NotReady, take_snapshot
+from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.model.snapshot import take_snapshot
 from rechannel.policies.scenarios.scenario import Scenario, to_document
 from rechannel.wire.redis.store import Store
 from testbed.progress import Batch, batches
@@ -24,7 +25,7 @@ def model(store: Store, settings: Settings, application: str) -> dict[str, Any] 
     facts = collector.gather(application)
     if facts is None:
         return None
-    found = take_snapshot(application, facts.report, facts.batches, facts.windows, settings, time.time())
+    found = take_snapshot(facts, settings, time.time())
     if isinstance(found, NotReady):
         return None
     scenario = Scenario(application, found.cluster, found.workload, found.placement)

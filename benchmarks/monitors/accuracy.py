@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors.bench import NODES, open_bench
-from rechannel.daemon.model.cpu_attribution import attribute
+from rechannel.daemon.model.cpu_attribution import attribute_cpu
 from rechannel.wire.keys import BATCHES, WINDOWS
 from rechannel.wire.measurements import AgentWindow, BatchReport
 
@@ -51,7 +51,7 @@ def measure(directory: Path, cores: int, files: int, say: Callable[[str], None])
         node: [body for body in found if isinstance(body, AgentWindow) and begin <= body.start and body.end <= end]
         for node, found in bodies.items()
     }
-    found = attribute(application_id, [body for body in batches if isinstance(body, BatchReport)], windows)
+    found = attribute_cpu(application_id, [body for body in batches if isinstance(body, BatchReport)], windows)
     python: dict[int, float] = {}
     for part, cpu in found.parts.items():
         if part.stage >= 0:

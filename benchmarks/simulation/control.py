@@ -18,7 +18,8 @@ import numpy as np
 from benchmarks.simulation.engine import Simulation, Step
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import parameters_for
-from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
+from rechannel.migration.plan.constraints import apply_constraints
+from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
@@ -70,7 +71,7 @@ def decide(
         return Made(at, "refused", str(error), 0, 0, took, took), []
     thought = time.process_time() - began
     facts = _facts(cluster, workload, current, batch_seconds or {}, batch_period or {})
-    disposed = dispose(wanted, facts, settings, decision="simulated")
+    disposed = apply_constraints(wanted, facts, settings, PlanOptions("simulated"))
     steps = _steps(disposed, facts)
     took = time.process_time() - began
     return Made(at, disposed.code, disposed.sentence, len(disposed.moves), len(steps), thought, took), steps

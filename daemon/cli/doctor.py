@@ -29,7 +29,7 @@ from rechannel.daemon.doctor import node as doctor
 from rechannel.daemon.doctor import spark_properties
 from rechannel.daemon.doctor.cluster import Application, Node
 from rechannel.daemon.doctor.node import Finding, HostFacts, RedisFacts, RedisPermissions, Severity
-from rechannel.daemon.model.snapshot import stale_after
+from rechannel.daemon.model.application_messages import max_window_age
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope
@@ -202,7 +202,7 @@ def _of_cluster(store: Store, settings: Settings, ahead: float, server: Mapping[
         doctor_cluster.memory(server, heard, len(executors)),
         *doctor.clocks(clocks),
         doctor_cluster.controller(leader.state if (leader := leading(store, now)) is not None else None),
-        *doctor_cluster.agents(nodes, stale_after(settings), listed=agents is not None),
+        *doctor_cluster.agents(nodes, max_window_age(settings), listed=agents is not None),
         *doctor_cluster.links(heard),
         *doctor_cluster.spark(heard),
     ]

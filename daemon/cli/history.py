@@ -15,7 +15,7 @@ import msgspec
 
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
-from rechannel.daemon.model.collector import read_on
+from rechannel.daemon.model.collector import read_new_entries
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import CommandError, ExitCode
@@ -195,7 +195,7 @@ class HistoryReader:
         for rule, name in streams:
             known = self._after.get((rule.pattern, name), "")
             count = rule.bound if self.wanted.some else first
-            self._after[rule.pattern, name], envelopes = read_on(self._store, rule, name, known, first=count)
+            self._after[rule.pattern, name], envelopes = read_new_entries(self._store, rule, name, known, first=count)
             entries += [entry for envelope in envelopes if (entry := self._entry(envelope)) is not None]
         entries = [entry for entry in entries if entry["at"] >= self.wanted.since and self._is_new(entry)]
         return sorted(entries, key=lambda entry: float(entry["at"]))

@@ -33,9 +33,10 @@ from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.jobs.clock import DutyCycle
 from rechannel.daemon.jobs.planning import Mutex, PlanningClock, RunningPlan
-from rechannel.daemon.model.collector import ApplicationMessages, Collector
-from rechannel.daemon.model.silence import silence
-from rechannel.daemon.model.snapshot import NotReady, Snapshot, measured_only, missing_agents, take_snapshot, unready
+from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
+from rechannel.daemon.model.collector import Collector
+from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
+from rechannel.daemon.model.snapshot import Snapshot, take_snapshot, without_forecast
 from rechannel.wire.codes import NotReadyReason, Outcome, OutcomeVerdict, Trigger
 from rechannel.wire.messages import Decision, LinkReport, PendingPlan, Refusal
 from rechannel.wire.printable import count
@@ -253,10 +254,10 @@ class Application:
         messages = cluster.collector.gather(self.name)
         if messages is None:
             raise Undecided(pipeline.no_report(self.name))
-        if (silent := silence(messages.reported, settings, request.at)) is not None:
+        if (silent := driver_silence(messages.reported_at, settings, request.at)) is not None:
             raise Undecided(silent)
         if busy := self.migrations.busy(messages.report, request.at):
-            raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy, transient=True))
+            raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
         resting = self.migrations.resting(request.at)
         if request.apply and request.trigger == Trigger.TIMEOUT and not resting and self.outcome.is_awaiting:
             raise Undecided(pipeline.OUTCOME_AWAITED)
@@ -461,16 +462,15 @@ class Application:
         if messages is None:
             return
         now, began = self._clock.wall(), self._clock.steady()
-        if (silent := silence(messages.reported, self._context.settings, now)) is not None:
+        if (silent := driver_silence(messages.reported_at, self._context.settings, now)) is not None:
             self._describe_not_ready(silent)
             return
-        settings = measured_only(self._context.settings)
-        if began < self._next_model and unready(messages.report, messages.batches, settings, now) is None:
+        settings = without_forecast(self._context.settings)
+        if began < self._next_model and readiness_problem(messages, settings, now) is None:
             return
-        arguments = (self.name, messages.report, messages.batches, messages.windows, settings, now)
         drained = self._cluster.orders.nodes
         with self._cluster.lock.released(), DutyCycle(_MODEL_SHARE, _LONGEST_REST, self._clock.cpu) as work:
-            snapshot = take_snapshot(*arguments, drained)
+            snapshot = take_snapshot(messages, settings, now, drained)
         if self._report is None:
             return
         self._next_model = began + work.rest
@@ -490,7 +490,7 @@ class Application:
         resting = self.migrations.resting(now)
         rest = f", cool-down for {resting:.0f} s" if resting else ""
         placed = count(sum(stage.n for stage in snapshot.workload.placeable), "partition")
-        missing = f"; {text}" if (text := missing_agents(snapshot.coverage)) else ""
+        missing = f"; {text}" if (text := describe_silent_agents(snapshot.coverage)) else ""
         executors = count(snapshot.cluster.size, "executor")
         self.sentence = f"ready: {placed} on {executors}{rest}{self.guard.describe(now)}{missing}"
 

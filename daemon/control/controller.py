@@ -27,7 +27,8 @@ from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.planning import Aside, Mutex
-from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import Collector
 from rechannel.wire import keys
 from rechannel.wire.codes import Outcome, Trigger
 from rechannel.wire.envelope import EnvelopeFactory
@@ -374,7 +375,7 @@ class Controller:
         """Go on with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
         with self._lock:
             self._context.settings = self._cluster.limits.settings = settings
-            self._cluster.collector.take(settings)
+            self._cluster.collector.reload(settings)
 
     @property
     def settings(self) -> Settings:

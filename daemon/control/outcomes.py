@@ -11,8 +11,8 @@ import structlog
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.time_windows import calendar_of
 from rechannel.daemon.decide.outcome import measure_outcome
-from rechannel.daemon.model.collector import ApplicationMessages
-from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, learned
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, fit_load_rates
 from rechannel.wire import keys
 from rechannel.wire.codes import OutcomeVerdict, Trigger
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
@@ -43,7 +43,7 @@ class LoadRateEstimator:
         since = self._context.clock.wall() - _LOADS_COUNT_FOR
         self._loads = [(at, load) for at, load in self._loads if at >= since]
         gate = self._context.settings.gate
-        return learned([load for _, load in self._loads], LoadRates(gate.move_cost, gate.load_rate))
+        return fit_load_rates([load for _, load in self._loads], LoadRates(gate.move_cost, gate.load_rate))
 
     def add(self, outcome: MigrationOutcome) -> None:
         """Count the loads of a measured outcome."""

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.model.collector import ApplicationMessages
+from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.query_model import busy_seconds
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow

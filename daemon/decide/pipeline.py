@@ -17,11 +17,13 @@ import numpy as np
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import SAVED_PLAN, parameters_for
 from rechannel.daemon.decide.requested_placement import RequestedPlacement
-from rechannel.daemon.model.collector import ApplicationMessages
-from rechannel.daemon.model.snapshot import NotReady, Snapshot, build_snapshot, take_snapshot
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.migration.moves import UNSETTLED
-from rechannel.migration.plan.constraints import PlanInputs, ReviewedPlan, dispose
+from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import LoadRates
+from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
@@ -34,18 +36,14 @@ from rechannel.wire.printable import query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 PAUSED = Refusal(law=Law.PAUSED, scope="plan", detail="Rechannel is paused: `rechannel resume` first")
-NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead", transient=True)
+NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
 OVERTAKEN = NotReady(
-    NotReadyReason.OVERTAKEN,
-    "something was ordered or begun while the plan was made that it does not know of",
-    transient=True,
+    NotReadyReason.OVERTAKEN, "something was ordered or begun while the plan was made that it does not know of"
 )
 OUTCOME_AWAITED = NotReady(
-    NotReadyReason.OUTCOME_AWAITED,
-    "what the last migration brought is not known yet: its queries have not settled",
-    transient=True,
+    NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"
 )
-_NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)", transient=True)
+_NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
 _HOT_STREAMS = 10
 _EXITS: dict[str, ExitCode] = {
     PlanResult.OK: ExitCode.DONE,
@@ -153,7 +151,7 @@ def exit_of(decision: Decision) -> ExitCode:
 
 def no_report(application: str) -> NotReady:
     """Return the reason if no link reports for an application."""
-    return NotReady(NotReadyReason.NO_REPORT, f"no link reports for application {application}", transient=True)
+    return NotReady(NotReadyReason.NO_REPORT, f"no link reports for application {application}")
 
 
 def moves_in_flight(report: LinkReport) -> frozenset[MoveUnit]:
@@ -189,7 +187,7 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     snapshot = _snapshot(request, basis)
     settings = _effective_settings(basis)
     proposed = _propose(request, snapshot, settings, basis.moves_left)
-    plan = _apply_constraints(request, basis, snapshot, proposed, settings)
+    plan = _review(request, basis, snapshot, proposed, settings)
     return Draft(
         _describe(request, basis, snapshot, proposed, plan),
         plan.sentence,
@@ -212,13 +210,12 @@ def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> De
 
 
 def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
-    messages, report = basis.messages, basis.messages.report
-    arguments = (messages.application, report, messages.batches, messages.windows, basis.settings, request.at)
+    arguments = (basis.messages, basis.settings, request.at, basis.drained)
     snapshot: Snapshot | NotReady
     if request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):  # forced moves do not wait for measurements
-        snapshot = build_snapshot(*arguments, basis.drained, whole=True) or _NO_STATE
+        snapshot = build_snapshot(*arguments, include_unmeasured=True) or _NO_STATE
     else:
-        snapshot = take_snapshot(*arguments, basis.drained)
+        snapshot = take_snapshot(*arguments)
     if isinstance(snapshot, NotReady):
         raise Undecided(snapshot)
     return snapshot
@@ -293,7 +290,7 @@ def _restrict_to_drained(snapshot: Snapshot, proposed: Placement) -> Placement:
     )
 
 
-def _apply_constraints(
+def _review(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, settings: Settings
 ) -> ReviewedPlan:
     inputs = PlanInputs(
@@ -303,22 +300,16 @@ def _apply_constraints(
         stages=snapshot.stages,
         queries=snapshot.queries,
         in_flight=moves_in_flight(basis.messages.report),
-        resting=basis.resting,
-        rest=basis.rest,
+        cooldown=Cooldown(basis.resting, *(basis.rest or (settings.gate.cooldown, ""))),
         loads=snapshot.loads,
         batch_seconds=snapshot.batch_seconds,
         batch_period=snapshot.batch_period,
         rates=basis.rates,
     )
-    return dispose(
-        proposed.placement,
-        inputs,
-        settings,
-        decision=request.decision,
-        force=request.force,
-        back=bool(proposed.undoes),
-        room=basis.moves_left,
+    options = PlanOptions(
+        request.decision, force=request.force, rollback=bool(proposed.undoes), moves_left=basis.moves_left
     )
+    return apply_constraints(proposed.placement, inputs, settings, options)
 
 
 def _describe(
@@ -343,8 +334,8 @@ def _describe(
         refusals=list(plan.refusals),
         batch_time_before=plan.batch_time_before,
         batch_time_after=plan.batch_time_after,
-        gain=plan.verdict.gain if plan.verdict else 0.0,
-        cost=plan.verdict.cost if plan.verdict else 0.0,
+        gain=plan.gate.gain if plan.gate else 0.0,
+        cost=plan.gate.cost if plan.gate else 0.0,
         streams=stream_classes(snapshot),
         hot_streams=_hot_streams(snapshot),
         notes=notes,
@@ -353,7 +344,7 @@ def _describe(
         forced=request.force,
         rollback_of=proposed.undoes,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
-        move_reasons=plan.why,
+        move_reasons=plan.reasons,
         operator_reason=request.reason,
         pending_plan=request.pending,
         last_batches={name: query.batch for name, query in snapshot.queries.items() if name in moving},
@@ -367,7 +358,7 @@ def _request_notes(request: DecisionRequest) -> list[str]:
 
 
 def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
-    price, rates = plan.price, plan.rates
+    price, rates = plan.cost, plan.rates
     if price is None:
         return None
     before = {query: snapshot.batch_seconds.get(query, 0.0) for query in price.peak}

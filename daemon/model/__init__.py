@@ -1,1 +1,1 @@
-"""From messages to the model that is decided on. Pure, but for the collector's reads."""
+"""Models of applications from their messages. Pure, except for the collector's reads."""

@@ -7,8 +7,8 @@ tasks of its executors (`rechannel.daemon.model.cpu_attribution`).
 from __future__ import annotations
 
 from rechannel.daemon.decide.pipeline import end_name
-from rechannel.daemon.model.collector import ApplicationMessages
-from rechannel.daemon.model.cpu_attribution import Attribution, attribute, known_span
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.cpu_attribution import Attribution, attribute_cpu, complete_span
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.daemon.view.status import HotStream, PartitionStatus
 from rechannel.policies.analysis.classification import hot_streams as largest_streams
@@ -38,8 +38,8 @@ def hot_streams(snapshot: Snapshot) -> tuple[HotStream, ...]:
 def partition_statuses(messages: ApplicationMessages, snapshot: Snapshot | None) -> tuple[PartitionStatus, ...]:
     """Return the status of each partition of each stateful stage of the active queries."""
     queries = [query for query in messages.report.queries if query.active]
-    span = known_span(queries, messages.batches, messages.reported)
-    cpu = _cpu(attribute(messages.application, messages.batches, messages.windows, span=span))
+    span = complete_span(queries, messages.batches, messages.reported_at)
+    cpu = _cpu(attribute_cpu(messages.application, messages.batches, messages.windows, span=span))
     tasks = _last_tasks(messages)
     statuses = []
     for query in queries:

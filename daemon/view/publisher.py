@@ -17,7 +17,8 @@ from rechannel.daemon.control.controller import ControllerSnapshot
 from rechannel.daemon.control.leadership import LeaderElection, Role
 from rechannel.daemon.jobs.clock import Clock, DutyCycle
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.model.collector import ApplicationMessages, read_on
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import read_new_entries
 from rechannel.daemon.view.metrics import CounterKind, Counters
 from rechannel.daemon.view.status import (
     ApplicationStatus,
@@ -99,7 +100,7 @@ class EventReader:
 
     def _new(self, rule: KeyRule, name: str, first: int) -> list[Envelope]:
         after = self._after.get((rule, name), "")
-        self._after[rule, name], envelopes = read_on(self._store, rule, name, after, first=first)
+        self._after[rule, name], envelopes = read_new_entries(self._store, rule, name, after, first=first)
         return envelopes
 
 

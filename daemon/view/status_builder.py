@@ -16,17 +16,16 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.control import scheduled_plans
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.daemon.decide.pipeline import stream_classes
-from rechannel.daemon.model.collector import ApplicationMessages, Collector
+from rechannel.daemon.model.application_messages import ApplicationMessages, fresh_usage
+from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.forecast import StageForecast
-from rechannel.daemon.model.silence import silence
+from rechannel.daemon.model.readiness import NotReady, driver_silence
 from rechannel.daemon.model.snapshot import (
-    NotReady,
     Snapshot,
     build_snapshot,
-    fresh_usage,
-    measured_only,
-    slow_sentence,
+    describe_slowness,
     take_snapshot,
+    without_forecast,
 )
 from rechannel.daemon.view.last_leader import Leadership, leading
 from rechannel.daemon.view.partitions import hot_streams, partition_statuses
@@ -126,27 +125,27 @@ def application_status(
     The figures of a silent driver are those of its last report, and no other cause is named for its silence.
     """
     report = item.report
-    silent = silence(item.reported, settings, now)
-    at = now if silent is None else item.reported
+    silent = driver_silence(item.reported_at, settings, now)
+    at = now if silent is None else item.reported_at
     drained = frozenset(drain.node for drain in messages.drains)
     # The model holds what was measured; forecasts are shown beside it.
-    arguments = (item.application, report, item.batches, item.windows, measured_only(settings), at, drained)
+    arguments = (item, without_forecast(settings), at, drained)
     snapshot = take_snapshot(*arguments)
     model = build_snapshot(*arguments) if isinstance(snapshot, NotReady) else snapshot
     leader = messages.leader.state.applications if messages.leader is not None and silent is None else {}
     names = {query.query: query.name for query in report.queries}
-    usage = fresh_usage(item.application, item.windows, settings, at)
+    usage = fresh_usage(item, settings, at)
     executors = _executors(report, usage, drained, model, silent=silent is not None)
     return ApplicationStatus(
         application=item.application,
         name=report.name,
         spark_version=report.spark_version,
-        last_heard=max(0.0, now - item.reported),
+        last_heard=max(0.0, now - item.reported_at),
         silent=silent is not None,
         readiness=_readiness(silent or snapshot, leader.get(item.application, "")),
         executors=executors,
         queries=tuple(_query(query, model, report.initial_placements) for query in report.queries),
-        shuffles_seen=model.shuffles_seen if model is not None else None,
+        shuffles_seen=model.shuffle_coverage if model is not None else None,
         streams=stream_classes(model) if model is not None else {},
         hot_streams=hot_streams(model) if model is not None else (),
         partitions=partition_statuses(item, model) if partitions else (),
@@ -155,7 +154,7 @@ def application_status(
             for move in report.moves
             if move.state in UNSETTLED
         ),
-        forecasts=tuple(_forecast(one, settings) for one in model.outlooks.values()) if model is not None else (),
+        forecasts=tuple(_forecast(one, settings) for one in model.forecasts.values()) if model is not None else (),
         settled_moves=sum(move.state not in UNSETTLED for move in report.moves),
         counters=LinkCounters(
             landed=report.landed,
@@ -247,7 +246,7 @@ def _forecast(forecast: StageForecast, settings: Settings) -> ForecastStatus:
         name=forecast.name,
         slots=forecast.slots,
         seconds_ahead=forecast.seconds,
-        comparisons=forecast.outlook.comparisons if forecast.outlook is not None else 0,
+        comparisons=forecast.forecast.comparisons if forecast.forecast is not None else 0,
         error=forecast.error,
         partitions=forecast.used,
         decided_on=used and forecast.used > 0,
@@ -313,7 +312,7 @@ def _with_load(statuses: Iterable[ExecutorStatus], model: Snapshot) -> list[Exec
                 arrival_rate=float(queue.arrival_rate[index]),
                 service_rate=rate if math.isfinite(rate) else None,
                 speed=float(model.cluster.speed[index]),
-                slow=slow_sentence(model.cluster, model.rates, index),
+                slow=describe_slowness(model.cluster, model.rates, index),
             )
         )
     return loaded

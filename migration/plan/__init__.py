@@ -1,6 +1,7 @@
-"""Policies propose, this package disposes. Pure functions only: no clock, no socket, no Redis, no Spark.
+"""Planning: from a proposed placement to permitted moves. Pure.
 
-* ``steps``: which moves may happen in the same batch
-* ``gate``: whether moving pays
-* ``manager``: the laws a migration must keep, and the moves that keep them
+* ``constraints``: the laws a migration must keep, and the moves that keep them
+* ``gate``: the predicted gain against the predicted cost
+* ``cost``: what a migration adds to the batches
+* ``schedule``: the moves that may share a batch
 """

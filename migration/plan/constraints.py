@@ -1,6 +1,6 @@
-"""Policies propose, the manager disposes: the laws a migration must keep, whoever asks for it.
+"""Laws of a migration, and the moves of a proposal that keep them. Pure.
 
-Hard laws, which nothing skips, and how far each refusal reaches:
+Hard laws, which nothing skips, and the reach of each refusal:
 
 =================== ======== ==============================================================================
 ``target``          move     the target executor is known, alive and available
@@ -15,253 +15,180 @@ Hard laws, which nothing skips, and how far each refusal reaches:
 =================== ======== ==============================================================================
 
 Soft laws, which ``force`` skips: ``cooldown`` (rest after a migration) and ``gate`` (moving must pay). Both refuse the
-plan as a whole. What a law refuses leaves the plan first, and the later laws judge what is left.
+plan as a whole. Refused moves leave the plan first, and the later laws judge what is left.
 
-A partition that is on no known executor loads its state wherever it goes next, so placing it costs nothing and gains
-nothing here: a plan that does only this passes the gate. Partitions that have to leave an executor that is not
-available (a drained node's) go whether it pays or not, and though the others be overloaded by it: that is said. What
-goes ``back`` to where it was before is not asked for its utilization: the way there did not keep what it promised.
+A partition on no known executor loads its state wherever it goes next, so that placing it neither costs nor gains
+anything: a plan that does only this passes the gate. Partitions on an executor that is not available (of a drained
+node) have to leave whether it pays or not; if that overloads the others, the sentence says so. A rollback is not
+refused for its utilization.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.migration.plan.cost import LoadRates, MigrationCost, price
-from rechannel.migration.plan.explain import reasons
-from rechannel.migration.plan.gate import GateResult, judge
-from rechannel.migration.plan.schedule import order_steps
+from rechannel.migration.plan.cost import BatchTimes, LoadRates, MigrationCost, SteppedMoves, estimate_cost
+from rechannel.migration.plan.explain import explain_moves
+from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
+from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
+from rechannel.migration.plan.schedule import StepLimits, order_steps
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.analysis.queueing import QueueReport, executor_utilization
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
-from rechannel.policies.model.workload import Workload
+from rechannel.wire.codes import Law, PlanResult
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
 from rechannel.wire.printable import count, partition_name, query_name
 
 _ROUNDING = 1e-9
-_EXPLAINED = 100  # moves of a decision whose reason is kept
+_EXPLAINED_MOVES = 100  # of a decision
 
 
-@dataclass(frozen=True)
-class PlanInputs:
-    """What the laws look at.
-
-    ``stages``: key of a placeable stage -> (query, number of the stage in the link's report).
-    ``in_flight``: (query, stage, partition) of moves that are not settled. ``resting``: seconds of cool-down left,
-    ``rest``: how many it has in all, and why they are more than usual; as the settings have it where None.
-    ``loads``: key of a stage -> bytes to load of each partition, its state where it is not given. ``batch_seconds`` and
-    ``batch_period`` by query; ``rates``: what loading costs, by the settings where None.
-    """
-
-    cluster: Cluster
-    workload: Workload
-    current: Placement
-    stages: Mapping[str, tuple[str, int]]
-    queries: Mapping[str, QueryState]
-    in_flight: frozenset[tuple[str, int, int]] = frozenset()
-    resting: float = 0.0
-    rest: tuple[float, str] | None = None
-    loads: Mapping[str, FloatArray] = field(default_factory=dict)
-    batch_seconds: Mapping[str, float] = field(default_factory=dict)
-    batch_period: Mapping[str, float] = field(default_factory=dict)
-    rates: LoadRates | None = None
-
-
-@dataclass(frozen=True)
-class ReviewedPlan:
-    """What may be done of a proposal, and why not the rest.
-
-    ``code``: ok, nothing-to-do, law, cooldown or gate. ``moves`` is empty unless the code is ok; ``placement`` is
-    where the permitted moves lead even where a soft law or the utilization then refused them, so that the numbers
-    of a refusal can be shown. ``price``: what they cost, None where there are none; ``rates``: by which it is known.
-    """
-
-    code: str
-    sentence: str
-    moves: tuple[DesiredMove, ...]
-    refusals: tuple[Refusal, ...]
-    verdict: GateResult | None
-    price: MigrationCost | None
-    rates: LoadRates
-    placement: Placement
-    queue_before: QueueReport
-    queue_after: QueueReport
-    batch_time_before: dict[str, float]
-    batch_time_after: dict[str, float]
-    why: dict[str, str] = field(default_factory=dict)  # move -> its reason, of the first hundred
-
-
-def dispose(
-    wanted: Placement,
-    facts: PlanInputs,
-    settings: Settings,
-    *,
-    decision: str,
-    force: bool = False,
-    back: bool = False,
-    room: int | None = None,
+def apply_constraints(
+    proposed: Placement, inputs: PlanInputs, settings: Settings, options: PlanOptions
 ) -> ReviewedPlan:
-    """Return what of ``wanted`` may be done now. ``decision`` becomes part of each move's id.
+    """Return the moves towards ``proposed`` that may be made now.
 
-    ``force`` skips the soft laws; ``back`` says that the partitions go where they were before; ``room`` is how many
-    moves are left of the hour's, None for any number.
+    * no move proposed: nothing to do
+    * no move permitted: refused by the first law of a move
+    * some of the moves have to leave their executor, and all others are unplaced: accepted
+    * utilization, then the soft laws unless forced: refused as a whole
+    * otherwise: accepted
     """
     refusals: list[Refusal] = []
-    proposed = wanted.moves_from(facts.current)
-    moves = _permitted(proposed, facts, refusals)
-    moves = _capped(moves, facts, settings.migration.max_moves, refusals)
-    if room is not None:
-        moves = _capped(moves, facts, room, refusals, settings.reschedule.moves_per_hour)
-    placement = _applied(facts.current, moves)
-    loads = _loads(moves, facts)
-    steps = order_steps(
-        moves,
-        _weights(moves, facts.workload),
-        settings.migration.moves_per_executor,
-        sizes=loads,
-        queries=[facts.workload.stage(move.stage).query for move in moves],
-        per_step=settings.migration.moves_per_batch,
-        bytes_per_step=settings.migration.bytes_per_batch,
-    )
-    before, after = (executor_utilization(facts.cluster, facts.workload, at) for at in (facts.current, placement))
-    filled = _homeless_filled(facts.current, placement)
-    path_before = critical_path(facts.cluster, facts.workload, filled)
-    path_after = critical_path(facts.cluster, facts.workload, placement)
-    verdict: GateResult | None = None
+    changes = proposed.moves_from(inputs.current)
+    moves = filter_moves(changes, inputs, refusals)
+    moves = cap_moves(moves, inputs, settings.migration.max_moves, refusals)
+    if options.moves_left is not None:
+        moves = cap_moves(moves, inputs, options.moves_left, refusals, settings.reschedule.moves_per_hour)
+    plan = _schedule(moves, inputs, settings)
+    placement = _moved(inputs.current, moves)
+    before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
+    filled = fill_unplaced(inputs.current, placement)
+    path_before = critical_path(inputs.cluster, inputs.workload, filled)
+    path_after = critical_path(inputs.cluster, inputs.workload, placement)
+    rates = inputs.rates or LoadRates(settings.gate.move_cost, settings.gate.load_rate)
+    gate: GateResult | None = None
     cost: MigrationCost | None = None
-    rates = facts.rates or LoadRates(settings.gate.move_cost, settings.gate.load_rate)
-    code, sentence = "ok", ""
-    if not proposed:
-        code, sentence = "nothing-to-do", "nothing to move: no better placement was found"
+    code: PlanResult | Law = PlanResult.OK
+    if not changes:
+        code, sentence = PlanResult.NOTHING_TO_DO, "nothing to move: no better placement was found"
     elif not moves:
-        code, sentence = "law", f"none of {count(len(proposed), 'move')} is permitted: {refusals[0].detail}"
+        code, sentence = PlanResult.LAW, f"none of {count(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
-        cost = price(
-            facts.cluster,
-            facts.workload,
-            filled,
-            moves,
-            steps,
-            loads,
-            rates,
-            before=path_before,
-            batch=facts.batch_seconds,
-            period=facts.batch_period,
-        )
-        verdict = _verdict(facts, path_before, path_after, cost.seconds, settings)
-        full = _too_full(facts.cluster, before, after, settings)
-        homeless = [move.source == UNPLACED for move in moves]
-        must = not all(homeless) and all(_must_leave(move, facts.cluster) for move in moves)
-        refusal = None if must else (None if back else full) or _soft(moves, facts, verdict, settings, force or back)
-        if must:
-            sentence = _leaving(moves, int(steps.max()) + 1, facts, full)
-        elif refusal is not None:
+        times = BatchTimes(path_before, inputs.batch_seconds, inputs.batch_period)
+        cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, rates, times)
+        gate = _evaluate_gate(inputs, path_before, path_after, cost.seconds, settings)
+        too_full = utilization_refusal(inputs.cluster, before, after, settings)
+        if _all_forced(moves, inputs.cluster):
+            sentence = drain_summary(plan, inputs, too_full)
+        elif (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
             refusals.append(refusal)
-            code = "law" if refusal.law == "utilization" else refusal.law
-            sentence = refusal.detail
+            code, sentence = _code_of(refusal), refusal.detail
         else:
-            sentence = _summary(moves, int(steps.max()) + 1, facts, verdict, force)
-    accepted = _desired(moves, steps.tolist(), loads.tolist(), facts, decision) if code == "ok" else ()
-    first = accepted[:_EXPLAINED]
+            sentence = _summary(plan, inputs, gate, forced=options.force)
+    accepted = _desired_moves(plan, inputs, options.decision) if code == PlanResult.OK else ()
     return ReviewedPlan(
-        code,
-        sentence,
-        accepted,
-        tuple(refusals),
-        verdict,
-        cost,
-        rates,
-        placement,
-        before,
-        after,
-        path_before,
-        path_after,
-        _why(first, facts, placement),
+        code=code,
+        sentence=sentence,
+        moves=accepted,
+        refusals=tuple(refusals),
+        gate=gate,
+        cost=cost,
+        rates=rates,
+        placement=placement,
+        queue_before=before,
+        queue_after=after,
+        batch_time_before=path_before,
+        batch_time_after=path_after,
+        reasons=_explain(accepted[:_EXPLAINED_MOVES], inputs, placement),
     )
 
 
-def _why(moves: tuple[DesiredMove, ...], facts: PlanInputs, placement: Placement) -> dict[str, str]:
-    keys = {unit: key for key, unit in facts.stages.items()}
-    index = facts.cluster.index_of
-    found = [Move(keys[it.query, it.stage], it.partition, index(it.source), index(it.target)) for it in moves]
-    words = reasons(facts.cluster, facts.workload, facts.current, placement, found, facts.stages, facts.queries)
-    return {move.move: text for move, text in zip(moves, words, strict=True)}
-
-
-def _permitted(moves: tuple[Move, ...], facts: PlanInputs, refusals: list[Refusal]) -> list[Move]:
-    """Keep the moves that break no law of their own; a refusal that reaches a whole query is told once."""
-    kept: list[Move] = []
-    told: set[tuple[str, str]] = set()
+def filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refusal]) -> list[Move]:
+    """Return the moves that break no law of their own; a query's refusal is added once."""
+    permitted: list[Move] = []
+    added: set[tuple[str, str]] = set()
     for move in moves:
-        refusal = _refused(move, facts)
-        if refusal is None:
-            kept.append(move)
-        elif refusal.scope == "move" or (refusal.law, refusal.detail) not in told:
-            told.add((refusal.law, refusal.detail))
+        if (refusal := _query_refusal(move, inputs)) is not None:
+            if (refusal.law, refusal.detail) not in added:
+                added.add((refusal.law, refusal.detail))
+                refusals.append(refusal)
+        elif (refusal := _move_refusal(move, inputs)) is not None:
             refusals.append(refusal)
-    return kept
+        else:
+            permitted.append(move)
+    return permitted
 
 
-def _refused(move: Move, facts: PlanInputs) -> Refusal | None:
-    if move.stage not in facts.stages:
-        return Refusal(law="stores-unknown", scope="query", detail=f"stage {move.stage}: no such stateful stage")
-    query, number = facts.stages[move.stage]
-    state = facts.queries.get(query)
+def _query_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
+    """Return the law that keeps all partitions of a query or stage where they are."""
+    if move.stage not in inputs.stages:
+        return Refusal(law=Law.STORES_UNKNOWN, scope="query", detail=f"stage {move.stage}: no such stateful stage")
+    query, number = inputs.stages[move.stage]
+    state = inputs.queries.get(query)
     name = query_name(query, state.name if state else "")
-    unit = partition_name(query, number, move.partition, name)
     if state is None or not state.active:
-        return Refusal(law="query-problem", scope="query", detail=f"query {name} is not active")
+        return Refusal(law=Law.QUERY_PROBLEM, scope="query", detail=f"query {name} is not active")
     if state.problem:
-        return Refusal(law="query-problem", scope="query", detail=f"query {name} cannot be moved: {state.problem}")
+        return Refusal(law=Law.QUERY_PROBLEM, scope="query", detail=f"query {name} cannot be moved: {state.problem}")
     if not state.run:
-        return Refusal(law="run-unknown", scope="query", detail=f"the run id of query {name} is not known")
-    stage = next((stage for stage in state.stages if stage.stage == number), None)
-    if stage is None or not _stores_known(stage):
-        return Refusal(
-            law="stores-unknown",
-            scope="query",
-            detail=f"query {name}: the state stores of stage {number} are not known",
-        )
-    if not 0 <= move.partition < stage.partitions:
-        detail = f"{unit}: the stage has {count(stage.partitions, 'partition')}"
-        last = stage.partitions - 1
-        return Refusal(
-            law="partition", scope="move", detail=detail, measured=move.partition, limit=last, unit="partition number"
-        )
-    if not 0 <= move.target < facts.cluster.size:
-        return Refusal(law="target", scope="move", detail=f"{unit}: its target executor is not known")
-    if not facts.cluster.available[move.target]:
-        executor = facts.cluster.executors[move.target]
-        return Refusal(law="target", scope="move", detail=f"{unit}: executor {executor} is not available")
-    if (query, number, move.partition) in facts.in_flight:
-        return Refusal(law="in-flight", scope="move", detail=f"{unit} is being moved already")
+        return Refusal(law=Law.RUN_UNKNOWN, scope="query", detail=f"the run id of query {name} is not known")
+    stage = _stage(state, number)
+    if stage is None or not stage.operators or not all(operator.stores for operator in stage.operators):
+        detail = f"query {name}: the state stores of stage {number} are not known"
+        return Refusal(law=Law.STORES_UNKNOWN, scope="query", detail=detail)
     return None
 
 
-def _stores_known(stage: StatefulStage) -> bool:
-    return bool(stage.operators) and all(operator.stores for operator in stage.operators)
+def _move_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
+    """Return the law that refuses one move of a query that can be moved."""
+    query, number = inputs.stages[move.stage]
+    state = inputs.queries[query]
+    unit = partition_name(query, number, move.partition, query_name(query, state.name))
+    stage = _stage(state, number)
+    partitions = stage.partitions if stage is not None else 0
+    if not 0 <= move.partition < partitions:
+        return Refusal(
+            law=Law.PARTITION,
+            scope="move",
+            detail=f"{unit}: the stage has {count(partitions, 'partition')}",
+            measured=move.partition,
+            limit=partitions - 1,
+            unit="partition number",
+        )
+    if not 0 <= move.target < inputs.cluster.size:
+        return Refusal(law=Law.TARGET, scope="move", detail=f"{unit}: its target executor is not known")
+    if not inputs.cluster.available[move.target]:
+        executor = inputs.cluster.executors[move.target]
+        return Refusal(law=Law.TARGET, scope="move", detail=f"{unit}: executor {executor} is not available")
+    if (query, number, move.partition) in inputs.in_flight:
+        return Refusal(law=Law.IN_FLIGHT, scope="move", detail=f"{unit} is being moved already")
+    return None
 
 
-def _capped(
-    moves: list[Move], facts: PlanInputs, most: int, refusals: list[Refusal], hour: int | None = None
+def _stage(state: QueryState, number: int) -> StatefulStage | None:
+    return next((stage for stage in state.stages if stage.stage == number), None)
+
+
+def cap_moves(
+    moves: list[Move], inputs: PlanInputs, most: int, refusals: list[Refusal], per_hour: int | None = None
 ) -> list[Move]:
-    """Keep the heaviest ``most`` moves: of one migration, or what is left of so many an ``hour``."""
+    """Return the heaviest ``most`` moves, as many as a migration or the hour has left."""
     if len(moves) <= most:
         return moves
-    work = [_busy(move, facts.workload) for move in moves]
-    heaviest = sorted(range(len(moves)), key=lambda index: (moves[index].source != UNPLACED, -work[index], index))
+    weights = _weights(moves, inputs)
+    heaviest = sorted(range(len(moves)), key=lambda index: (moves[index].source != UNPLACED, -weights[index], index))
     rule = f"migration.max_moves is {most}"
-    if hour is not None:
-        rule = f"{most} are left of reschedule.moves_per_hour, which is {hour}"
+    if per_hour is not None:
+        rule = f"{most} are left of reschedule.moves_per_hour, which is {per_hour}"
     refusals.append(
         Refusal(
-            law="max-moves" if hour is None else "budget",
+            law=Law.MAX_MOVES if per_hour is None else Law.BUDGET,
             scope="move",
             detail=f"{len(moves) - most} of {count(len(moves), 'move')} wait: {rule}",
             measured=len(moves),
@@ -272,54 +199,71 @@ def _capped(
     return [moves[index] for index in sorted(heaviest[:most])]
 
 
-def _busy(move: Move, workload: Workload) -> float:
-    stage = workload.stage(move.stage)
-    return float(stage.busy[move.partition] * stage.batches_per_second)
+def _weights(moves: Sequence[Move], inputs: PlanInputs) -> FloatArray:
+    """Return the busy seconds per second that each move shifts."""
+    stages = [inputs.workload.stage(move.stage) for move in moves]
+    return np.array(
+        [
+            float(stage.busy[move.partition] * stage.batches_per_second)
+            for move, stage in zip(moves, stages, strict=True)
+        ],
+        dtype=np.float64,
+    )
 
 
-def _weights(moves: list[Move], workload: Workload) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """What each move shifts per second: the moves that relieve most come first."""
-    return np.array([_busy(move, workload) for move in moves], dtype=np.float64)
+def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> SteppedMoves:
+    """Put the moves into steps, those that relieve most first."""
+    stages = [inputs.workload.stage(move.stage) for move in moves]
+    loads = np.array(
+        [
+            inputs.loads.get(move.stage, stage.state_bytes)[move.partition]
+            for move, stage in zip(moves, stages, strict=True)
+        ],
+        dtype=np.float64,
+    )
+    migration = settings.migration
+    steps = order_steps(
+        moves,
+        _weights(moves, inputs),
+        StepLimits(migration.moves_per_executor, migration.moves_per_batch, migration.bytes_per_batch),
+        sizes=loads,
+        queries=[stage.query for stage in stages],
+    )
+    return SteppedMoves(moves, steps, loads)
 
 
-def _loads(moves: list[Move], facts: PlanInputs) -> FloatArray:
-    """Bytes each move has to load."""
-    known = facts.loads
-    loads = (known.get(move.stage, facts.workload.stage(move.stage).state_bytes)[move.partition] for move in moves)
-    return np.array(list(loads), dtype=np.float64)
-
-
-def _applied(current: Placement, moves: list[Move]) -> Placement:
+def _moved(current: Placement, moves: Sequence[Move]) -> Placement:
     changed = {key: array.copy() for key, array in current.assignments.items()}
     for move in moves:
         changed[move.stage][move.partition] = move.target
     return Placement(changed)
 
 
-def _homeless_filled(current: Placement, placement: Placement) -> Placement:
+def fill_unplaced(current: Placement, planned: Placement) -> Placement:
+    """Return the current placement with unplaced partitions where they are planned."""
     return Placement(
-        {key: np.where(array == UNPLACED, placement[key], array) for key, array in current.assignments.items()}
+        {key: np.where(array == UNPLACED, planned[key], array) for key, array in current.assignments.items()}
     )
 
 
-def _verdict(
-    facts: PlanInputs, before: Mapping[str, float], after: Mapping[str, float], cost: float, settings: Settings
+def _evaluate_gate(
+    inputs: PlanInputs, before: Mapping[str, float], after: Mapping[str, float], cost: float, settings: Settings
 ) -> GateResult:
     rates = dict.fromkeys(before, 0.0)
-    for stage in facts.workload.stages:
+    for stage in inputs.workload.stages:
         rates[stage.query] = max(rates[stage.query], stage.batches_per_second)
-    return judge(
-        before,
-        after,
-        rates,
-        cost=cost,
-        settings=settings.gate,
-        names={query: query_name(query, known.name) for query, known in facts.queries.items()},
-        batch_seconds=facts.batch_seconds,
-    )
+    names = {query: query_name(query, state.name) for query, state in inputs.queries.items()}
+    gains = [
+        QueryGain(query, path, after[query], rates[query], names.get(query, ""), inputs.batch_seconds.get(query, 0.0))
+        for query, path in before.items()
+    ]
+    return evaluate_gate(gains, cost, settings.gate)
 
 
-def _too_full(cluster: Cluster, before: QueueReport, after: QueueReport, settings: Settings) -> Refusal | None:
+def utilization_refusal(
+    cluster: Cluster, before: QueueReport, after: QueueReport, settings: Settings
+) -> Refusal | None:
+    """Return the refusal of a plan that makes an executor busier than allowed and than today."""
     highest = float(before.utilization.max())
     limit = max(settings.gate.max_utilization, highest) * (1 + _ROUNDING)
     worst = int(np.argmax(after.utilization))
@@ -330,68 +274,105 @@ def _too_full(cluster: Cluster, before: QueueReport, after: QueueReport, setting
         f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
     )
     measured = float(after.utilization[worst])
-    return Refusal(law="utilization", scope="plan", detail=detail, measured=measured, limit=limit, unit="share")
+    return Refusal(law=Law.UTILIZATION, scope="plan", detail=detail, measured=measured, limit=limit, unit="share")
 
 
-def _soft(moves: list[Move], facts: PlanInputs, verdict: GateResult, settings: Settings, force: bool) -> Refusal | None:
-    if force or all(move.source == UNPLACED for move in moves):
+def _plan_refusal(
+    moves: Sequence[Move], inputs: PlanInputs, gate: GateResult, too_full: Refusal | None, options: PlanOptions
+) -> Refusal | None:
+    if too_full is not None and not options.rollback:
+        return too_full
+    if options.force or options.rollback or all(move.source == UNPLACED for move in moves):
         return None
-    if facts.resting > 0:
-        whole, why = facts.rest or (settings.gate.cooldown, "")
-        rule = f"the rest after it is {whole:g} s, {why}" if why else f"gate.cooldown is {whole:g} s"
-        ago = max(0.0, whole - facts.resting)
-        detail = f"the last migration ended {ago:.0f} s ago, {rule}: {facts.resting:.0f} s to go"
-        return Refusal(law="cooldown", scope="plan", detail=detail, measured=facts.resting, limit=0.0, unit="s to go")
-    if not verdict.passes:
+    return soft_refusal(inputs, gate)
+
+
+def soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
+    """Return the soft law that refuses a plan."""
+    cooldown = inputs.cooldown
+    if cooldown.left > 0:
+        rule = f"gate.cooldown is {cooldown.total:g} s"
+        if cooldown.reason:
+            rule = f"the rest after it is {cooldown.total:g} s, {cooldown.reason}"
+        ago = max(0.0, cooldown.total - cooldown.left)
         return Refusal(
-            law="gate",
+            law=Law.COOLDOWN,
             scope="plan",
-            detail=verdict.sentence,
-            measured=verdict.measured,
-            limit=verdict.limit(settings.gate),
-            unit=verdict.unit,
+            detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go",
+            measured=cooldown.left,
+            limit=0.0,
+            unit="s to go",
+        )
+    if not gate.passes:
+        return Refusal(
+            law=Law.GATE,
+            scope="plan",
+            detail=gate.sentence,
+            measured=gate.measured,
+            limit=gate.limit,
+            unit=gate.unit,
         )
     return None
 
 
-def _must_leave(move: Move, cluster: Cluster) -> bool:
+def _code_of(refusal: Refusal) -> PlanResult | Law:
+    return PlanResult.LAW if refusal.law == Law.UTILIZATION else Law(refusal.law)
+
+
+def is_forced(move: Move, cluster: Cluster) -> bool:
+    """Return whether a partition cannot stay, being on no executor that is available."""
     return move.source == UNPLACED or not bool(cluster.available[move.source])
 
 
-def _leaving(moves: list[Move], steps: int, facts: PlanInputs, full: Refusal | None) -> str:
-    nodes = sorted({facts.cluster.nodes[move.source] for move in moves if move.source != UNPLACED})
-    what = f"{count(len(moves), 'partition')} in {count(steps, 'step')} off {', '.join(nodes)}"
-    return f"{what}; {full.detail}: add executors" if full is not None else what
+def _all_forced(moves: Sequence[Move], cluster: Cluster) -> bool:
+    """Return whether all moves are forced, and not only because their partitions are unplaced."""
+    return all(is_forced(move, cluster) for move in moves) and any(move.source != UNPLACED for move in moves)
 
 
-def _summary(moves: list[Move], steps: int, facts: PlanInputs, verdict: GateResult, force: bool) -> str:
-    total = sum(stage.n for stage in facts.workload.placeable)
-    what = f"{len(moves)} of {count(total, 'partition')} in {count(steps, 'step')}"
-    homeless = sum(move.source == UNPLACED for move in moves)
-    if homeless:
-        what += f" ({homeless} of them on no known executor)"
-    forced = "forced although " if force and not verdict.passes and homeless < len(moves) else ""
-    return f"{what}: {forced}{verdict.sentence}" if homeless < len(moves) else what
+def drain_summary(plan: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:
+    """Describe a plan that takes partitions off unavailable executors."""
+    nodes = sorted({inputs.cluster.nodes[move.source] for move in plan.moves if move.source != UNPLACED})
+    summary = f"{count(len(plan.moves), 'partition')} in {count(plan.count, 'step')} off {', '.join(nodes)}"
+    return f"{summary}; {too_full.detail}: add executors" if too_full is not None else summary
 
 
-def _desired(
-    moves: list[Move], steps: list[int], loads: list[float], facts: PlanInputs, decision: str
-) -> tuple[DesiredMove, ...]:
-    order = sorted(range(len(moves)), key=lambda index: (steps[index], index))
-    wanted = []
+def _summary(plan: SteppedMoves, inputs: PlanInputs, gate: GateResult, *, forced: bool) -> str:
+    total = sum(stage.n for stage in inputs.workload.placeable)
+    summary = f"{len(plan.moves)} of {count(total, 'partition')} in {count(plan.count, 'step')}"
+    unplaced = sum(move.source == UNPLACED for move in plan.moves)
+    if unplaced:
+        summary += f" ({unplaced} of them on no known executor)"
+    if unplaced == len(plan.moves):
+        return summary
+    return f"{summary}: {'forced although ' if forced and not gate.passes else ''}{gate.sentence}"
+
+
+def _desired_moves(plan: SteppedMoves, inputs: PlanInputs, decision: str) -> tuple[DesiredMove, ...]:
+    """Return the moves for the links, in the order of their steps."""
+    steps, loads, executors = plan.steps.tolist(), plan.loads.tolist(), inputs.cluster.executors
+    order = sorted(range(len(plan.moves)), key=lambda index: (steps[index], index))
+    desired = []
     for number, index in enumerate(order):
-        move = moves[index]
-        query, stage = facts.stages[move.stage]
-        wanted.append(
+        move = plan.moves[index]
+        query, stage = inputs.stages[move.stage]
+        desired.append(
             DesiredMove(
                 move=f"{decision}.{number}",
                 query=query,
                 stage=stage,
                 partition=move.partition,
-                source=facts.cluster.executors[move.source] if move.source != UNPLACED else "",
-                target=facts.cluster.executors[move.target],
+                source=executors[move.source] if move.source != UNPLACED else "",
+                target=executors[move.target],
                 step=steps[index],
                 bytes=loads[index],
             )
         )
-    return tuple(wanted)
+    return tuple(desired)
+
+
+def _explain(desired: Sequence[DesiredMove], inputs: PlanInputs, placement: Placement) -> dict[str, str]:
+    keys = {unit: key for key, unit in inputs.stages.items()}
+    index = inputs.cluster.index_of
+    moves = [Move(keys[it.query, it.stage], it.partition, index(it.source), index(it.target)) for it in desired]
+    reasons = explain_moves(inputs, placement, moves)
+    return {move.move: reason for move, reason in zip(desired, reasons, strict=True)}

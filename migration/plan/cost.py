@@ -1,18 +1,16 @@
-"""What a migration costs the queries' batches, before it is begun; learned from what earlier ones cost.
+"""Cost of a migration to the queries' batches, predicted from earlier migrations. Pure.
 
-A partition that moves has its state loaded by the first task that runs it on its target, which so lasts longer by
+The state of a moved partition is loaded by the first task that runs it on its target, which lasts longer by
 
     load = overhead + bytes / load rate
 
-A step is taken by one batch of each of its queries. What that batch lasts is the critical path of the placement that
-the step leads to, its moved partitions longer by their loads: a target that has time to spare loads for nothing, one
-that had not stretches the batch. This is the three-stage pipeline of the migration literature (transfer, processing,
-packing; see :mod:`rechannel.migration.plan.pipeline`) as Spark lets it be: loading is part of the batch, so transfer
-and processing are one stage; the snapshot of the next step before it, and the closing of the old copies after it, go on
-beside the batches.
+A step is taken by one batch of each of its queries. That batch lasts as long as the critical path of the placement that
+the step leads to, with the loads added to the moved partitions: on a target with time to spare a load costs nothing, on
+any other it stretches the batch. The snapshot before a step and the closing of the old copies after it go on beside the
+batches.
 
-Overhead and load rate are those of the settings until moves were measured; from then on both are fitted to the last
-moves by least squares, the settings counting as some moves more. Pure.
+Overhead and load rate are those of the settings until moves were measured. From then on both are fitted to the last
+moves by least squares, in which the settings count as some moves more.
 """
 
 from __future__ import annotations
@@ -22,27 +20,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.migration.plan.pipeline import finish_times
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["LoadRates", "MeasuredLoad", "MigrationCost", "learned", "price"]
+__all__ = [
+    "BatchTimes",
+    "LoadRates",
+    "MeasuredLoad",
+    "MigrationCost",
+    "SteppedMoves",
+    "estimate_cost",
+    "fit_load_rates",
+]
 
 _PRIOR_MOVES = 1.0  # measured moves that the settings' overhead counts for
 _PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh the settings' rate
-_LAST = 200  # moves that are looked at
-_ODD = 5.0  # median deviations from the median that a load may take longer than the others
-_LARGEST, _LONGEST = 1e15, 1e5  # bytes and seconds that one load may be
-_FASTEST = 1e12  # bytes per second: what is fitted above that is no limit
-_LOOKED_AT = 24  # steps whose batches are worked out; those between are taken to be like their neighbor
+_FITTED_MOVES = 200  # the last ones
+_OUTLIER = 5.0  # median deviations from the median; a load that took longer counts as having taken so long
+_MAX_BYTES, _MAX_SECONDS = 1e15, 1e5  # of one load; larger figures cannot be true
+_MAX_RATE = 1e12  # bytes per second; a fitted rate above it is no limit
+_EVALUATED_STEPS = 24  # steps whose batches are worked out; the others take the values of the nearest of them
 
 
 @dataclass(frozen=True)
 class LoadRates:
-    """Seconds that a load takes whatever its size, bytes per second of the rest, and how many moves say so."""
+    """Seconds and bytes per second of a load, and the number of moves they were fitted to."""
 
     overhead: float
     load_rate: float
@@ -51,19 +56,55 @@ class LoadRates:
 
 @dataclass(frozen=True)
 class MeasuredLoad:
-    """One move that was made: bytes that were loaded, seconds by which its first task lasted longer than usual."""
+    """Bytes of a past move, and the seconds by which its first task was longer than usual."""
 
     bytes: float
     added: float
 
 
 @dataclass(frozen=True, eq=False)
-class MigrationCost:
-    """What a plan is expected to cost, in seconds.
+class SteppedMoves:
+    """Moves, the step of each (counted from 0), and the bytes each has to load, (M,)."""
 
-    ``added`` (S,): by how much each step's batch is longer than it would be after the step, of the query that suffers
-    most; ``seconds``: the same summed over steps and queries; ``bytes``: what is loaded in all; ``peak``: query -> its
-    longest batch meanwhile; ``total``: from the order until the last partition has landed.
+    moves: Sequence[Move]
+    steps: IntArray
+    loads: FloatArray
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return int(self.steps.max(initial=-1)) + 1
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """Batches of each query before a plan, in seconds.
+
+    ``path`` is the critical path, ``seconds`` a whole batch, ``period`` the time from the start of one to the start of
+    the next. A query may be missing in the last two.
+    """
+
+    path: Mapping[str, float]
+    seconds: Mapping[str, float]
+    period: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class MigrationCost:
+    """Expected cost of a plan, in seconds.
+
+    Attributes
+    ----------
+    added
+        By how much each step's batch is longer than it would be after the step, for the query that suffers most, (S,).
+    bytes
+        Bytes loaded in all.
+    seconds
+        Added time summed over steps and queries.
+    peak
+        Query -> its longest batch during the migration.
+    total
+        Time from the order until the last partition has landed.
     """
 
     added: FloatArray
@@ -74,114 +115,120 @@ class MigrationCost:
 
     @property
     def pause(self) -> float:
-        """What the worst batch is longer."""
+        """Time added to the worst batch."""
         return float(self.added.max(initial=0.0))
 
 
-def price(
+def estimate_cost(
     cluster: Cluster,
     workload: Workload,
     current: Placement,
-    moves: Sequence[Move],
-    steps: IntArray,
-    loads: FloatArray,
+    plan: SteppedMoves,
     rates: LoadRates,
-    *,
-    before: Mapping[str, float],
-    batch: Mapping[str, float],
-    period: Mapping[str, float],
+    times: BatchTimes,
 ) -> MigrationCost:
-    """Price the moves, each of them of a step (counted from 0) and with so many bytes to load, shape (M,) both.
+    """Estimate the cost of a plan.
 
-    ``current`` has what is on no known executor where it is to go: it loads its state there anyway, so that load is
-    nobody's cost. ``before``: the critical paths of that; ``batch``: seconds that a batch of each query lasts now,
-    ``period`` from one's start to the next one's.
+    Parameters
+    ----------
+    cluster, workload
+        The model that the plan was made for.
+    current
+        The present placement, in which partitions on no known executor already are on their targets: these load their
+        state anyway, so that load is not a cost of the plan.
+    plan
+        The moves in their steps.
+    rates
+        Cost of loading.
+    times
+        Critical paths of ``current``, and batches as they are now.
     """
-    count = int(steps.max(initial=-1)) + 1
-    query_of = {move.stage: workload.stage(move.stage).query for move in moves}
+    model = _StepModel(cluster, workload, current, plan, rates)
+    query_of = {move.stage: workload.stage(move.stage).query for move in plan.moves}
     queries = [
-        {query_of[moves[index].stage] for index in np.flatnonzero(steps == step).tolist()} for step in range(count)
+        {query_of[plan.moves[index].stage] for index in np.flatnonzero(plan.steps == step).tolist()}
+        for step in range(plan.count)
     ]
-    looked_at = np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).round().astype(np.int64)).tolist()
-    nearest = [min(looked_at, key=lambda near: abs(near - step)) for step in range(count)]
-    wanted: dict[int, set[str]] = {}
-    for near, asked in zip(nearest, queries, strict=True):
-        wanted.setdefault(near, set()).update(asked)
-    found = {
-        step: _batches(cluster, workload, current, moves, steps, step, loads, rates, asked)
-        for step, asked in wanted.items()
-    }
-    added, lasts = np.zeros(count), np.zeros(count)
+    evaluated = np.linspace(0, plan.count - 1, min(plan.count, _EVALUATED_STEPS)).round().astype(np.int64)
+    nearest = [min(np.unique(evaluated).tolist(), key=lambda near: abs(near - step)) for step in range(plan.count)]
+    needed: dict[int, set[str]] = {}
+    for near, affected in zip(nearest, queries, strict=True):
+        needed.setdefault(near, set()).update(affected)
+    paths = {step: model.critical_paths(step, affected) for step, affected in needed.items()}
+    added, lasts = np.zeros(plan.count), np.zeros(plan.count)
     peak: dict[str, float] = {}
     seconds = 0.0
-    for step in range(count):
-        without, loading = found[nearest[step]]
-        for query in queries[step]:
+    for step in range(plan.count):
+        without, loading = paths[nearest[step]]
+        for query in sorted(queries[step]):
             more = max(0.0, loading[query] - without[query])
-            long = max(0.0, batch.get(query, before[query]) + loading[query] - before[query])
+            batch = max(0.0, times.seconds.get(query, times.path[query]) + loading[query] - times.path[query])
             added[step] = max(added[step], more)
             seconds += more
-            peak[query] = max(peak.get(query, 0.0), long)
-            lasts[step] = max(lasts[step], long if step == count - 1 else max(long, period.get(query, 0.0)))
+            peak[query] = max(peak.get(query, 0.0), batch)
+            period = 0.0 if step == plan.count - 1 else times.period.get(query, 0.0)
+            lasts[step] = max(lasts[step], batch, period)
     # The order comes in the middle of a batch, on average; what is left of it is waited for.
-    wait = max((period.get(query, 0.0) for query in peak), default=0.0) / 2
-    return MigrationCost(
-        added, float(loads.sum()), seconds, peak, wait + finish_times(lasts, 0.0, 0.0).makespan if count else 0.0
-    )
+    wait = max((times.period.get(query, 0.0) for query in peak), default=0.0) / 2
+    total = wait + float(np.cumsum(lasts)[-1]) if plan.count else 0.0
+    return MigrationCost(added, float(plan.loads.sum()), seconds, peak, total)
 
 
-def _batches(
-    cluster: Cluster,
-    workload: Workload,
-    current: Placement,
-    moves: Sequence[Move],
-    steps: IntArray,
-    step: int,
-    loads: FloatArray,
-    rates: LoadRates,
-    queries: Collection[str],
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Critical paths of queries with the moves of all steps up to this one made: without and with what this one loads.
+@dataclass(frozen=True, eq=False)
+class _StepModel:
+    """Batches of a plan's steps."""
 
-    Each query is looked at with its own loads alone. Those of others come once, and are no load that lasts, which is
-    what the model would take them for.
+    cluster: Cluster
+    workload: Workload
+    current: Placement
+    plan: SteppedMoves
+    rates: LoadRates
+
+    def critical_paths(self, step: int, queries: Collection[str]) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the critical paths after a step, without and with the loads of this step.
+
+        Each query has its own loads alone. Those of other queries come once and are no lasting load, which is what the
+        model would take them for.
+        """
+        placement = {key: array.copy() for key, array in self.current.assignments.items()}
+        added = {stage.key: np.zeros(stage.n) for stage in self.workload.placeable}
+        for index in np.flatnonzero(self.plan.steps <= step).tolist():
+            move = self.plan.moves[index]
+            placement[move.stage][move.partition] = move.target
+            if self.plan.steps[index] == step and move.source != UNPLACED:
+                load = self.rates.overhead + self.plan.loads[index] / self.rates.load_rate
+                added[move.stage][move.partition] += load * self.cluster.speed[move.target]
+        after = Placement(placement)
+        loads = {key: seconds for key, seconds in added.items() if seconds.any()}
+        return (
+            critical_path(self.cluster, self.workload, after, None, queries),
+            critical_path(self.cluster, self.workload, after, loads, queries),
+        )
+
+
+def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:
+    """Fit overhead and load rate to the last moves by least squares, neither below zero.
+
+    ``prior`` are those of the settings. Their overhead counts as one move more, their rate as moves that differ by some
+    ten megabytes: moves of about one size tell little of the rate. A load that took far longer than the others counts
+    as somewhat longer; figures that cannot be true do not count.
     """
-    placement = {key: array.copy() for key, array in current.assignments.items()}
-    added = {stage.key: np.zeros(stage.n) for stage in workload.placeable}
-    for index in np.flatnonzero(steps <= step).tolist():
-        move = moves[index]
-        placement[move.stage][move.partition] = move.target
-        if steps[index] == step and move.source != UNPLACED:
-            load = rates.overhead + loads[index] / rates.load_rate
-            added[move.stage][move.partition] += load * cluster.speed[move.target]
-    at = Placement(placement)
-    once = {key: more for key, more in added.items() if more.any()}
-    return critical_path(cluster, workload, at, None, queries), critical_path(cluster, workload, at, once, queries)
-
-
-def learned(outcomes: Sequence[MeasuredLoad], given: LoadRates) -> LoadRates:
-    """Overhead and load rate that fit the last moves best, neither below zero.
-
-    ``given``: those of the settings. Their overhead counts as one move more, and their rate as moves that differ by
-    some ten megabytes: moves of about one size say little of the rate, and nothing is to be concluded from them. A load
-    that took far longer than the others counts as one that took somewhat longer; figures that cannot be do not count.
-    """
-    last = [outcome for outcome in outcomes if _possible(outcome)][-_LAST:]
+    last = [load for load in measured if _is_possible(load)][-_FITTED_MOVES:]
     if not last:
-        return given
-    loaded = np.array([outcome.bytes for outcome in last])
-    added = np.maximum(np.array([outcome.added for outcome in last]), 0.0)
-    middle = float(np.median(added))
-    added = np.minimum(added, middle + _ODD * float(np.median(np.abs(added - middle))) + given.overhead)
-    away = loaded - loaded.mean()
-    known = _PRIOR_SPREAD**2
-    slope = (float(away @ (added - added.mean())) + known / given.load_rate) / (float(away @ away) + known)
-    slope = max(slope, 1 / _FASTEST)
-    overhead = (float((added - slope * loaded).sum()) + _PRIOR_MOVES * given.overhead) / (len(last) + _PRIOR_MOVES)
+        return prior
+    loaded = np.array([load.bytes for load in last])
+    added = np.maximum(np.array([load.added for load in last]), 0.0)
+    median = float(np.median(added))
+    added = np.minimum(added, median + _OUTLIER * float(np.median(np.abs(added - median))) + prior.overhead)
+    spread = loaded - loaded.mean()
+    weight = _PRIOR_SPREAD**2
+    slope = (float(spread @ (added - added.mean())) + weight / prior.load_rate) / (float(spread @ spread) + weight)
+    slope = max(slope, 1 / _MAX_RATE)
+    overhead = (float((added - slope * loaded).sum()) + _PRIOR_MOVES * prior.overhead) / (len(last) + _PRIOR_MOVES)
     if overhead < 0:
-        overhead, slope = 0.0, max(float(loaded @ added) / max(float(loaded @ loaded), 1e-300), 1 / _FASTEST)
+        overhead, slope = 0.0, max(float(loaded @ added) / max(float(loaded @ loaded), 1e-300), 1 / _MAX_RATE)
     return LoadRates(overhead, 1 / slope, len(last))
 
 
-def _possible(outcome: MeasuredLoad) -> bool:
-    return 0 <= outcome.bytes <= _LARGEST and abs(outcome.added) <= _LONGEST
+def _is_possible(load: MeasuredLoad) -> bool:
+    return 0 <= load.bytes <= _MAX_BYTES and abs(load.added) <= _MAX_SECONDS

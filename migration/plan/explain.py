@@ -1,62 +1,53 @@
-"""Why each partition of a plan goes where it goes, in words with numbers. Pure.
+"""Reason of each move of a plan, in a sentence with numbers. Pure.
 
-What an executor needs for a stage is the time of its tasks on its cores, undisturbed, in seconds per batch; the
-executor that needs longest is the critical one of that stage, as the batch waits for it.
+The load of an executor for a stage is the time of its tasks on its cores, undisturbed, in seconds per batch. The
+executor with the longest time is the critical one of that stage, as the batch waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from rechannel.migration.plan.inputs import PlanInputs
 from rechannel.policies.analysis.placement_cost import scheduled
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
-from rechannel.policies.model.workload import Workload
-from rechannel.wire.messages import QueryState
 from rechannel.wire.printable import query_name, stage_name
 
-LONGEST = 240  # characters of one reason
+MAX_CHARACTERS = 240  # of one reason
 _ROUNDING = 1e-9
 
 
-def reasons(
-    cluster: Cluster,
-    workload: Workload,
-    current: Placement,
-    planned: Placement,
-    moves: Sequence[Move],
-    stages: Mapping[str, tuple[str, int]],
-    queries: Mapping[str, QueryState],
-) -> list[str]:
-    """Return the reason of each move, given where the whole plan leads.
-
-    ``stages``: key of a stage -> (query, number of the stage), as `rechannel.migration.plan.constraints.PlanInputs`
-    has it."""
+def explain_moves(inputs: PlanInputs, planned: Placement, moves: Sequence[Move]) -> list[str]:
+    """Return the reason of each move, given where the whole plan leads."""
+    cluster, current = inputs.cluster, inputs.current
     times = {
         key: tuple(
-            scheduled(cluster, workload.stage(key).busy, placement[key]) / cluster.speed
+            scheduled(cluster, inputs.workload.stage(key).busy, placement[key]) / cluster.speed
             for placement in (current, planned)
         )
         for key in {move.stage for move in moves}
     }
-    filled = {key: set(planned[key][planned[key] != current[key]].tolist()) for key in times}  # to which any come
-    several = {query for query in queries if sum(unit[0] == query for unit in stages.values()) > 1}
-    found = []
+    receivers = {key: set(planned[key][planned[key] != current[key]].tolist()) for key in times}
+    units = list(inputs.stages.values())
+    with_several = {query for query in inputs.queries if sum(unit[0] == query for unit in units) > 1}
+    reasons = []
     for move in moves:
-        query, number = stages[move.stage]
-        state = queries.get(query)
+        query, number = inputs.stages[move.stage]
+        state = inputs.queries.get(query)
         name = query_name(query, state.name if state is not None else "")
-        what = stage_name(query, number, name) if query in several else name
+        unit = stage_name(query, number, name) if query in with_several else name
         before, after = times[move.stage]
-        room = move.source in filled[move.stage]
-        found.append(_reason(move, cluster, what, before, after, room=room)[:LONGEST])
-    return found
+        makes_room = move.source in receivers[move.stage]
+        reason = _reason(move, cluster, unit, before, after, makes_room=makes_room)
+        reasons.append(reason[:MAX_CHARACTERS])
+    return reasons
 
 
-def _reason(move: Move, cluster: Cluster, what: str, before: FloatArray, after: FloatArray, *, room: bool) -> str:
+def _reason(move: Move, cluster: Cluster, unit: str, before: FloatArray, after: FloatArray, *, makes_room: bool) -> str:
     names, source, target = cluster.executors, move.source, move.target
     there = f"executor {names[target]} {before[target]:.2f} s -> {after[target]:.2f} s"
     if source == UNPLACED:
@@ -66,9 +57,9 @@ def _reason(move: Move, cluster: Cluster, what: str, before: FloatArray, after: 
     change = f"{before[source]:.2f} s -> {after[source]:.2f} s a batch; {there}"
     if after[source] < before[source] * (1 - _ROUNDING):
         if before[source] >= float(np.max(before)) * (1 - _ROUNDING):
-            return f"frees executor {names[source]}, the critical one of {what}: {change}"
-        return f"relieves executor {names[source]} of {what}: {change}"
-    if room:
-        return f"makes room on executor {names[source]} for other partitions of {what}: {change}"
-    # As where a larger partition, on another of its cores, sets its time.
-    return f"leaves executor {names[source]}, which needs as long for the rest of {what}: {change}"
+            return f"frees executor {names[source]}, the critical one of {unit}: {change}"
+        return f"relieves executor {names[source]} of {unit}: {change}"
+    if makes_room:
+        return f"makes room on executor {names[source]} for other partitions of {unit}: {change}"
+    # A larger partition on another of its cores sets its time.
+    return f"leaves executor {names[source]}, which needs as long for the rest of {unit}: {change}"

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from rechannel.wire import codes
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.exit_codes import ExitCode
 
@@ -28,7 +29,7 @@ def _sources() -> Iterator[tuple[Path, ast.Module]]:
 
 @functools.cache
 def _nodes() -> tuple[tuple[Path, ast.AST], ...]:
-    kinds = (ast.Call, ast.Subscript)
+    kinds = (ast.Attribute, ast.Call, ast.Subscript)
     return tuple((path, node) for path, tree in _sources() for node in ast.walk(tree) if isinstance(node, kinds))
 
 
@@ -56,18 +57,26 @@ def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
+def _members(kind: str) -> set[str]:
+    """Return the codes of one enum that the source names."""
+    enum = getattr(codes, kind)
+    nodes = [node for _, node in _nodes() if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    return {enum[node.attr].value for node in nodes if ast.unparse(node.value) == kind and node.attr.isupper()}
+
+
 def laws() -> set[str]:
     """Return every law that a `Refusal` can name."""
-    found: set[str] = set()
+    found = _members("Law")
     for path, call in _calls():
         if _name(call) == "Refusal":
-            found |= _words(path, next(item.value for item in call.keywords if item.arg == "law"))
+            law = next(item.value for item in call.keywords if item.arg == "law")
+            found |= _words(path, law) if isinstance(law, ast.Constant | ast.Name) else set()
     return found
 
 
 def not_ready() -> set[str]:
     """Return every code of a `NotReady`."""
-    return {word for path, call in _calls() if _name(call) == "NotReady" for word in _words(path, call.args[0])}
+    return _members("NotReadyReason")
 
 
 def events() -> set[str]:

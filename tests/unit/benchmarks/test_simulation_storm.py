@@ -15,7 +15,7 @@ from benchmarks.simulation.document import section
 from benchmarks.simulation.paper import claims, expansion, one_migration
 from benchmarks.simulation.storm import COMPONENTS, Fluid, make_jobs, nodes, view
 from benchmarks.simulation.ways import WAYS, migrate, target
-from rechannel.daemon.model.collector import unsound
+from rechannel.daemon.model.collector import implausibility
 from rechannel.wire.keys import MAX_MESSAGE_BYTES
 
 MACHINE = {"cores": 2, "load_average": 0.5}
@@ -169,7 +169,7 @@ def test_the_hour_lets_nodes_join() -> None:
 
 def test_synthetic_messages_are_such_as_a_controller_takes() -> None:
     shape = fleet.Shape(20, 2, 2, 50)
-    assert unsound(fleet.report(shape, 1e9)) == ""
+    assert implausibility(fleet.report(shape, 1e9)) == ""
     known = fleet.bounds(shape)
     assert known["report"] < known["largest"] == MAX_MESSAGE_BYTES
     assert known["one_query_batch"] > known["batch"] / 2

@@ -29,7 +29,8 @@ from rechannel.daemon.control.decision_log import applied_decisions, read_decisi
 from rechannel.daemon.control.leadership import LeaderContext, LeaderElection
 from rechannel.daemon.control.outcomes import LoadRateEstimator, OutcomeTracker
 from rechannel.daemon.model import collector as collect
-from rechannel.daemon.model.collector import ApplicationMessages, Collector, unsound
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import Collector, implausibility
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.link.initial_placement import put_back
@@ -392,7 +393,7 @@ def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler
         store.append_raw(keys.BATCHES, APP, data)
     again = _facts(store)
     assert facts is not None and again is not None
-    models = [take_snapshot(APP, it.report, it.batches, it.windows, CONFIG, NOW) for it in (facts, again)]
+    models = [take_snapshot(it, CONFIG, NOW) for it in (facts, again)]
     assert models[0].workload.stages[0].busy.tolist() == models[1].workload.stages[0].busy.tolist()  # type: ignore[union-attr]
     for (rule, name, body), spoils in writes:
         put(store, rule, name, spoiled(seal(rule, body), spoils))
@@ -403,7 +404,7 @@ def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler
         store.append_raw(keys.BATCHES, APP, item)
     found = _facts(store)
     if found is not None:
-        build_snapshot(APP, found.report, found.batches, found.windows, CONFIG, clock(), whole=True)
+        build_snapshot(found, CONFIG, clock(), include_unmeasured=True)
 
 
 def _facts(store: FakeStore) -> ApplicationMessages | None:
@@ -657,7 +658,7 @@ def test_a_reports_size_is_what_it_brings_not_what_it_claims() -> None:
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     assert collector.refresh() == {}
     assert store.rejected == 1
-    assert "1099511627776 partitions" in unsound(claims)
+    assert "1099511627776 partitions" in implausibility(claims)
 
 
 def test_a_link_that_claims_a_huge_epoch_leaves_epochs_room() -> None:
@@ -748,9 +749,9 @@ def test_a_stream_that_nobody_trims_is_not_read_to_its_end(monkeypatch: pytest.M
     )
     entry = encode(sealed(fakes.window(0)))
     store.append_raw(keys.WINDOWS, HOST, entry)
-    after, _ = collect.read_on(store, keys.WINDOWS, HOST, "", first=64)  # type: ignore[arg-type]
+    after, _ = collect.read_new_entries(store, keys.WINDOWS, HOST, "", first=64)  # type: ignore[arg-type]
     clock.sleep(1)
     store.streams[store.keys(keys.WINDOWS, HOST)] += [((int(clock() * 1000), n), entry) for n in range(5000)]
-    after, found = collect.read_on(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
+    after, found = collect.read_new_entries(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
     assert (len(found), after) == (64, f"{int(clock() * 1000)}-4999")
     assert sum(reads) <= 200 * 3

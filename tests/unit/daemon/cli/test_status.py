@@ -12,7 +12,7 @@ import pytest
 from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.daemon.cli import tables
 from rechannel.daemon.cli.status import StatusFilter, to_json
-from rechannel.daemon.model.silence import silence
+from rechannel.daemon.model.readiness import driver_silence
 from rechannel.daemon.view.status import ClusterStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.daemon.web import rendering
@@ -92,9 +92,9 @@ def test_the_web_view_says_of_a_silent_driver_what_status_says(
 
 def test_a_driver_that_reports_rarely_is_not_silent() -> None:
     rarely = dataclasses.replace(Settings(), link=LinkSettings(report=20.0))
-    assert silence(NOW, rarely, NOW + 60) is None
-    assert silence(NOW, rarely, NOW + 101) is not None
-    assert silence(NOW + 5, Settings(), NOW) is None, "its clock is ahead of ours"
+    assert driver_silence(NOW, rarely, NOW + 60) is None
+    assert driver_silence(NOW, rarely, NOW + 101) is not None
+    assert driver_silence(NOW + 5, Settings(), NOW) is None, "its clock is ahead of ours"
 
 
 def test_agents_that_are_silent_are_still_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:

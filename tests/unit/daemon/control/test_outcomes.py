@@ -12,7 +12,7 @@ from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.daemon.decide.requested_placement import RequestedPlacement
-from rechannel.daemon.model.collector import ApplicationMessages
+from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
 from rechannel.wire import keys

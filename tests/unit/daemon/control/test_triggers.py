@@ -12,7 +12,7 @@ from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.rollback import find_undoable
 from rechannel.daemon.decide.requested_placement import saved_plan_of
-from rechannel.daemon.model import forecast
+from rechannel.daemon.model import snapshot
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
@@ -250,7 +250,7 @@ def test_an_overload_is_measured_and_not_expected(
     def grown(workload: Workload, _: object) -> Workload:
         return Workload(tuple(dataclasses.replace(it, busy=it.busy * 100) for it in workload.stages), workload.streams)
 
-    monkeypatch.setattr(forecast, "expected", grown)
+    monkeypatch.setattr(snapshot, "apply_forecasts", grown)
     leader = leading(store, clock, world, config())
     for _ in range(6):
         cycle(leader, world, 5)

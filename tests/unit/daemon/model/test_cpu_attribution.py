@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.daemon.model.cpu_attribution import PartitionKey, attribute, known_span
+from rechannel.daemon.model.cpu_attribution import PartitionKey, attribute_cpu, complete_span
 from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import QueryState
 from unit.daemon.fakes import APP, NOW, QUERY, task, window
@@ -23,10 +23,10 @@ def _batch(*tasks: TaskRow, stateful: int = 0) -> BatchReport:
     return BatchReport(query=QUERY, batch=1, start=NOW, end=NOW + 10, input_rows=1, stages=[run])
 
 
-def _window(start: float, jvm: float, python: float, *, seconds: float = 5.0, node: float = 0.0) -> AgentWindow:
-    found = window(0, end=NOW + start + seconds, seconds=seconds)
-    usage = msgspec.structs.replace(found.executors[0], jvm_cpu=jvm, python_cpu=python)
-    return msgspec.structs.replace(found, executors=[usage], node_cpu=node or jvm + python)
+def _window(start: float, jvm: float, python: float, *, seconds: float = 5.0) -> AgentWindow:
+    result = window(0, end=NOW + start + seconds, seconds=seconds)
+    usage = msgspec.structs.replace(result.executors[0], jvm_cpu=jvm, python_cpu=python)
+    return msgspec.structs.replace(result, executors=[usage])
 
 
 def _part(partition: int, executor: str = "0", stage: int = 0) -> PartitionKey:
@@ -35,60 +35,59 @@ def _part(partition: int, executor: str = "0", stage: int = 0) -> PartitionKey:
 
 def test_python_goes_to_the_tasks_that_waited_for_their_worker() -> None:
     # Partition 0 waits 3 of its 4 seconds for Python, partition 1 none of its second.
-    found = attribute(APP, [_batch(_task(0, 0, 4, cpu=1), _task(1, 4, 1, cpu=1))], {HERE: [_window(0, 2.0, 3.0)]})
-    assert found.parts[_part(0)].python == pytest.approx(3.0)
-    assert found.parts[_part(1)].python == 0.0
-    assert (found.parts[_part(0)].jvm, found.parts[_part(1)].jvm) == (1.0, 1.0)
-    assert found.executors["0"].idle == 0.0
+    result = attribute_cpu(APP, [_batch(_task(0, 0, 4, cpu=1), _task(1, 4, 1, cpu=1))], {HERE: [_window(0, 2.0, 3.0)]})
+    assert result.parts[_part(0)].python == pytest.approx(3.0)
+    assert result.parts[_part(1)].python == 0.0
+    assert (result.parts[_part(0)].jvm, result.parts[_part(1)].jvm) == (1.0, 1.0)
+    assert result.executors["0"].idle == 0.0
 
 
 def test_where_workers_tell_their_time_it_goes_by_that() -> None:
-    told = msgspec.structs.replace(_task(0, 0, 2), python=0.5)
+    reporting = msgspec.structs.replace(_task(0, 0, 2), python=0.5)
     more = msgspec.structs.replace(_task(1, 2, 2), python=1.0)
-    found = attribute(APP, [_batch(told, more, _task(2, 4, 1))], {HERE: [_window(0, 0.0, 3.0)]})
-    assert [found.parts[_part(p)].python for p in range(3)] == pytest.approx([1.0, 2.0, 0.0])
+    result = attribute_cpu(APP, [_batch(reporting, more, _task(2, 4, 1))], {HERE: [_window(0, 0.0, 3.0)]})
+    assert [result.parts[_part(p)].python for p in range(3)] == pytest.approx([1.0, 2.0, 0.0])
 
 
 def test_what_the_jvm_used_for_itself_is_shared_by_time_and_the_rest_stays_idle() -> None:
-    found = attribute(APP, [_batch(_task(0, 0, 2, cpu=1), _task(1, 2, 1, cpu=0.5))], {HERE: [_window(0, 2.5, 0.0)]})
+    result = attribute_cpu(
+        APP, [_batch(_task(0, 0, 2, cpu=1), _task(1, 2, 1, cpu=0.5))], {HERE: [_window(0, 2.5, 0.0)]}
+    )
     # One second beyond the tasks' own: three of five seconds were busy, shared two to one.
-    assert found.parts[_part(0)].shared == pytest.approx(0.4)
-    assert found.parts[_part(1)].shared == pytest.approx(0.2)
-    assert found.executors["0"].idle == pytest.approx(0.4)
+    assert result.parts[_part(0)].shared == pytest.approx(0.4)
+    assert result.parts[_part(1)].shared == pytest.approx(0.2)
+    assert result.executors["0"].idle == pytest.approx(0.4)
 
 
 def test_without_a_task_all_is_idle() -> None:
-    found = attribute(APP, [], {HERE: [_window(0, 1.0, 0.5, node=4.0)]})
-    assert found.parts == {}
-    assert found.executors["0"].idle == 1.5
-    assert found.nodes[HERE].other == 2.5
+    result = attribute_cpu(APP, [], {HERE: [_window(0, 1.0, 0.5)]})
+    assert result.parts == {}
+    assert result.executors["0"].idle == 1.5
 
 
 def test_a_task_over_two_windows_is_in_both() -> None:
     windows = {HERE: [_window(0, 2.0, 0.0), _window(5, 1.0, 0.0)]}
-    found = attribute(APP, [_batch(_task(0, 3, 4, cpu=2))], windows)
-    assert found.parts[_part(0)].total == pytest.approx(1.0 + 1.0 * 2 / 5 + 1.0)
-    assert found.executors["0"].seconds == 10.0
+    result = attribute_cpu(APP, [_batch(_task(0, 3, 4, cpu=2))], windows)
+    assert result.parts[_part(0)].total == pytest.approx(1.0 + 1.0 * 2 / 5 + 1.0)
+    assert result.executors["0"].seconds == 10.0
 
 
 def test_tasks_without_state_are_one_part() -> None:
-    found = attribute(APP, [_batch(_task(0, 0, 1), _task(1, 1, 1), stateful=-1)], {HERE: [_window(0, 1.0, 0.0)]})
-    assert set(found.parts) == {PartitionKey(QUERY, -1, -1, "0")}
+    result = attribute_cpu(APP, [_batch(_task(0, 0, 1), _task(1, 1, 1), stateful=-1)], {HERE: [_window(0, 1.0, 0.0)]})
+    assert set(result.parts) == {PartitionKey(QUERY, -1, -1, "0")}
 
 
 def test_windows_whose_tasks_are_not_told_yet_are_left_out() -> None:
     state = QueryState(query=QUERY, run="r", name="", batch=2, active=True, stages=[], batch_started=NOW + 5)
     batches = [_batch(_task(0, 0, 1))]
-    assert known_span([state], batches, NOW + 20) == (NOW, NOW + 5)
-    assert known_span([msgspec.structs.replace(state, batch_started=0.0)], batches, NOW + 20) == (NOW, NOW + 20)
+    assert complete_span([state], batches, NOW + 20) == (NOW, NOW + 5)
+    assert complete_span([msgspec.structs.replace(state, batch_started=0.0)], batches, NOW + 20) == (NOW, NOW + 20)
     windows = {HERE: [_window(-5, 4.0, 0.0), _window(0, 1.0, 0.0), _window(5, 1.0, 0.0)]}
-    assert attribute(APP, [], windows, span=(NOW, NOW + 5)).executors["0"].jvm == 1.0
+    assert attribute_cpu(APP, [], windows, span=(NOW, NOW + 5)).executors["0"].jvm == 1.0
 
 
-def test_other_applications_are_executors_of_the_node_alone() -> None:
-    found = attribute("app-2", [], {HERE: [_window(0, 1.0, 1.0, node=3.0)]})
-    assert found.executors == {}
-    assert (found.nodes[HERE].executors, found.nodes[HERE].other) == (2.0, 1.0)
+def test_executors_of_other_applications_are_left_out() -> None:
+    assert attribute_cpu("app-2", [], {HERE: [_window(0, 1.0, 1.0)]}).executors == {}
 
 
 World = tuple[list[BatchReport], dict[str, list[AgentWindow]]]
@@ -109,9 +108,9 @@ def _worlds(draw: st.DrawFn) -> World:
 def test_the_parts_add_up_to_what_the_executor_used(
     world: tuple[list[BatchReport], dict[str, list[AgentWindow]]],
 ) -> None:
-    found = attribute(APP, *world)
-    for name, executor in found.executors.items():
-        parts = [cpu for part, cpu in found.parts.items() if part.executor == name]
+    result = attribute_cpu(APP, *world)
+    for name, executor in result.executors.items():
+        parts = [cpu for part, cpu in result.parts.items() if part.executor == name]
         assert all(min(cpu.jvm, cpu.python, cpu.shared) >= 0 for cpu in parts)
         assert executor.idle >= -1e-9
         total = sum(cpu.total for cpu in parts) + executor.idle

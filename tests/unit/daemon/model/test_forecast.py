@@ -8,7 +8,8 @@ import numpy as np
 from rechannel.daemon.model import forecast as forecasting
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.wire.measurements import BatchReport, StageRun
-from unit.daemon.fakes import APP, NOW, batch, query, report, settings
+from unit.daemon.fakes import NOW, batch, query, report, settings
+from unit.daemon.model.builders import messages
 
 WHERE = ["0", "0", "1", "2"]
 SECONDS = 10.0
@@ -16,9 +17,9 @@ SECONDS = 10.0
 
 def history(count: int, grows: float) -> list[BatchReport]:
     """Batches of ten seconds, of which one partition's rows grow by as many each."""
-    found = []
+    result = []
     for number in range(count):
-        made = batch(number, WHERE, {0: 2.0, 1: 1.0})
+        item = batch(number, WHERE, {0: 2.0, 1: 1.0})
         start = NOW - (count - number) * SECONDS
         stages = [
             StageRun(
@@ -30,34 +31,34 @@ def history(count: int, grows: float) -> list[BatchReport]:
                     for task in run.tasks
                 ],
             )
-            for run in made.stages
+            for run in item.stages
         ]
-        found.append(msgspec.structs.replace(made, start=start, end=start + SECONDS, stages=stages))
-    return found
+        result.append(msgspec.structs.replace(item, start=start, end=start + SECONDS, stages=stages))
+    return result
 
 
-def taken(batches: list[BatchReport], *, forecast: bool = True) -> Snapshot:
-    given = settings()
-    given = dataclasses.replace(given, reschedule=dataclasses.replace(given.reschedule, forecast=forecast))
-    found = build_snapshot(APP, report([query(WHERE)]), batches, {}, given, NOW)
-    assert found is not None
-    return found
+def modeled(batches: list[BatchReport], *, forecast: bool = True) -> Snapshot:
+    config = settings()
+    config = dataclasses.replace(config, reschedule=dataclasses.replace(config.reschedule, forecast=forecast))
+    result = build_snapshot(messages(report([query(WHERE)]), batches), config, NOW)
+    assert result is not None
+    return result
 
 
 def test_a_partition_that_grows_is_decided_on_as_it_will_be():
-    with_, without = taken(history(63, 40.0)), taken(history(63, 40.0), forecast=False)
-    (key,) = with_.outlooks
-    one = with_.outlooks[key]
+    with_, without = modeled(history(63, 40.0)), modeled(history(63, 40.0), forecast=False)
+    (key,) = with_.forecasts
+    one = with_.forecasts[key]
     assert one.used == 1
     assert 1.0 < one.factors[0] < 2.0
     assert one.factors[1:].tolist() == [1.0, 1.0, 1.0]
-    told, held = with_.workload.stage(key), without.workload.stage(key)
-    assert np.allclose(told.busy, held.busy * one.factors)
-    assert np.allclose(told.rows, held.rows * one.factors)
-    assert told.state_bytes.tolist() == held.state_bytes.tolist()
+    expected, measured = with_.workload.stage(key), without.workload.stage(key)
+    assert np.allclose(expected.busy, measured.busy * one.factors)
+    assert np.allclose(expected.rows, measured.rows * one.factors)
+    assert expected.state_bytes.tolist() == measured.state_bytes.tolist()
     assert any(note.startswith("forecast: ") and "1 by trend" in note for note in with_.notes)
     assert not any("forecast" in note for note in without.notes), "shown in the status alone"
-    assert without.outlooks[key].used == 1
+    assert without.forecasts[key].used == 1
 
 
 def test_how_long_a_query_was_silent_changes_no_factor():
@@ -68,7 +69,7 @@ def test_how_long_a_query_was_silent_changes_no_factor():
                 msgspec.structs.replace(one, start=one.start - silent, end=one.end - silent)
                 for one in history(63, grows)
             ]
-            (one,) = taken(batches).outlooks.values()
+            (one,) = modeled(batches).forecasts.values()
             assert one.used == 1
             factors.append(one.factors[0])
         assert np.allclose(factors, factors[0])
@@ -98,32 +99,32 @@ def test_of_a_stage_that_was_run_again_the_task_that_finished_last_counts():
 
 def test_steady_load_and_a_short_past_change_nothing():
     for batches in (history(63, 0.0), history(9, 40.0)):
-        found = taken(batches)
-        (one,) = found.outlooks.values()
+        result = modeled(batches)
+        (one,) = result.forecasts.values()
         assert one.used == 0
         assert "the last value stands" in one.sentence()
         assert (
-            found.workload.stage(one.key).busy.tolist()
-            == taken(batches, forecast=False).workload.stage(one.key).busy.tolist()
+            result.workload.stage(one.key).busy.tolist()
+            == modeled(batches, forecast=False).workload.stage(one.key).busy.tolist()
         )
-        assert not any("forecast" in note for note in found.notes)
+        assert not any("forecast" in note for note in result.notes)
 
 
 def test_the_last_slot_is_what_the_model_holds_without_a_forecast():
     batches = history(40, 40.0)
-    found = taken(batches, forecast=False)
-    (key,) = found.outlooks
+    result = modeled(batches, forecast=False)
+    (key,) = result.forecasts
     slots = forecasting._slots(batches[0].query, batches, settings().reschedule.batches)
     assert {len(slot) for slot in slots} == {settings().reschedule.batches}
     rate = forecasting._loads(slots, 0, 4)[-1] / forecasting._spans(slots)[-1]
-    stage = found.workload.stage(key)
+    stage = result.workload.stage(key)
     assert np.allclose(rate, stage.rows * stage.batches_per_second)
 
 
 def test_the_same_batches_give_the_same_forecast_to_whoever_leads_next():
     batches = history(63, 40.0)
-    once, again = taken(batches), taken(list(reversed(batches)))
-    assert [one.sentence() for one in once.outlooks.values()] == [one.sentence() for one in again.outlooks.values()]
+    once, again = modeled(batches), modeled(list(reversed(batches)))
+    assert [one.sentence() for one in once.forecasts.values()] == [one.sentence() for one in again.forecasts.values()]
 
 
 def test_busy_seconds_stand_in_where_no_rows_are_told():

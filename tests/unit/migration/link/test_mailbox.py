@@ -118,7 +118,7 @@ def test_a_batch_of_any_size_can_be_decided_on(store: FakeStore, link: Mailbox, 
     facts = collector.gather(APP)
     assert facts is not None
     assert facts.batches == (sent,)
-    snapshot = take_snapshot(APP, facts.report, facts.batches, facts.windows, config, NOW)
+    snapshot = take_snapshot(facts, config, NOW)
     assert isinstance(snapshot, Snapshot), snapshot
     stage = snapshot.workload.stage(f"{QUERY}/0")
     assert stage.busy.shape == (partitions,) and (stage.busy > 0).all()
@@ -197,7 +197,7 @@ def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
     collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
     collector.refresh()
     collector.gather(APP)
-    kept = [parts.size for known in collector._applications.values() for parts in known.parts.values()]
+    kept = [batch.size for state in collector._applications.values() for batch in state.partial.values()]
     assert 500_000 < sum(kept) <= 1_000_000
     assert collector.incomplete == 10 - len(kept)
 

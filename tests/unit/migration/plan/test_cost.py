@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, MigrationCost, learned, price
+from rechannel.migration.plan.cost import (
+    BatchTimes,
+    LoadRates,
+    MeasuredLoad,
+    MigrationCost,
+    SteppedMoves,
+    estimate_cost,
+    fit_load_rates,
+)
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 
-GIVEN = LoadRates(1.0, 50e6)
+Seconds = dict[str, float]
+
+PRIOR = LoadRates(1.0, 50e6)
 CLUSTER = Cluster(
     executors=("0", "1", "2"),
     nodes=("a", "b", "c"),
@@ -28,24 +36,24 @@ ROUNDS = {"q": 4.5}  # seconds from batch to batch
 STAGE = Stage("q/0", "q", True, 1 / 4.5, np.array([1.0, 1.0, 1.0, 1.0]), np.zeros(4), np.zeros(4))
 
 
-def asked(workload: Workload, current: Placement, *arguments: Any, **known: Any) -> MigrationCost:
-    before = critical_path(CLUSTER, workload, current)
-    return price(CLUSTER, workload, current, *arguments, before=before, **known)
+def estimate(
+    workload: Workload, current: Placement, plan: SteppedMoves, rates: LoadRates, batch: Seconds, period: Seconds
+) -> MigrationCost:
+    times = BatchTimes(critical_path(CLUSTER, workload, current), batch, period)
+    return estimate_cost(CLUSTER, workload, current, plan, rates, times)
 
 
-def priced(
-    moves: list[Move], steps: list[int], loads: list[float], current: list[int], rates: LoadRates = GIVEN
+def cost_of(
+    moves: list[Move], steps: list[int], loads: list[float], current: list[int], rates: LoadRates = PRIOR
 ) -> MigrationCost:
     filled = np.array(current)
     for move in moves:
         if move.source == UNPLACED:
             filled[move.partition] = move.target
-    return asked(
+    return estimate(
         Workload((STAGE,)),
         Placement({"q/0": filled}),
-        moves,
-        np.array(steps, dtype=np.int64),
-        np.array(loads),
+        SteppedMoves(moves, np.array(steps, dtype=np.int64), np.array(loads)),
         rates,
         batch={"q": 4.2},
         period=ROUNDS,
@@ -53,70 +61,68 @@ def priced(
 
 
 def test_a_target_with_time_to_spare_loads_for_nothing() -> None:
-    found = priced([Move("q/0", 0, 0, 1)], [0], [50e6], [0, 0, 0, 0])
+    cost = cost_of([Move("q/0", 0, 0, 1)], [0], [50e6], [0, 0, 0, 0])
     # Three partitions stay on executor 0: 3 s. The moved one takes 1 + 1 + 1 s.
-    assert found.added.tolist() == [0.0]
-    assert (found.pause, found.seconds) == (0.0, 0.0)
-    assert found.peak == {"q": pytest.approx(4.2 - 1.0)}
+    assert cost.added.tolist() == [0.0]
+    assert (cost.pause, cost.seconds) == (0.0, 0.0)
+    assert cost.peak == {"q": pytest.approx(4.2 - 1.0)}
 
 
 def test_a_target_without_stretches_its_batch_by_hand() -> None:
     moves = [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]
-    found = priced(moves, [0, 1], [150e6, 50e6], [0, 0, 0, 0])
+    cost = cost_of(moves, [0, 1], [150e6, 50e6], [0, 0, 0, 0])
     # Paths: 4 s; after one move 3 s, with its load of 4 s 5 s; after two 2 s, with the second load of 2 s 4 s.
-    assert found.added.tolist() == pytest.approx([2.0, 2.0])
-    assert found.seconds == pytest.approx(4.0)
-    assert found.peak == {"q": pytest.approx(4.2 + 5.0 - 4.0)}
-    assert found.total == pytest.approx(4.5 / 2 + 5.2 + 4.2), "half a period, and each step's batch"
+    assert cost.added.tolist() == pytest.approx([2.0, 2.0])
+    assert cost.seconds == pytest.approx(4.0)
+    assert cost.peak == {"q": pytest.approx(4.2 + 5.0 - 4.0)}
+    assert cost.total == pytest.approx(4.5 / 2 + 5.2 + 4.2), "half a period, and each step's batch"
 
 
 def test_what_is_on_no_known_executor_loads_its_state_anyway() -> None:
-    found = priced([Move("q/0", 0, UNPLACED, 1)], [0], [500e6], [UNPLACED, 0, 0, 0])
-    assert (found.pause, found.seconds, found.peak) == (0.0, 0.0, {"q": pytest.approx(4.2)})
+    cost = cost_of([Move("q/0", 0, UNPLACED, 1)], [0], [500e6], [UNPLACED, 0, 0, 0])
+    assert (cost.pause, cost.seconds, cost.peak) == (0.0, 0.0, {"q": pytest.approx(4.2)})
 
 
 def test_a_plan_without_moves_costs_nothing() -> None:
-    found = priced([], [], [], [0, 0, 0, 0])
-    assert (found.pause, found.seconds, found.peak, found.total) == (0.0, 0.0, {}, 0.0)
+    cost = cost_of([], [], [], [0, 0, 0, 0])
+    assert (cost.pause, cost.seconds, cost.peak, cost.total) == (0.0, 0.0, {}, 0.0)
 
 
 def test_of_many_steps_some_stand_for_all() -> None:
     stage = Stage("q/0", "q", True, 0.1, np.ones(200), np.zeros(200), np.zeros(200))
     moves = [Move("q/0", partition, 0, 1) for partition in range(100)]
-    found = asked(
+    cost = estimate(
         Workload((stage,)),
         Placement({"q/0": np.zeros(200, dtype=np.int64)}),
-        moves,
-        np.arange(100),
-        np.full(100, 50e6),
-        GIVEN,
+        SteppedMoves(moves, np.arange(100), np.full(100, 50e6)),
+        PRIOR,
         batch={"q": 200.0},
         period={"q": 200.0},
     )
-    assert len(found.added) == 100
+    assert len(cost.added) == 100
     # The last step's load is the one that counts: before, executor 0 has more to do than executor 1 and the load.
-    assert found.added[-1] == pytest.approx(2.0)
-    assert found.added[:90].max() == 0.0
-    assert found.peak["q"] == pytest.approx(199.0)
+    assert cost.added[-1] == pytest.approx(2.0)
+    assert cost.added[:90].max() == 0.0
+    assert cost.peak["q"] == pytest.approx(199.0)
 
 
 def test_without_a_measured_move_the_settings_hold() -> None:
-    assert learned([], GIVEN) == GIVEN
+    assert fit_load_rates([], PRIOR) == PRIOR
 
 
 def test_many_moves_outweigh_the_settings() -> None:
     truth = LoadRates(0.2, 200e6)
     sizes = np.linspace(1e6, 400e6, 40)
-    found = learned([MeasuredLoad(size, truth.overhead + size / truth.load_rate) for size in sizes], GIVEN)
-    assert found.moves == 40
-    assert found.overhead == pytest.approx(truth.overhead, abs=0.25)
-    assert found.load_rate == pytest.approx(truth.load_rate, rel=0.25)
+    cost = fit_load_rates([MeasuredLoad(size, truth.overhead + size / truth.load_rate) for size in sizes], PRIOR)
+    assert cost.moves == 40
+    assert cost.overhead == pytest.approx(truth.overhead, abs=0.25)
+    assert cost.load_rate == pytest.approx(truth.load_rate, rel=0.25)
 
 
 def test_a_load_that_took_far_longer_than_the_others_does_not_count_for_what_it_took() -> None:
     loads = [MeasuredLoad(1e6, 0.5 + 0.01 * number) for number in range(20)]
-    usual = learned(loads, GIVEN)
-    odd = learned([*loads, MeasuredLoad(1e6, 600.0)], GIVEN)
+    usual = fit_load_rates(loads, PRIOR)
+    odd = fit_load_rates([*loads, MeasuredLoad(1e6, 600.0)], PRIOR)
     assert odd.overhead < usual.overhead + 0.2
     impossible = [
         MeasuredLoad(float("nan"), 1.0),
@@ -124,7 +130,7 @@ def test_a_load_that_took_far_longer_than_the_others_does_not_count_for_what_it_
         MeasuredLoad(1.0, float("inf")),
         MeasuredLoad(-1.0, 1.0),
     ]
-    assert learned([*loads, *impossible], GIVEN) == usual
+    assert fit_load_rates([*loads, *impossible], PRIOR) == usual
 
 
 def test_a_querys_loads_are_no_lasting_load_for_another() -> None:
@@ -132,28 +138,27 @@ def test_a_querys_loads_are_no_lasting_load_for_another() -> None:
     fast = Stage("fast/0", "fast", True, 10.0, np.array([0.01, 0.01]), np.zeros(2), np.zeros(2))
     moves = [Move("slow/0", 0, 0, 1), Move("fast/0", 0, 0, 1)]
     current = Placement({"slow/0": np.array([0, 0]), "fast/0": np.array([0, 0])})
-    known = {"slow": 2.0, "fast": 0.02}
-    together = asked(
-        Workload((slow, fast)), current, moves, np.array([0, 0]), np.zeros(2), GIVEN, batch=known, period=known
-    )
+    seconds_of = {"slow": 2.0, "fast": 0.02}
+    plan = SteppedMoves(moves, np.array([0, 0]), np.zeros(2))
+    together = estimate(Workload((slow, fast)), current, plan, PRIOR, batch=seconds_of, period=seconds_of)
     assert together.peak["slow"] < 2.5, "its own load of a second takes what the move has saved"
     assert together.peak["fast"] < 1.5
     assert together.seconds < 3.0
 
 
 def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
-    found = learned([MeasuredLoad(1000.0, 0.7)] * 20, GIVEN)
-    assert found.load_rate == pytest.approx(GIVEN.load_rate)
-    assert found.overhead == pytest.approx(0.7, abs=0.05)
+    cost = fit_load_rates([MeasuredLoad(1000.0, 0.7)] * 20, PRIOR)
+    assert cost.load_rate == pytest.approx(PRIOR.load_rate)
+    assert cost.overhead == pytest.approx(0.7, abs=0.05)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
 def test_whatever_was_measured_a_price_is_sound(measured: list[tuple[float, float]]) -> None:
-    found = learned([MeasuredLoad(size, added) for size, added in measured], GIVEN)
-    assert found.overhead >= 0
-    assert 0 < found.load_rate <= 1.1e12
+    cost = fit_load_rates([MeasuredLoad(size, added) for size, added in measured], PRIOR)
+    assert cost.overhead >= 0
+    assert 0 < cost.load_rate <= 1.1e12
     moves = [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]
-    cost = priced(moves, [0, 1], [0.0, 1e9], [0, 0, 0, 0], found)
+    cost = cost_of(moves, [0, 1], [0.0, 1e9], [0, 0, 0, 0], cost)
     assert np.isfinite(cost.added).all()
     assert 0 <= cost.pause <= cost.seconds
     assert cost.total > 0

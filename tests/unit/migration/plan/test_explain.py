@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.migration.plan.explain import reasons
+from rechannel.migration.plan.explain import explain_moves
+from rechannel.migration.plan.inputs import PlanInputs
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -23,9 +24,10 @@ def reason(busy: list[float], current: list[int], planned: list[int], partition:
     size = len(busy)
     stage = Stage("q/0", "q", True, 0.1, np.array(busy), np.ones(size), np.full(size, 1000.0))
     move = Move("q/0", partition, current[partition], planned[partition])
-    places = (Placement({"q/0": np.array(where)}) for where in (current, planned))
-    (found,) = reasons(CLUSTER, Workload((stage,)), *places, [move], {"q/0": ("q", 0)}, {})
-    return found
+    before, after = (Placement({"q/0": np.array(where)}) for where in (current, planned))
+    inputs = PlanInputs(CLUSTER, Workload((stage,)), before, {"q/0": ("q", 0)}, {})
+    (text,) = explain_moves(inputs, after, [move])
+    return text
 
 
 def test_room_is_made_only_where_something_arrives() -> None:
@@ -34,5 +36,5 @@ def test_room_is_made_only_where_something_arrives() -> None:
         "leaves executor 0, which needs as long for the rest of q: 4.00 s -> 4.00 s a batch; "
         "executor 1 4.00 s -> 4.00 s"
     )
-    found = reason([4.0, 1.0, 1.0], [0, 0, 1], [0, 1, 0], 1)
-    assert found.startswith("makes room on executor 0 for other partitions of q: 4.00 s -> 4.00 s a batch")
+    text = reason([4.0, 1.0, 1.0], [0, 0, 1], [0, 1, 0], 1)
+    assert text.startswith("makes room on executor 0 for other partitions of q: 4.00 s -> 4.00 s a batch")

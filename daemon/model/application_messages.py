@@ -1,0 +1,95 @@
+"""Messages about one application at one moment, and how far its agents cover it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rechannel.conf.settings import Settings
+from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage
+from rechannel.wire.messages import LinkReport
+
+_LISTED_NODES = 5  # silent nodes named in a sentence
+
+
+@dataclass(frozen=True)
+class ApplicationMessages:
+    """Messages about one application; ``reported_at``: time of its report, windows by host."""
+
+    application: str
+    report: LinkReport
+    reported_at: float
+    batches: tuple[BatchReport, ...]
+    windows: Mapping[str, tuple[AgentWindow, ...]]
+
+
+@dataclass(frozen=True)
+class AgentCoverage:
+    """Number of executors with fresh agent figures, and the nodes that hold the others."""
+
+    fresh: int
+    silent: tuple[str, ...]
+
+
+def last_batches(messages: ApplicationMessages, query: str, settings: Settings, now: float) -> list[BatchReport]:
+    """Return the batches of a query that a decision averages, oldest first.
+
+    These are the batches that ended within the averaged windows, and at least ``reschedule.batches`` where there are
+    as many: a slow query has few batches in fifteen seconds, a fast one enough to even out the noise.
+    """
+    by_number = {batch.batch: batch for batch in messages.batches if batch.query == query and batch.stages}
+    ordered = [by_number[number] for number in sorted(by_number)]
+    since = now - settings.agent.window * settings.reschedule.windows
+    recent = sum(batch.end >= since for batch in ordered)
+    return ordered[-max(recent, settings.reschedule.batches) :]
+
+
+def max_window_age(settings: Settings) -> float:
+    """Return the seconds after which a window is too old: one window more than are averaged."""
+    return settings.agent.window * (settings.reschedule.windows + 1)
+
+
+def fresh_usage(
+    messages: ApplicationMessages, settings: Settings, now: float
+) -> dict[str, tuple[AgentWindow, ExecutorUsage]]:
+    """Return the newest fresh window of each executor, with the executor's usage in it."""
+    newest: dict[str, tuple[AgentWindow, ExecutorUsage]] = {}
+    oldest_end = now - max_window_age(settings)
+    for window in (window for node in messages.windows.values() for window in node if window.end >= oldest_end):
+        for usage in window.executors:
+            previous = newest.get(usage.executor)
+            if usage.application == messages.application and (previous is None or previous[0].end <= window.end):
+                newest[usage.executor] = (window, usage)
+    return newest
+
+
+def measure_coverage(messages: ApplicationMessages, settings: Settings, now: float) -> AgentCoverage:
+    """Count the executors of the application that have fresh agent figures."""
+    hosts = {info.executor: info.host for info in messages.report.executors}
+    fresh = fresh_usage(messages, settings, now)
+    silent = {host for name, host in hosts.items() if name not in fresh}
+    return AgentCoverage(sum(name in fresh for name in hosts), tuple(sorted(silent)))
+
+
+def reporting_spans(messages: ApplicationMessages, settings: Settings) -> dict[str, tuple[float, float]]:
+    """Return the span of time that each executor's agent has reported on.
+
+    It ends one sample early: what was written just before a sample is reported with the next one.
+    """
+    spans: dict[str, tuple[float, float]] = {}
+    for window in (window for node in messages.windows.values() for window in node):
+        for usage in window.executors:
+            if usage.application == messages.application:
+                start, end = spans.get(usage.executor, (window.start, window.end))
+                spans[usage.executor] = min(start, window.start), max(end, window.end)
+    return {name: (start, end - settings.agent.sample) for name, (start, end) in spans.items()}
+
+
+def describe_silent_agents(coverage: AgentCoverage) -> str:
+    """Name the nodes whose agents are silent, and the effect; "" where all report."""
+    if not coverage.silent:
+        return ""
+    nodes = f"node{'s' if len(coverage.silent) > 1 else ''} {', '.join(coverage.silent[:_LISTED_NODES])}"
+    more = f" and {len(coverage.silent) - _LISTED_NODES} more" if len(coverage.silent) > _LISTED_NODES else ""
+    where = "any node" if not coverage.fresh else f"{nodes}{more}"
+    return f"no agent reports from {where}: the sizes of streams from there are taken as unknown"

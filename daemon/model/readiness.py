@@ -1,0 +1,70 @@
+"""Reasons why an application cannot be decided on now. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.model.application_messages import ApplicationMessages, last_batches
+from rechannel.daemon.model.query_model import batch_period
+from rechannel.wire.codes import NotReadyReason
+from rechannel.wire.printable import count, query_name
+
+_MIN_SILENCE = 10.0  # seconds; shorter pauses are those of a busy driver
+_MISSED_REPORTS = 5
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """Reason why nothing can be decided.
+
+    ``transient``: waiting helps; ``ready_in``: how long, in seconds, where it can be estimated.
+    """
+
+    code: NotReadyReason
+    sentence: str
+    transient: bool = True
+    ready_in: float | None = None
+
+
+def driver_silence(reported_at: float, settings: Settings, now: float) -> NotReady | None:
+    """Return the silence of a driver, last heard at ``reported_at``, None if it reports.
+
+    It is to be checked before anything else: executors end with their driver, and the agents' figures with them, so
+    that an ended driver would look like silent agents.
+    """
+    age = now - reported_at
+    if age <= max(_MIN_SILENCE, _MISSED_REPORTS * settings.link.report):
+        return None
+    sentence = (
+        f"driver last heard {age:.0f} s ago: it has ended, hangs, or does not reach Redis; all figures are of then"
+    )
+    return NotReady(NotReadyReason.DRIVER_SILENT, sentence)
+
+
+def readiness_problem(messages: ApplicationMessages, settings: Settings, now: float) -> NotReady | None:
+    """Return the reason why an application cannot be decided on, without building its model."""
+    if not messages.report.executors:
+        return NotReady(NotReadyReason.NO_EXECUTORS, "the application has no executors")
+    active = [query for query in messages.report.queries if query.active]
+    if not active:
+        return NotReady(NotReadyReason.NO_ACTIVE_QUERY, "no streaming query is active")
+    movable = [query for query in active if not query.problem]
+    if not movable:
+        problems = "; ".join(f"{query_name(query.query, query.name)}: {query.problem}" for query in active)
+        return NotReady(NotReadyReason.QUERY_PROBLEM, f"no query can be moved: {problems}", transient=False)
+    stateful = [query for query in movable if query.stages]
+    if not stateful:
+        return NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
+    need = settings.reschedule.batches
+    measured = {
+        query_name(query.query, query.name): last_batches(messages, query.query, settings, now) for query in stateful
+    }
+    if any(len(last) >= need for last in measured.values()):
+        return None
+    name, last = max(measured.items(), key=lambda item: (len(item[1]), item[0]))
+    return NotReady(
+        NotReadyReason.TOO_FEW_BATCHES,
+        f"query {name} has {count(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",
+        ready_in=(need - len(last)) * batch_period(last, now) if last else None,
+    )
