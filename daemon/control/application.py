@@ -258,7 +258,7 @@ class Application:
         if (silent := driver_silence(messages.reported_at, settings, request.at)) is not None:
             raise Undecided(silent)
         if busy := self.migrations.busy(messages.report, request.at):
-            raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy, transient=True))
+            raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
         resting = self.migrations.resting(request.at)
         if request.apply and request.trigger == Trigger.TIMEOUT and not resting and self.outcome.is_awaiting:
             raise Undecided(pipeline.OUTCOME_AWAITED)

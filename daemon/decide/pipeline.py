@@ -36,18 +36,15 @@ from rechannel.wire.printable import query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 PAUSED = Refusal(law=Law.PAUSED, scope="plan", detail="Rechannel is paused: `rechannel resume` first")
-NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead", transient=True)
+NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
 OVERTAKEN = NotReady(
     NotReadyReason.OVERTAKEN,
     "something was ordered or begun while the plan was made that it does not know of",
-    transient=True,
 )
 OUTCOME_AWAITED = NotReady(
-    NotReadyReason.OUTCOME_AWAITED,
-    "what the last migration brought is not known yet: its queries have not settled",
-    transient=True,
+    NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"
 )
-_NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)", transient=True)
+_NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
 _HOT_STREAMS = 10
 _EXITS: dict[str, ExitCode] = {
     PlanResult.OK: ExitCode.DONE,
@@ -154,7 +151,7 @@ def exit_of(decision: Decision) -> ExitCode:
 
 def no_report(application: str) -> NotReady:
     """Return the reason if no link reports for an application."""
-    return NotReady(NotReadyReason.NO_REPORT, f"no link reports for application {application}", transient=True)
+    return NotReady(NotReadyReason.NO_REPORT, f"no link reports for application {application}")
 
 
 def moves_in_flight(report: LinkReport) -> frozenset[MoveUnit]:
@@ -190,7 +187,7 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     snapshot = _snapshot(request, basis)
     settings = _effective_settings(basis)
     proposed = _propose(request, snapshot, settings, basis.moves_left)
-    plan = _apply_constraints(request, basis, snapshot, proposed, settings)
+    plan = _review(request, basis, snapshot, proposed, settings)
     return Draft(
         _describe(request, basis, snapshot, proposed, plan),
         plan.sentence,
@@ -293,7 +290,7 @@ def _restrict_to_drained(snapshot: Snapshot, proposed: Placement) -> Placement:
     )
 
 
-def _apply_constraints(
+def _review(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, settings: Settings
 ) -> ReviewedPlan:
     inputs = PlanInputs(

@@ -216,7 +216,7 @@ class Collector:
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 window = replace(envelope.body, skipped={})  # not needed for decisions
-                node.windows.append((window, len(encode(replace(envelope, body=window, said=UNSET)))))
+                node.windows.append((window, len(encode(replace(envelope, body=window, raw_bytes=UNSET)))))
         # A slow query's streams are in windows of minutes ago; windows with many rows are kept for a minute alone.
         least = max(self._settings.reschedule.windows, _MIN_WINDOWS)
         numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]

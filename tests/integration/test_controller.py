@@ -578,9 +578,9 @@ def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store
     assert tried.acquire_lease("b", 100, 0).holder == "a"
     tried.release_lease("a")
     assert tried.acquire_lease("b", 100, 0).epoch == 8
-    assert not tried.paused()
+    assert not tried.is_paused()
     tried.set_paused(True)
-    assert tried.paused()
+    assert tried.is_paused()
     held = tried.acquire_lease("b", 100, 0)
     leader, late = tried.fenced(lambda: held), tried.fenced(lambda: one)
     for view in (leader, late):
@@ -593,11 +593,11 @@ def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store
             if view is leader:
                 write()
                 continue
-            before = (tried.get(keys.STATE), tried.last_id(keys.REQUESTS), tried.paused())
+            before = (tried.get(keys.STATE), tried.last_id(keys.REQUESTS), tried.is_paused())
             with pytest.raises(StoreDeposedError, match=f"epoch {one.epoch} "):
                 write()
-            assert (tried.get(keys.STATE), tried.last_id(keys.REQUESTS), tried.paused()) == before
-    assert (tried.get(keys.STATE), tried.paused()) == (None, False)
+            assert (tried.get(keys.STATE), tried.last_id(keys.REQUESTS), tried.is_paused()) == before
+    assert (tried.get(keys.STATE), tried.is_paused()) == (None, False)
     assert leader.claim("r", 100) == held
     assert leader.claim("r", 100) == held
     with pytest.raises(StoreDeposedError):

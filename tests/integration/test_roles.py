@@ -312,7 +312,7 @@ def test_an_order_among_the_questions_is_refused_whoever_wrote_it(
         found = until(lambda verb=verb: viewer.get(keys.REPLY, f"forged-{verb}"))
         assert (found.body.code, found.body.sentence.split(",")[0]) == (1, f"{verb} is an order")
     assert open_as(None).get(keys.DESIRED, APP) is None
-    assert not open_as(None).paused()
+    assert not open_as(None).is_paused()
 
 
 def test_operators_order(led: World, files: dict[Role | None, Path], open_as: Callable[[Role | None], Store]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import history_line, size
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
+from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.commands import Apply, Cancel, Command
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
@@ -155,7 +157,9 @@ def test_history_knows_no_other_names(leader: Controller, recorded: FakeStore) -
 
 
 def test_a_name_of_a_later_release_is_known_once_it_was_met(leader: Controller, recorded: FakeStore) -> None:
-    leader.refuse("moon", APP, Refusal(law="tide", reach="plan", detail="too high"))
+    app = leader.application(APP)
+    later = dataclasses.replace(app.new_request(Trigger.OPERATOR), trigger="moon")
+    app.refuse(later, Refusal(law="tide", scope="plan", detail="too high"))
     assert "too high" in history("--trigger", "moon", "--outcome", "tide").stdout
 
 
@@ -256,7 +260,9 @@ def test_the_newest_decision_is_explained_where_none_moved_anything(
     monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
     for _ in range(2):
         clock.sleep(1)
-        newest = leader.refuse("timeout", APP, Refusal(law="excluded", scope="plan", detail="not now"))
+        app = leader.application(APP)
+        refusal = Refusal(law=Law.EXCLUDED, scope="plan", detail="not now")
+        newest = app.refuse(app.new_request(Trigger.TIMEOUT), refusal)
     done = CliRunner().invoke(cli.main, ["explain", "--json"])
     assert json.loads(done.stdout)["decision"]["decision"] == newest.decision
 

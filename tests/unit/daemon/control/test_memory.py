@@ -86,7 +86,7 @@ def test_nothing_is_left_of_applications_that_ended(store: FakeStore, clock: Fak
                 leader.run_leader_cycle()
             leader.follow()
             leader.answer_requests()
-            leader._cluster.collector._forget_nodes()  # as with the next application that is looked at
+            leader._cluster.collector._drop_unused_nodes()  # as with the next application that is looked at
             leader.pause(False)  # whose sentence names no application
             assert mentions(leader, "ended-") == []
             leader._cluster.estimator.reset()  # loads of a day, without a name

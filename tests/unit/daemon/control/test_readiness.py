@@ -100,8 +100,8 @@ def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
     assert state(store).applications[APP].startswith("ready: ")
     looks: list[str] = []
 
-    def odd(name: str, *_: Any) -> None:
-        looks.append(name)
+    def odd(messages: Any, *_: Any) -> None:
+        looks.append(messages.application)
         raise ZeroDivisionError
 
     monkeypatch.setattr(application, "take_snapshot", odd)

@@ -81,7 +81,7 @@ def test_windows_whose_tasks_are_not_told_yet_are_left_out() -> None:
     state = QueryState(query=QUERY, run="r", name="", batch=2, active=True, stages=[], batch_started=NOW + 5)
     batches = [_batch(_task(0, 0, 1))]
     assert complete_span([state], batches, NOW + 20) == (NOW, NOW + 5)
-    assert complete_span([msgspec.structs.replace(state, began=0.0)], batches, NOW + 20) == (NOW, NOW + 20)
+    assert complete_span([msgspec.structs.replace(state, batch_started=0.0)], batches, NOW + 20) == (NOW, NOW + 20)
     windows = {HERE: [_window(-5, 4.0, 0.0), _window(0, 1.0, 0.0), _window(5, 1.0, 0.0)]}
     assert attribute_cpu(APP, [], windows, span=(NOW, NOW + 5)).executors["0"].jvm == 1.0
 

@@ -314,7 +314,7 @@ def test_settings_bound_what_is_looked_at() -> None:
 
 
 def test_executors_of_drained_nodes_and_those_that_leave_are_not_available() -> None:
-    leaving = msgspec.structs.replace(report([query(WHERE)]), releasing=["1"])
+    leaving = msgspec.structs.replace(report([query(WHERE)]), releasing_executors=["1"])
     result = take_snapshot(messages(leaving, BATCHES, WINDOWS), settings(), NOW, ["127.0.0.4"])
     assert isinstance(result, Snapshot)
     assert result.cluster.available.tolist() == [True, False, False, True]

@@ -110,12 +110,12 @@ def test_what_one_law_refuses_leaves_the_rest() -> None:
     plan = apply_constraints(HALVES, inputs(in_flight=frozenset({("q", 0, 1)})), Settings(), PlanOptions("d"))
     assert plan.code == "ok"
     assert [move.partition for move in plan.moves] == [3]
-    assert [(refusal.law, refusal.reach) for refusal in plan.refusals] == [("in-flight", "move")]
+    assert [(refusal.law, refusal.scope) for refusal in plan.refusals] == [("in-flight", "move")]
 
 
 def test_a_refusal_that_reaches_a_query_is_told_once() -> None:
     plan = apply_constraints(HALVES, inputs(queries={"q": state(run="")}), Settings(), PlanOptions("d"))
-    assert [(refusal.law, refusal.reach) for refusal in plan.refusals] == [("run-unknown", "query")]
+    assert [(refusal.law, refusal.scope) for refusal in plan.refusals] == [("run-unknown", "query")]
 
 
 def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywhere() -> None:
@@ -222,7 +222,7 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
     assert bool(plan.moves) == (plan.code == "ok")
     if plan.code in ("law", "gate", "cooldown"):
         assert plan.refusals
-        assert all(refusal.detail and refusal.law and refusal.reach for refusal in plan.refusals)
+        assert all(refusal.detail and refusal.law and refusal.scope for refusal in plan.refusals)
     after = {key: array.copy() for key, array in at.current.assignments.items()}
     gives: Counter[tuple[str, int]] = Counter()
     takes: Counter[tuple[str, int]] = Counter()
