@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live import comparison
-from benchmarks.live.kept import rounded
+from benchmarks.live.archive import rounded
 from benchmarks.live.runs import runs
 from benchmarks.live.situations import NODES, SITUATIONS, Shape
 from benchmarks.live.summary import left_out
-from benchmarks.live.ways import QUICK, SPARK, ways
-from benchmarks.policies.machine import keeping, machine, say, write
+from benchmarks.live.variants import QUICK, SPARK, ways
+from benchmarks.report.results import keeping, machine, say, write
 
 REPEATS = 3
 QUICK_REPEATS = 1

@@ -11,12 +11,12 @@ from typing import Any
 
 from benchmarks.live.catalog import workloads
 from benchmarks.live.figures import phase_figures
-from benchmarks.live.phase import begin, run_phase
 from benchmarks.live.session import Session, open_session
 from benchmarks.live.situations import Lengths, Shape, Situation
-from benchmarks.live.ways import SPARK, Way
+from benchmarks.live.turn import begin, run_phase
+from benchmarks.live.variants import SPARK, Way
 from benchmarks.migration.bench import BenchError
-from benchmarks.policies.machine import say
+from benchmarks.report.results import say
 from benchmarks.workloads.base import Input
 from testbed.progress import batches
 

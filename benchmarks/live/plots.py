@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live.summary import Noise, group, noise, table
-from benchmarks.live.ways import ADAPTIVE, SPARK
+from benchmarks.live.variants import ADAPTIVE, SPARK
 from testbed.progress import batches
 
 __all__ = ["draw"]

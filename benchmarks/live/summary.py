@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.live.situations import Shape
-from benchmarks.live.ways import SPARK
+from benchmarks.live.variants import SPARK
 
 __all__ = ["BETTER", "METRICS", "Cell", "Noise", "group", "in_full", "left_out", "noise", "still", "table"]
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.policies.machine import keeping, machine, say, write
+from benchmarks.report.results import keeping, machine, say, write
 
 REPEATS = 2
 QUICK_REPEATS = 1
@@ -32,10 +32,10 @@ def main() -> None:
     else:
         figures = _measured(arguments)
     if arguments.document:
-        from benchmarks.migration import document, plots  # needs matplotlib, which the figures do not
+        from benchmarks.migration import plots, report  # needs matplotlib, which the figures do not
 
         plots.draw(figures, arguments.document.parent / "images")
-        arguments.document.write_text(document.render(figures))
+        arguments.document.write_text(report.render(figures))
         say(f"written: {arguments.document}")
 
 

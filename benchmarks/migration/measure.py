@@ -13,7 +13,7 @@ from benchmarks.migration.bench import NODES, Bench, BenchError, open_bench
 from benchmarks.migration.checkpoint import to_load
 from benchmarks.migration.matrix import PARTITIONS, Row
 from benchmarks.migration.placements import Placement, balanced, differences, shifted
-from benchmarks.migration.ways import LIVE, RESTART, Way, ways_for
+from benchmarks.migration.variants import LIVE, RESTART, Way, ways_for
 from benchmarks.migration.workload import Input
 from rechannel.wire import keys
 from rechannel.wire.messages import BatchReport

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.migration.summary import GOAL, row_figures
-from benchmarks.migration.ways import RESTART, WAYS
+from benchmarks.migration.variants import RESTART, WAYS
 from testbed.progress import batches
 
 __all__ = ["draw"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.migration.overlap import overlap, spans
-from benchmarks.migration.ways import ONE_BY_ONE, RESTART, WAYS
+from benchmarks.migration.variants import ONE_BY_ONE, RESTART, WAYS
 from testbed.progress import Batch, batches
 
 __all__ = ["AFTERMATH", "GOAL", "middle", "phase_figures", "row_figures"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import accuracy, fleet, overhead
-from benchmarks.policies.machine import write
+from benchmarks.report.results import write
 
 PARTS = ("overhead", "accuracy", "fleet")
 # Partitions, phases with link and agents (each between two without), batches in each phase.

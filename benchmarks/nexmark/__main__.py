@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.nexmark.bench import Measured, NotFinishedError, run
 from benchmarks.nexmark.queries import IMPOSSIBLE, QUERIES, workload
-from benchmarks.policies.machine import machine, write
+from benchmarks.report.results import machine, write
 from benchmarks.workloads.base import Input
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.policies import comparison, optimum, scale
-from benchmarks.policies.document import render
-from benchmarks.policies.machine import say, write
+from benchmarks.policies.report import render
+from benchmarks.report.results import say, write
 
 PARTS = ("compare", "optimum", "scale", "growth")
 LIMIT = 120.0  # processor seconds for one run of one policy

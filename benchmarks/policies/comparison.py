@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from benchmarks.policies.machine import machine, say
+from benchmarks.report.results import machine, say
 from rechannel.policies.adaptive.adaptive import certified_bound
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.compare import PolicyResult, compare, figures

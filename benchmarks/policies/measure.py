@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.policies import literal
+from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.situations import changed, situation
 from rechannel.policies.adaptive.adaptive import adaptive, certified_bound
 from rechannel.policies.analysis.classification import high_cut
@@ -85,13 +85,13 @@ def _call(what: str, scenario: Scenario) -> Callable[[], object]:
     if what == LITERAL:
         sys.setrecursionlimit(1_000_000)
         units = flatten(cluster, workload, current)  # the objects are made from it, that is not measured
-        return lambda: literal.stream_classification(units)
+        return lambda: reference.stream_classification(units)
     if what == PIPELINES:
         return lambda: pipelines(workload)
     if what == LITERAL_PIPELINES:
         sys.setrecursionlimit(1_000_000)
         parts, edges = [stage.n for stage in workload.placeable], operator_edges(workload)
-        return lambda: literal.pipelines(parts, edges)
+        return lambda: reference.pipelines(parts, edges)
     entry = POLICIES[what]
     return lambda: entry.function(cluster, workload, current, entry.parameters())
 

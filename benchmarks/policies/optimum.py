@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.policies.machine import machine, say
+from benchmarks.report.results import machine, say
 from rechannel.policies.adaptive.adaptive import certified_bound
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import FloatArray

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.policies import literal
-from benchmarks.policies.machine import machine, say
+from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
 from benchmarks.policies.situations import KINDS, situation
+from benchmarks.report.results import machine, say
 from rechannel.migration.plan.edge_coloring import BlockCyclic, color_edges, schedule
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
@@ -90,7 +90,7 @@ def check_stream_classification(scenario: Scenario) -> bool:
     """Whether the literal reading places everything as the policy does."""
     cluster, workload, current = scenario.cluster, scenario.workload, scenario.current
     units = flatten(cluster, workload, current)
-    found = units.placement(np.array(literal.stream_classification(units), dtype=np.int64))
+    found = units.placement(np.array(reference.stream_classification(units), dtype=np.int64))
     return found == stream_classification(cluster, workload, current).placement
 
 
@@ -98,15 +98,15 @@ def check_pipelines(scenario: Scenario) -> bool:
     """Whether the literal reading finds the same pipelines in the same order."""
     workload = scenario.workload
     keys = [stage.key for stage in workload.placeable]
-    found = literal.pipelines([stage.n for stage in workload.placeable], operator_edges(workload))
+    found = reference.pipelines([stage.n for stage in workload.placeable], operator_edges(workload))
     return [{keys[operator]: index for operator, index in one.items()} for one in found] == pipelines(workload)
 
 
 def check_redistribution(layout: BlockCyclic) -> bool:
     """Whether counting every task finds the same classes, costs and steps as the closed forms."""
-    counted = literal.classes(layout.sources, layout.targets, layout.before, layout.after)
+    counted = reference.classes(layout.sources, layout.targets, layout.before, layout.after)
     closed = [
-        literal.PairClass(one.key, one.cost, dict(zip(one.pairs, one.steps, strict=True))) for one in layout.classes()
+        reference.PairClass(one.key, one.cost, dict(zip(one.pairs, one.steps, strict=True))) for one in layout.classes()
     ]
     return counted == closed
 
@@ -118,7 +118,7 @@ def _redistribution() -> list[dict[str, Any]]:
         layout = BlockCyclic(*numbers)
         times = {}
         for name, call in (
-            ("literal", lambda numbers=numbers: literal.classes(*numbers)),
+            ("literal", lambda numbers=numbers: reference.classes(*numbers)),
             ("classes", lambda layout=layout: layout.classes()),
         ):
             began = time.process_time()

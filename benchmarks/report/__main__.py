@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.live import kept
-from benchmarks.policies.machine import say
+from benchmarks.live import archive
 from benchmarks.report import page
+from benchmarks.report.results import say
 
 _COMPACT: dict[str, Callable[[Any], Any]] = {
-    "live": kept.compact,
-    "simulation": kept.rounded,
-    "nexmark": kept.rounded,
+    "live": archive.compact,
+    "simulation": archive.rounded,
+    "nexmark": archive.rounded,
 }
 
 
@@ -50,7 +50,7 @@ def main() -> None:
         if (path := getattr(arguments, name)) is not None
     }
     if arguments.live:
-        found["live"] = kept.merged([json.loads(path.read_text()) for path in arguments.live])
+        found["live"] = archive.merged([json.loads(path.read_text()) for path in arguments.live])
     if arguments.notes:
         found["notes"] = arguments.notes.read_text()
     if arguments.keep and arguments.keep.is_file():

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.live.catalog import workloads
 from benchmarks.live.situations import SITUATIONS
 from benchmarks.live.summary import BETTER, METRICS, Cell, Noise, group, left_out, noise, still, table
-from benchmarks.live.ways import ADAPTIVE, SPARK
+from benchmarks.live.variants import ADAPTIVE, SPARK
 
 __all__ = ["headline", "section"]
 

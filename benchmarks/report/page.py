@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import live, nexmark
-from benchmarks.simulation import document as simulation
+from benchmarks.simulation import report as simulation
 
 __all__ = ["draw", "put_in", "render"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulation.ways import WAYS
+from benchmarks.simulation.variants import WAYS
 
 __all__ = ["draw"]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.policies.machine import write
+from benchmarks.report.results import write
 from benchmarks.workloads.base import Input
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.trial import Ran, costs, session, try_out

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.live.archive import compact, merged, rounded
 from benchmarks.live.comparison import in_turns
 from benchmarks.live.figures import percentile, phase_figures
-from benchmarks.live.kept import compact, merged, rounded
 from benchmarks.live.situations import Shape, as_spark_would
 from benchmarks.live.summary import Cell, group, left_out, noise, table
-from benchmarks.live.ways import QUICK, SPARK, ways
+from benchmarks.live.variants import QUICK, SPARK, ways
 from benchmarks.report import live, page
 from rechannel.policies.registry import POLICIES
 from testbed.progress import batches

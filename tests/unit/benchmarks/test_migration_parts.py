@@ -15,7 +15,7 @@ from benchmarks.migration.checkpoint import to_load
 from benchmarks.migration.matrix import FACTORS, PARTITIONS, QUICK, Row, cover, moved, rows, uncovered
 from benchmarks.migration.overlap import Span, overlap, spans
 from benchmarks.migration.placements import balanced, differences, shifted
-from benchmarks.migration.ways import WAYS, ways_for
+from benchmarks.migration.variants import WAYS, ways_for
 from benchmarks.migration.workload import STRIDE, Input
 
 EXECUTORS = ["0", "1", "2", "3"]

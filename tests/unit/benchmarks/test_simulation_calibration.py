@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation.calibration import Fit, LiveRun, errors, read_runs, validate
-from benchmarks.simulation.document import section
 from benchmarks.simulation.engine import Costs, Simulation
+from benchmarks.simulation.report import section
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.live.runs import model
 from benchmarks.live.session import Session
 from benchmarks.live.situations import Lengths, Situation, as_spark_would
-from benchmarks.live.ways import Way
+from benchmarks.live.variants import Way
 from benchmarks.migration.bench import BenchError
 
 __all__ = ["run_phase"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.live.summary import group
-from benchmarks.live.ways import ADAPTIVE, SPARK
+from benchmarks.live.variants import ADAPTIVE, SPARK
 from testbed.progress import batches
 
 __all__ = ["compact", "merged", "rounded"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.policies import measured
+from benchmarks.policies import sections
 from benchmarks.policies.comparison import CURRENT
-from benchmarks.policies.tables import amount, by_policy, middle, ran_on, rate, table, wrapped
+from benchmarks.report.tables import amount, by_policy, middle, ran_on, rate, table, wrapped
 
 __all__ = ["render"]
 
@@ -62,11 +62,11 @@ def render(figures: dict[str, Any]) -> str:
     if "compare" in figures:
         parts.append(_compared(figures["compare"]))
     if "optimum" in figures:
-        parts.append(measured.optimum(figures["optimum"]))
+        parts.append(sections.optimum(figures["optimum"]))
     if "scale" in figures:
-        parts.append(measured.scale(figures["scale"]))
+        parts.append(sections.scale(figures["scale"]))
     if "growth" in figures:
-        parts.append(measured.growth(figures["growth"]))
+        parts.append(sections.growth(figures["growth"]))
     parts += [_LIMITS, _how(figures)]
     if "policies" in figures:
         parts.append(_parameters(figures["policies"]))

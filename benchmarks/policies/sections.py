@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.policies.tables import by_policy, filled, middle, ran_on, seconds, table
+from benchmarks.report.tables import by_policy, filled, middle, ran_on, seconds, table
 
 __all__ = ["growth", "optimum", "scale"]
 
@@ -172,7 +172,7 @@ def growth(found: dict[str, Any]) -> str:
         lines.append(table(["policy", *(f"{size:,}" for size in sizes)], body))
     lines.append(
         filled(
-            """*Literal* are the printed algorithms read word for word, in `benchmarks/policies/literal.py`: loops
+            """*Literal* are the printed algorithms read word for word, in `benchmarks/policies/reference_implementations.py`: loops
             over stream objects that look through all high streams at every step of a cluster, recursion for
             pipelines."""
         )

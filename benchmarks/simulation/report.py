@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.policies.tables import amount, rate, seconds, table, wrapped
+from benchmarks.report.tables import amount, rate, seconds, table, wrapped
 from benchmarks.simulation.fleet import WINDOW
-from benchmarks.simulation.ways import WAYS
+from benchmarks.simulation.variants import WAYS
 
 __all__ = ["section"]
 
@@ -105,7 +105,7 @@ def _paper(part: Mapping[str, Any]) -> list[str]:
         "### The pipelined-migration paper's experiment",
         (
             f"Lines of a spout and four bolts on {', '.join(map(str, sizes))} nodes, {part['seeds']} repetitions each; "
-            "Storm as a fluid, whose assumptions are in `benchmarks/simulation/storm.py` and `ways.py`. Medians over "
+            "Storm as a fluid, whose assumptions are in `benchmarks/simulation/fluid_engine.py` and `variants.py`. Medians over "
             "all runs with quartiles, of the hundred seconds after the order."
         ),
         table(["way", "moves", "lasts", *_METRICS.values(), "latency afterwards"], rows),

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.migration.matrix import FACTORS, PARTITIONS, uncovered
 from benchmarks.migration.summary import AFTERMATH, CALM, GOAL, row_figures
-from benchmarks.migration.ways import AT_ONCE, LIVE, ONE_BY_ONE, RESTART, WAYS, ways_for
-from benchmarks.policies.tables import amount, table, wrapped
+from benchmarks.migration.variants import AT_ONCE, LIVE, ONE_BY_ONE, RESTART, WAYS, ways_for
+from benchmarks.report.tables import amount, table, wrapped
 
 __all__ = ["render"]
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulation import fleet, large, plots
-from benchmarks.simulation.document import section
-from benchmarks.simulation.paper import claims, expansion, one_migration
-from benchmarks.simulation.storm import COMPONENTS, Fluid, make_jobs, nodes, view
-from benchmarks.simulation.ways import WAYS, migrate, target
+from benchmarks.simulation.fluid_engine import COMPONENTS, Fluid, make_jobs, nodes, view
+from benchmarks.simulation.migration_paper import claims, expansion, one_migration
+from benchmarks.simulation.report import section
+from benchmarks.simulation.variants import WAYS, migrate, target
 from rechannel.daemon.model.collector import unsound
 from rechannel.wire.messages import MAX_MESSAGE_BYTES
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.policies import comparison
-from benchmarks.policies.document import render
 from benchmarks.policies.optimum import instance, optimal_seconds
+from benchmarks.policies.report import render
 from benchmarks.policies.scale import check_pipelines, check_redistribution, check_stream_classification
 from benchmarks.policies.situations import changed, situation
 from rechannel.migration.plan.edge_coloring import BlockCyclic

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from benchmarks.migration import plots
-from benchmarks.migration.document import render
 from benchmarks.migration.matrix import Row, rows
+from benchmarks.migration.report import render
 from benchmarks.migration.summary import phase_figures, row_figures
-from benchmarks.migration.ways import LIVE, WAYS
+from benchmarks.migration.variants import LIVE, WAYS
 from testbed.progress import batches
 
 START = 1_700_000_000.0

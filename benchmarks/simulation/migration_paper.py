@@ -1,4 +1,4 @@
-"""The pipelined-migration paper's experiment, on a fluid model of its engine (:mod:`benchmarks.simulation.storm`).
+"""The experiment of the pipelined-migration paper on a fluid model (:mod:`benchmarks.simulation.fluid_engine`).
 
 Lines of one spout and four bolts, 4 to 16 tasks a component, 5 to 100 nodes in sub-clusters of five, up to 600 tasks,
 word count, 100 Mbit/s. Other words become frequent, and after a while each way moves tasks as its policy wants. Every
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.simulation.storm import Fluid, make_jobs, nodes
-from benchmarks.simulation.ways import WAYS, Way, migrate, target
+from benchmarks.simulation.fluid_engine import Fluid, make_jobs, nodes
+from benchmarks.simulation.variants import WAYS, Way, migrate, target
 from rechannel.policies.model.arrays import IntArray
 
 __all__ = ["CLAIMS", "claims", "expansion", "migrations", "one_hour", "one_migration"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.simulation.storm import COMPONENTS, LINK, Fluid, Jobs, nodes, view
+from benchmarks.simulation.fluid_engine import COMPONENTS, LINK, Fluid, Jobs, nodes, view
 from rechannel.migration.plan.edge_coloring import schedule
 from rechannel.migration.plan.pipeline import finish_times
 from rechannel.migration.plan.schedule import order_steps
