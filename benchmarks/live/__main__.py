@@ -18,7 +18,7 @@ from benchmarks.live.archive import rounded
 from benchmarks.live.runs import runs
 from benchmarks.live.situations import NODES, SITUATIONS, Shape
 from benchmarks.live.summary import left_out
-from benchmarks.live.variants import QUICK, SPARK, ways
+from benchmarks.live.variants import QUICK, SPARK, variants
 from benchmarks.report.results import keeping, machine, say, write
 
 REPEATS = 3
@@ -56,7 +56,7 @@ def main() -> None:
         parser.error(f"no such situation: {', '.join(unknown)}; there are {', '.join(SITUATIONS)}")
     names = tuple(arguments.way or (QUICK if arguments.quick else ()))
     try:
-        chosen = ways(tuple(dict.fromkeys((SPARK.name, *names))) if names else ())
+        chosen = variants(tuple(dict.fromkeys((SPARK.name, *names))) if names else ())
     except ValueError as error:
         parser.error(str(error))
     if not 0 <= arguments.interval <= LONGEST:

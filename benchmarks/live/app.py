@@ -22,8 +22,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 import rechannel
-from benchmarks.live.catalog import workloads
 from benchmarks.workloads.base import Feed, Input
+from benchmarks.workloads.registry import all_workloads
 from benchmarks.workloads.run import OBSERVED, Digest, audit, start
 from rechannel.conf.settings import load
 from testbed.progress import progress_line
@@ -83,7 +83,7 @@ def main(directory: Path) -> None:
     spark.streams.addListener(progress)
     link = rechannel.attach(spark, load(), strict=True)
     given = Input(**{**plan["input"], "drift_at": tuple(plan["input"]["drift_at"])})
-    workload, checkpoint = workloads()[plan["workload"]], Path(plan["checkpoint"])
+    workload, checkpoint = all_workloads()[plan["workload"]], Path(plan["checkpoint"])
     queries = start(workload, Feed(spark, given, plan["partitions"]), checkpoint, plan["interval"])
     (directory / "queries.partial").write_text(json.dumps([query.name for query in queries]))
     (directory / "queries.partial").rename(directory / "queries.json")

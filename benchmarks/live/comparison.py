@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.live.catalog import workloads
 from benchmarks.live.figures import phase_figures
 from benchmarks.live.session import Session, open_session
 from benchmarks.live.situations import Lengths, Shape, Situation
 from benchmarks.live.turn import begin, run_phase
-from benchmarks.live.variants import SPARK, Way
+from benchmarks.live.variants import SPARK, Variant
 from benchmarks.migration.bench import BenchError
 from benchmarks.report.results import say
 from benchmarks.workloads.base import Input
+from benchmarks.workloads.registry import all_workloads
 from testbed.progress import batches
 
 __all__ = ["LENGTHS", "QUICK_LENGTHS", "in_turns", "input_of", "measure"]
@@ -40,7 +40,7 @@ def input_of(
     skew: float | None = None,
 ) -> Input:
     """Return the input that a workload gets in a situation; what is None is the workload's own."""
-    chosen = workloads()[workload]
+    chosen = all_workloads()[workload]
     given = Input(
         int(chosen.rows * ROWS) if rows is None else rows,
         chosen.keys if keys is None else keys,
@@ -53,7 +53,7 @@ def input_of(
     return given
 
 
-def in_turns(ways: Sequence[Way], seed: str) -> list[Way]:
+def in_turns(ways: Sequence[Variant], seed: str) -> list[Variant]:
     """Return the ways in an order that chance decides, with Spark first, last, and after every one or two of them.
 
     Every way has Spark's phases on either side to be held against, and Spark's own between two others tell what chance
@@ -72,7 +72,7 @@ def measure(
     directory: Path,
     situation: Situation,
     given: Input,
-    order: Sequence[Way],
+    order: Sequence[Variant],
     lengths: Lengths,
     shape: Shape,
     keep: dict[str, Any],
@@ -103,7 +103,7 @@ def measure(
 def _phases(
     session: Session,
     situation: Situation,
-    order: Sequence[Way],
+    order: Sequence[Variant],
     lengths: Lengths,
     keep: dict[str, Any],
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.live.runs import model
 from benchmarks.live.session import Session
 from benchmarks.live.situations import Lengths, Situation, as_spark_would
-from benchmarks.live.variants import Way
+from benchmarks.live.variants import Variant
 from benchmarks.migration.bench import BenchError
 
 __all__ = ["run_phase"]
@@ -19,7 +19,7 @@ _SETTLE = 2  # batches after the last landing that do not count as what came of 
 _SLOWED = 0.5  # speed of the node that becomes slow
 
 
-def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Way, seed: int) -> dict[str, Any]:
+def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Variant, seed: int) -> dict[str, Any]:
     """Run it and return when what happened; what was measured meanwhile is in the session's batches and samples.
 
     BenchError where the cycle of the input was over before the end: nothing is measured then.
@@ -76,7 +76,7 @@ def begin(session: Session, situation: Situation, seed: int) -> None:
     session.place(wanted, "where every way begins")
 
 
-def act(session: Session, way: Way) -> dict[str, Any]:
+def act(session: Session, way: Variant) -> dict[str, Any]:
     """Have the way's policy decide and its moves land."""
     asked = time.time()
     if not way.policy:

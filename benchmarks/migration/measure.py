@@ -13,7 +13,7 @@ from benchmarks.migration.bench import NODES, Bench, BenchError, open_bench
 from benchmarks.migration.checkpoint import to_load
 from benchmarks.migration.matrix import PARTITIONS, Row
 from benchmarks.migration.placements import Placement, balanced, differences, shifted
-from benchmarks.migration.variants import LIVE, RESTART, Way, ways_for
+from benchmarks.migration.variants import LIVE, RESTART, Variant, variants_for
 from benchmarks.migration.workload import Input
 from rechannel.wire import keys
 from rechannel.wire.messages import BatchReport
@@ -117,7 +117,7 @@ def _run(
         _act(bench, way, wanted, state, f"warm-up {way.name}")
         _get_ready(bench, LIVE, wanted, say, attach=False)
     at_home = True
-    ways = ways_for(row.as_dict()["moves"])
+    ways = variants_for(row.as_dict()["moves"])
     for repeat in range(repeats):
         half = len(ways) // 2 * (repeat % 2)  # not always in the same order
         for way in (*ways[half:], *ways[:half]):
@@ -164,7 +164,9 @@ def _report(bench: Bench) -> Any:
     return report
 
 
-def _get_ready(bench: Bench, way: Way, begin: Placement, say: Callable[[str], None], *, attach: bool = True) -> None:
+def _get_ready(
+    bench: Bench, way: Variant, begin: Placement, say: Callable[[str], None], *, attach: bool = True
+) -> None:
     """Have controller and link of the way, and the partitions where they are to be at its begin."""
     bench.controller(way.controller)
     if attach:
@@ -190,7 +192,7 @@ def _quiet(bench: Bench) -> float:
     return since
 
 
-def _act(bench: Bench, way: Way, wanted: Placement, state: Path, reason: str) -> dict[str, Any]:
+def _act(bench: Bench, way: Variant, wanted: Placement, state: Path, reason: str) -> dict[str, Any]:
     """Move or restart, and watch until it is over."""
     if not way.moves:
         sizes = sum(to_load(state, partition) for partition in wanted)

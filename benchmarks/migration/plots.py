@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.migration.summary import GOAL, row_figures
-from benchmarks.migration.variants import RESTART, WAYS
+from benchmarks.migration.variants import RESTART, VARIANTS
 from testbed.progress import batches
 
 __all__ = ["draw"]
@@ -40,12 +40,12 @@ def _peaks(rows: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.patches import Patch
 
     figure, axes = plt.subplots(figsize=(10, 4.5))
-    width = 0.8 / len(WAYS)
-    for number, way in enumerate(WAYS):
+    width = 0.8 / len(VARIANTS)
+    for number, way in enumerate(VARIANTS):
         for index, row in enumerate(rows):
             values = row["ways"].get(way.name, {}).get("peak_ratio")
             if values:
-                at = index + (number - (len(WAYS) - 1) / 2) * width
+                at = index + (number - (len(VARIANTS) - 1) / 2) * width
                 axes.bar(at, values[0], width, color=_COLORS[way.name])
                 axes.plot([at, at], values[1:], color="black", linewidth=1)
     for index, row in enumerate(rows):
@@ -59,13 +59,13 @@ def _peaks(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylim(bottom=0.9)
     axes.set_ylabel("longest batch over steady (times)")
     axes.set_xticks(range(len(rows)), [row["row"]["name"] for row in rows], rotation=30, ha="right")
-    handles: list[Any] = [Patch(color=_COLORS[way.name]) for way in WAYS]
+    handles: list[Any] = [Patch(color=_COLORS[way.name]) for way in VARIANTS]
     handles += [
         Line2D([], [], color="black", linestyle=":"),
         Line2D([], [], color="grey"),
         Line2D([], [], color="black"),
     ]
-    labels = [way.name for way in WAYS] + ["longest quiet batch", f"goal: {GOAL}", "smallest to largest"]
+    labels = [way.name for way in VARIANTS] + ["longest quiet batch", f"goal: {GOAL}", "smallest to largest"]
     axes.legend(handles, labels, fontsize=8, frameon=False, ncols=4, loc="upper left")
     _save(figure, path)
 

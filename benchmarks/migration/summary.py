@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.migration.overlap import overlap, spans
-from benchmarks.migration.variants import ONE_BY_ONE, RESTART, WAYS
+from benchmarks.migration.variants import ONE_BY_ONE, RESTART, VARIANTS
 from testbed.progress import Batch, batches
 
 __all__ = ["AFTERMATH", "GOAL", "middle", "phase_figures", "row_figures"]
@@ -151,7 +151,7 @@ def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
             problems.append(f"{phase['way']} {phase['repeat'] + 1}: {error}")
     ways = {
         way.name: _summed([phase for phase in phases if phase["way"] == way.name])
-        for way in WAYS
+        for way in VARIANTS
         if any(phase["way"] == way.name for phase in phases)
     }
     end = record.get("end", {})

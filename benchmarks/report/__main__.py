@@ -69,7 +69,7 @@ def main() -> None:
     page.draw(found, arguments.document.parent / "images")
     arguments.document.write_text(page.render(found))
     if arguments.readme and arguments.live:
-        arguments.readme.write_text(page.put_in(arguments.readme.read_text(), found["live"]))
+        arguments.readme.write_text(page.insert_headline(arguments.readme.read_text(), found["live"]))
     say(f"written: {arguments.document}")
 
 

@@ -65,7 +65,9 @@ def _parts(quick: bool, live: Sequence[Path] | None) -> dict[str, Callable[[], d
     ways = [(name, None) for name in policies] + [("adaptive", large.MORE_MOVES)]
     shape = fleet.Shape(100, 12, 4, 200) if quick else fleet.Shape()
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "paper": lambda: migration_paper.migrations((10, 50) if quick else migration_paper.SIZES, 3 if quick else 20, say),
+        "paper": lambda: migration_paper.migrations(
+            (10, 50) if quick else migration_paper.SIZES, 3 if quick else 20, say
+        ),
         "hour": lambda: migration_paper.expansion(1 if quick else 20, 600.0 if quick else 3600.0, say),
         "large": lambda: large.hour(tasks, seconds, ways, say),
         "decisions": lambda: {"tasks": tasks, "rows": large.decisions(tasks, 120.0, say)},

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.simulation.fluid_engine import Fluid, make_jobs, nodes
-from benchmarks.simulation.variants import WAYS, Way, migrate, target
+from benchmarks.simulation.variants import VARIANTS, Variant, migrate, target
 from rechannel.policies.model.arrays import IntArray
 
 __all__ = ["CLAIMS", "claims", "expansion", "migrations", "one_hour", "one_migration"]
@@ -92,7 +92,7 @@ class _Run:
         return float(np.mean([row[metric] for row in self.windows if since < row["at"] <= until]))
 
 
-def one_migration(size: int, seed: int, ways: Sequence[Way] = WAYS) -> list[dict[str, Any]]:
+def one_migration(size: int, seed: int, ways: Sequence[Variant] = VARIANTS) -> list[dict[str, Any]]:
     """One seed at one size, each way: how long it took, and its metrics.
 
     ``during``: means of the hundred seconds after the order, the same for all ways; ``own``: while its own migration
@@ -127,7 +127,7 @@ def one_migration(size: int, seed: int, ways: Sequence[Way] = WAYS) -> list[dict
     return rows
 
 
-def one_hour(way: Way, seed: int, seconds: float = 3600.0) -> dict[str, Any]:
+def one_hour(way: Variant, seed: int, seconds: float = 3600.0) -> dict[str, Any]:
     """85 nodes become 100 near 45 s; each way decides then and every ten minutes, unless a migration is under way."""
     random = np.random.default_rng(2000 + seed)
     jobs = make_jobs(MOST_TASKS, BEFORE, seed)
@@ -177,7 +177,7 @@ def migrations(sizes: Sequence[int], seeds: int, say: Callable[[str], None]) -> 
 def expansion(seeds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
     """The hour for every way and seed; windows are kept as the mean over the seeds."""
     rows, series = [], {}
-    for way in WAYS:
+    for way in VARIANTS:
         say(f"paper: an hour of {way.name}")
         own = [one_hour(way, seed, seconds) for seed in range(seeds)]
         series[way.name] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulation.variants import WAYS
+from benchmarks.simulation.variants import VARIANTS
 
 __all__ = ["draw"]
 
@@ -38,9 +38,9 @@ def _series(series: dict[str, list[dict[str, float]]], path: Path) -> None:
 
     figure, every = plt.subplots(len(_METRICS), 1, figsize=(10, 8), sharex=True, layout="constrained")
     for axes, (metric, label) in zip(every, _METRICS, strict=True):
-        for way, color in zip((way.name for way in WAYS), _COLORS, strict=False):
+        for way, color in zip((way.name for way in VARIANTS), _COLORS, strict=False):
             windows = series.get(way, [])
-            style = "--" if way == WAYS[0].name else "-"
+            style = "--" if way == VARIANTS[0].name else "-"
             times = [row["at"] for row in windows]
             axes.plot(times, [row[metric] for row in windows], style, color=color, linewidth=1, label=way)
         axes.set_ylabel(label)

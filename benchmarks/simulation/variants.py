@@ -26,7 +26,7 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move
 from rechannel.policies.registry import propose
 
-__all__ = ["WAYS", "Way", "migrate", "target"]
+__all__ = ["VARIANTS", "Variant", "migrate", "target"]
 
 SHARE = 0.5  # of a link that a migration takes
 PROCESSING, PACKING = 1.0, 0.3  # setting a task up at its new node, and handing over to it
@@ -38,7 +38,7 @@ RELAY = 2.0  # times as long between sub-clusters: by a relay node
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """Whose placement, and how it is come to. ``means``: steps, drain, restart, or none."""
 
     name: str
@@ -46,13 +46,13 @@ class Way:
     means: str
 
 
-WAYS = (
-    Way("as it is", "", "none"),
-    Way("proposed", "fair-redistribution", "steps"),
-    Way("DCR-like", "fair-redistribution", "drain"),
-    Way("MT-like", "bottleneck", "restart"),
-    Way("adaptive", "adaptive", "steps"),
-    Way("MT's target, in steps", "bottleneck", "steps"),
+VARIANTS = (
+    Variant("as it is", "", "none"),
+    Variant("proposed", "fair-redistribution", "steps"),
+    Variant("DCR-like", "fair-redistribution", "drain"),
+    Variant("MT-like", "bottleneck", "restart"),
+    Variant("adaptive", "adaptive", "steps"),
+    Variant("MT's target, in steps", "bottleneck", "steps"),
 )
 """The paper's three, Rechannel's own policy, and one that keeps target and means apart.
 
@@ -60,7 +60,7 @@ DCR is a means and says nothing of where tasks go: it is given the target of the
 """
 
 
-def target(way: Way, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
+def target(way: Variant, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
     """Where the policy of the way wants the tasks, (N,); where they are if it refuses.
 
     ``fair-redistribution`` gives up what is a tenth above the mean load, which is how it spreads to nodes that join.
@@ -82,7 +82,7 @@ def target(way: Way, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
     return found
 
 
-def migrate(way: Way, fluid: Fluid, goal: IntArray) -> Iterator[float]:
+def migrate(way: Variant, fluid: Fluid, goal: IntArray) -> Iterator[float]:
     """Change the fluid's placement; yields the seconds until something changes, and ends when all is in service."""
     moved = np.flatnonzero(goal != fluid.node)
     if not moved.size or way.means == "none":

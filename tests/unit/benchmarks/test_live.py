@@ -18,7 +18,7 @@ from benchmarks.live.comparison import in_turns
 from benchmarks.live.figures import percentile, phase_figures
 from benchmarks.live.situations import Shape, as_spark_would
 from benchmarks.live.summary import Cell, group, left_out, noise, table
-from benchmarks.live.variants import QUICK, SPARK, ways
+from benchmarks.live.variants import QUICK, SPARK, variants
 from benchmarks.report import live, page
 from rechannel.policies.registry import POLICIES
 from testbed.progress import batches
@@ -42,12 +42,12 @@ def test_placements_to_begin_with_are_about_as_uneven_as_sparks_own() -> None:
 
 
 def test_every_policy_is_a_way_and_a_strange_name_is_refused() -> None:
-    assert {way.policy for way in ways() if way.policy} == set(POLICIES)
-    assert [way.name for way in ways() if not way.policy] == ["spark"]
-    assert [way.name for way in ways() if way.policy and not way.force] == ["adaptive"]
-    assert [way.name for way in ways(QUICK)] == list(QUICK)
+    assert {way.policy for way in variants() if way.policy} == set(POLICIES)
+    assert [way.name for way in variants() if not way.policy] == ["spark"]
+    assert [way.name for way in variants() if way.policy and not way.force] == ["adaptive"]
+    assert [way.name for way in variants(QUICK)] == list(QUICK)
     with pytest.raises(ValueError, match="no such way: evn; there are spark, adaptive"):
-        ways(("evn",))
+        variants(("evn",))
 
 
 def progress(number: int, begin: float, seconds: float, query: str = "q") -> dict[str, Any]:
@@ -254,7 +254,7 @@ def test_what_may_be_chance_is_called_so(cell: Cell, within: bool) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 11])
 def test_spark_stands_first_last_and_beside_every_way(count: int) -> None:
-    names = tuple(ways())[: count + 1]
+    names = tuple(variants())[: count + 1]
     order = in_turns(names, "0 steady")
     assert order[0] == order[-1] == SPARK
     assert sorted(way.name for way in order if way != SPARK) == sorted(way.name for way in names if way != SPARK)
@@ -369,21 +369,21 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
 def test_the_headline_goes_between_its_marks() -> None:
     turns = [*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)]
     figures = {"quick": True, "sessions": [session(turns)]}
-    text = page.put_in("a\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nb\n", figures)
+    text = page.insert_headline("a\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nb\n", figures)
     assert text.startswith("a\n<!-- benchmarks -->\n")
     assert text.endswith("<!-- /benchmarks -->\nb\n")
     assert "| steady, word-count | **0.70** | **0.50** | 1 |" in text
     assert "of 1 session (95 %)" in text
     assert "(as many partitions on each node), in 1 comparison: `adaptive` is slower in *steady, word-count*." in text
-    assert page.put_in(text, figures) == text
+    assert page.insert_headline(text, figures) == text
     with pytest.raises(ValueError, match="there is no <!-- benchmarks -->"):
-        page.put_in("a", figures)
+        page.insert_headline("a", figures)
 
 
 def test_the_readme_shows_what_was_measured_twice_where_anything_was() -> None:
     turns = [*SPARKS, ("adaptive", 0.7), ("spark", 1.0)]
     figures = {"quick": True, "sessions": [session(turns), session(turns), session(turns, situation="lost")]}
-    text = page.put_in("<!-- benchmarks --><!-- /benchmarks -->", figures)
+    text = page.insert_headline("<!-- benchmarks --><!-- /benchmarks -->", figures)
     assert "| steady, word-count | **0.70** (0.70 to 0.70) | - | 2 |" in text
     assert "| lost" not in text
     assert "What was measured once (1 more) is on the page alone." in text

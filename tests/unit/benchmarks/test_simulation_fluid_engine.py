@@ -14,7 +14,7 @@ from benchmarks.simulation import fleet, large, plots
 from benchmarks.simulation.fluid_engine import COMPONENTS, Fluid, make_jobs, nodes, view
 from benchmarks.simulation.migration_paper import claims, expansion, one_migration
 from benchmarks.simulation.report import section
-from benchmarks.simulation.variants import WAYS, migrate, target
+from benchmarks.simulation.variants import VARIANTS, migrate, target
 from rechannel.daemon.model.collector import unsound
 from rechannel.wire.messages import MAX_MESSAGE_BYTES
 
@@ -62,7 +62,7 @@ def test_a_restart_plays_what_was_in_flight_again() -> None:
     assert held(fluid) == pytest.approx(before + made.sum(), rel=0.01)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("way", VARIANTS, ids=lambda way: way.name)
 def test_a_migration_ends_where_it_is_to_go_with_all_in_service(way: Any) -> None:
     jobs = make_jobs(60, 10, 1)
     fluid = Fluid(jobs, np.zeros(jobs.size, dtype=np.int64), 10)
@@ -91,7 +91,7 @@ def test_policies_see_the_load_that_the_nodes_have() -> None:
 
 
 def test_the_same_seed_makes_the_same_experiment() -> None:
-    one, two = (one_migration(5, 3, WAYS[:3]) for _ in range(2))
+    one, two = (one_migration(5, 3, VARIANTS[:3]) for _ in range(2))
     for first, second in zip(one, two, strict=True):
         assert first["windows"] == second["windows"]
 
@@ -142,7 +142,7 @@ def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> 
     quiet = lambda _: None  # noqa: E731
     figures: dict[str, Any] = {
         "paper": known
-        | {"rows": (rows := one_migration(5, 0, WAYS[:4])), "seeds": 1, "claims": claims(rows, "during")},
+        | {"rows": (rows := one_migration(5, 0, VARIANTS[:4])), "seeds": 1, "claims": claims(rows, "during")},
         "large": known | large.hour(1000, 420.0, [("even", None)], quiet),
     }
     text = section(figures)
