@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report.results import write
+from benchmarks.report.results import write_json
 from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 
@@ -122,7 +122,7 @@ def main() -> None:
     if options.json:
         names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
         kinds = {kind: dict(zip(names, row, strict=True)) for kind, row in rows.items()}
-        write(options.json, {"trials": trials, "kinds": kinds, "seconds": min(taken)})
+        write_json(options.json, {"trials": trials, "kinds": kinds, "seconds": min(taken)})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from testbed.progress import Batch
 
-__all__ = ["percentile", "phase_figures"]
+__all__ = ["percentile", "turn_figures"]
 
 
 _LEAST = 3  # batches
@@ -27,7 +27,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def phase_figures(
+def turn_figures(
     phase: Mapping[str, Any], known: Sequence[Batch], samples: Sequence[Mapping[str, Any]], rows: Mapping[int, int]
 ) -> dict[str, Any]:
     """Return the figures of one phase; ``rows`` by batch. ValueError where there are too few batches or samples.

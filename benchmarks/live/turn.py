@@ -9,9 +9,9 @@ from benchmarks.live.runs import model
 from benchmarks.live.session import Session
 from benchmarks.live.situations import Lengths, Situation, as_spark_would
 from benchmarks.live.variants import Variant
-from benchmarks.migration.bench import BenchError
+from testbed.stack import StackError
 
-__all__ = ["run_phase"]
+__all__ = ["run_turn"]
 
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _PATIENCE = 120.0  # seconds for a decision to become possible
@@ -19,26 +19,26 @@ _SETTLE = 2  # batches after the last landing that do not count as what came of 
 _SLOWED = 0.5  # speed of the node that becomes slow
 
 
-def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Variant, seed: int) -> dict[str, Any]:
+def run_turn(session: Session, situation: Situation, lengths: Lengths, variant: Variant, seed: int) -> dict[str, Any]:
     """Run it and return when what happened; what was measured meanwhile is in the session's batches and samples.
 
-    BenchError where the cycle of the input was over before the end: nothing is measured then.
+    StackError where the cycle of the input was over before the end: nothing is measured then.
     """
     target = session.names[-1]
     session.hold()
     if situation.event == "join" and target in session.nodes.nodes:
         session.leave(target)
     begin(session, situation, seed)
-    phase: dict[str, Any] = {"way": way.name, "situation": situation.name, "seed": seed, "orders": []}
+    phase: dict[str, Any] = {"way": variant.name, "situation": situation.name, "seed": seed, "orders": []}
     session.wait_batches(_SETTLE)
     if situation.acts_before:
         if situation.in_input:  # it is to adapt to what is there before the event, not to the cycle before
             _await_place(session, 0, lengths)
         session.wait_batches(lengths.waiting)
-        phase["orders"].append(act(session, way))
+        phase["orders"].append(act(session, variant))
         session.wait_batches(_SETTLE)
         if situation.in_input and _place(session, lengths) > lengths.event - lengths.before:
-            raise BenchError("the event's place in the cycle came before the way had adapted: make the cycle longer")
+            raise StackError("the event's place in the cycle came before the way had adapted: make the cycle longer")
     if situation.in_input:
         _await_place(session, lengths.event - lengths.before, lengths)
     phase["before_from"] = time.time()
@@ -50,7 +50,7 @@ def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Var
     session.wait_batches(lengths.waiting)
     phase["placed"] = _counts(session)
     phase |= {"model": model(session.store, session.settings, session.application), "modeled_at": time.time()}
-    phase["orders"].append(act(session, way))
+    phase["orders"].append(act(session, variant))
     session.wait_batches(_SETTLE)
     phase["moved_at"] = time.time()
     session.wait_batches(situation.rest)
@@ -59,7 +59,7 @@ def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Var
     session.wait_batches(lengths.after)
     phase["end"] = time.time()
     if situation.in_input and _place(session, lengths) < lengths.event:
-        raise BenchError("the input's cycle was over before the phase: make it longer")
+        raise StackError("the input's cycle was over before the phase: make it longer")
     return phase
 
 
@@ -76,13 +76,13 @@ def begin(session: Session, situation: Situation, seed: int) -> None:
     session.place(wanted, "where every way begins")
 
 
-def act(session: Session, way: Variant) -> dict[str, Any]:
+def act(session: Session, variant: Variant) -> dict[str, Any]:
     """Have the way's policy decide and its moves land."""
     asked = time.time()
-    if not way.policy:
+    if not variant.policy:
         return {"asked": asked, "moves": 0, "sentence": "nobody is asked"}
-    words = ["rebalance", "--apply", "--policy", way.policy, "--reason", "benchmark"]
-    words += ["--force"] if way.force else []
+    words = ["rebalance", "--apply", "--policy", variant.policy, "--reason", "benchmark"]
+    words += ["--force"] if variant.force else []
     while True:
         code, answer = session.ask(*words)
         if code != _NOT_READY or time.time() > asked + _PATIENCE:

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.migration.summary import GOAL, row_figures
 from benchmarks.migration.variants import RESTART, VARIANTS
+from benchmarks.report.plots import pyplot, save
 from testbed.progress import batches
 
 __all__ = ["draw"]
@@ -17,16 +18,11 @@ _COLORS = {"live": "#1b7837", "restart": "#b2182b", "at-once": "#2166ac", "one-b
 
 def draw(figures: dict[str, Any], directory: Path) -> None:
     """Draw what there are figures for."""
-    import matplotlib as mpl  # the benchmark's own dependency
-
-    mpl.use("Agg")
-    mpl.rcParams.update({"font.size": 9, "font.family": "sans-serif"})
     records = [record for record in figures["rows"] if record.get("phases") and record.get("batches")]
     rows = [row_figures(record) for record in records]
     pairs = [(record, row) for record, row in zip(records, rows, strict=True) if row["ways"]]
     if not pairs:
         return
-    directory.mkdir(parents=True, exist_ok=True)
     _peaks([row for _, row in pairs], directory / "migration-peak.png")
     # Most is moved, and the state is largest: what there is to see.
     shown = sorted(pairs, key=lambda pair: (pair[1]["row"]["moves"], pair[1]["row"]["keys"]))[-_PANELS:]
@@ -35,11 +31,10 @@ def draw(figures: dict[str, Any], directory: Path) -> None:
 
 def _peaks(rows: list[dict[str, Any]], path: Path) -> None:
     """Bars: the longest batch over steady, by row and way; lines for the spread and for the noise."""
-    from matplotlib import pyplot as plt
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    figure, axes = plt.subplots(figsize=(10, 4.5))
+    figure, axes = pyplot().subplots(figsize=(10, 4.5))
     width = 0.8 / len(VARIANTS)
     for number, way in enumerate(VARIANTS):
         for index, row in enumerate(rows):
@@ -67,14 +62,14 @@ def _peaks(rows: list[dict[str, Any]], path: Path) -> None:
     ]
     labels = [way.name for way in VARIANTS] + ["longest quiet batch", f"goal: {GOAL}", "smallest to largest"]
     axes.legend(handles, labels, fontsize=8, frameon=False, ncols=4, loc="upper left")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -> None:
     """Batch durations over time, with the times of the moves and the gaps of the restarts."""
-    from matplotlib import pyplot as plt
-
-    figure, every = plt.subplots(len(pairs), 1, figsize=(10, 2.8 * len(pairs)), squeeze=False, layout="constrained")
+    figure, every = pyplot().subplots(
+        len(pairs), 1, figsize=(10, 2.8 * len(pairs)), squeeze=False, layout="constrained"
+    )
     for (record, row), (axes,) in zip(pairs, every, strict=True):
         known = batches(record["batches"])
         phases = [phase for phase in record["phases"] if "ordered" in phase]
@@ -102,11 +97,4 @@ def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -
     every[-1][0].set_xlabel(
         "time (s); shaded: from the order to the last landing, or between the commits around a restart"
     )
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
-    plt.close(figure)
+    save(figure, path)

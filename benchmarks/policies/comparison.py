@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from benchmarks.report.results import machine, say
+from benchmarks.report.results import machine, progress
 from rechannel.policies.adaptive.adaptive import certified_bound
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.compare import PolicyResult, compare, figures
@@ -56,7 +56,7 @@ def measure(seeds: Sequence[int], names: Sequence[str] = ()) -> dict[str, Any]:
     began, rows = machine(), []
     for name in names or GENERATORS:
         for seed in seeds:
-            say(f"compare: {name}, seed {seed}")
+            progress(f"compare: {name}, seed {seed}")
             rows += _rows(name, seed)
     return {
         "machine": began,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report.results import machine, say
+from benchmarks.report.results import machine, progress
 from rechannel.policies.adaptive.adaptive import certified_bound
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import FloatArray
@@ -83,7 +83,7 @@ def measure(instances: int, seeds: int) -> dict[str, Any]:
     began, rows = machine(), []
     for seed in range(instances):
         if seed % 10 == 0:
-            say(f"optimum: instance {seed} of {instances}")
+            progress(f"optimum: instance {seed} of {instances}")
         rows.append(_against_optimum(seed))
     graphs = [row for name in ("sparse", "chains") for seed in range(seeds) for row in _graphs(name, seed)]
     return {"machine": began, "rate": RATE, "instances": rows, "graphs": graphs}
@@ -137,7 +137,7 @@ def metis(scenario: Scenario) -> Placement:
 
 
 def _graphs(name: str, seed: int) -> list[dict[str, Any]]:
-    say(f"optimum: METIS and {name}, seed {seed}")
+    progress(f"optimum: METIS and {name}, seed {seed}")
     scenario = generate(f"{name}:seed={seed}")
     cluster, workload = scenario.cluster, scenario.workload
     began = time.process_time()

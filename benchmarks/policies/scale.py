@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
 from benchmarks.policies.situations import KINDS, situation
-from benchmarks.report.results import machine, say
+from benchmarks.report.results import machine, progress
 from rechannel.migration.plan.edge_coloring import BlockCyclic, color_edges, schedule
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
@@ -34,7 +34,7 @@ def large(tasks: int, limit: float) -> dict[str, Any]:
     """``adaptive`` with so many tasks: from Spark's placement, and from its own after every busy time changed."""
     began, rows = machine(), []
     for kind, cores in (("dense", 1), ("dense", 4), ("sparse", 4)):
-        say(f"scale: {kind}, {cores} cores an executor, {tasks:,} tasks")
+        progress(f"scale: {kind}, {cores} cores an executor, {tasks:,} tasks")
         found = run(ADAPTIVE, kind, tasks, limit, cores=cores, seed=0)
         rows.append({"kind": kind, "cores": cores, "tasks": tasks, **found})
     return {"machine": began, "limit": limit, "seed": 0, "rows": rows}
@@ -59,7 +59,7 @@ def _grown(what: str, kind: str, sizes: Sequence[int], limit: float) -> list[dic
             break
         found = run(what, kind, size, limit)
         told = f"{found['seconds']:.3g} s" if "seconds" in found else f"ended, {found}"
-        say(f"growth: {what}, {kind}, {size:,} tasks: {told}")
+        progress(f"growth: {what}, {kind}, {size:,} tasks: {told}")
         rows.append({"what": what, "kind": kind, "size": size, **found})
         if "seconds" not in found and what != "adaptive":  # which looks at large situations less often, not longer
             break
@@ -114,7 +114,7 @@ def check_redistribution(layout: BlockCyclic) -> bool:
 def _redistribution() -> list[dict[str, Any]]:
     rows = []
     for numbers in LAYOUTS:
-        say(f"growth: redistribution {numbers}")
+        progress(f"growth: redistribution {numbers}")
         layout = BlockCyclic(*numbers)
         times = {}
         for name, call in (

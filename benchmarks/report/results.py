@@ -1,29 +1,44 @@
-"""What the figures were measured on, and the one format they are kept in."""
+"""Result files of the benchmarks: the machine, the JSON that is saved after every part, and the common options."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
+import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["keeping", "machine", "say", "write"]
+__all__ = ["ResultFile", "argument_parser", "machine", "progress", "rounded", "write_json", "write_page"]
 
 
-def say(text: str) -> None:
-    """Tell how far it is, on standard error."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+def progress(text: str) -> None:
+    """Print a line of progress on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def argument_parser(
+    module: str, description: str | None, quick: str, parts: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark: ``--quick``, ``--json`` and, with ``parts``, ``--only``."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="file for the figures; those of other parts stay in it"
+    )
+    if parts:
+        parser.add_argument("--only", choices=parts, action="append", help="only this part; may be given again")
+    return parser
 
 
 def machine() -> dict[str, Any]:
-    """Cores, versions, and how busy the machine is just now."""
-    found: dict[str, Any] = {
+    """Return cores, versions, and the load average at this moment."""
+    facts: dict[str, Any] = {
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
         "python": platform.python_version(),
@@ -31,30 +46,73 @@ def machine() -> dict[str, Any]:
     }
     for name in ("numpy", "highspy", "pymetis"):
         try:
-            found[name] = version(name)
+            facts[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            facts[name] = None
+    return facts
 
 
-def write(path: Path, figures: object) -> None:
-    """Write figures as JSON, the file whole or not at all; its directory is made."""
+def write_json(path: Path, figures: object) -> None:
+    """Write figures as JSON, the whole file or nothing; its directory is created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(figures, indent=1) + "\n")
     partial.rename(path)
 
 
-@contextlib.contextmanager
-def keeping(name: str, keep: dict[str, Any], save: Callable[[], object]) -> Iterator[None]:
-    """Save what a block measured however it ends; one that fails says so in ``keep``, and the next are measured."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  the others are worth having; this one is told as failed
-        keep["error"] = f"{type(error).__name__}: {error}"
-        say(f"{name} failed: {keep['error']}")
-    except BaseException as end:
-        keep["error"] = f"broken off: {type(end).__name__}"
-        raise
-    finally:
-        save()
+def write_page(path: Path, text: str) -> None:
+    """Write a generated page."""
+    path.write_text(text)
+    progress(f"written: {path}")
+
+
+def rounded(value: Any) -> Any:
+    """Return figures with four decimals, or four digits below one; None for a float that is not finite."""
+    if isinstance(value, float):
+        return None if not math.isfinite(value) else round(value, 4) if abs(value) >= 1 else float(f"{value:.4g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else value
+
+
+class ResultFile:
+    """Figures of one benchmark in a JSON file that is saved after every part, so that a failure loses no other part.
+
+    Parameters
+    ----------
+    path : the file; None keeps the figures in memory
+    figures : the figures to begin with; None reads those of an existing file
+    after_save : called with the figures after each save
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        figures: dict[str, Any] | None = None,
+        after_save: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.path = path
+        stored = json.loads(path.read_text()) if figures is None and path and path.exists() else {}
+        self.figures: dict[str, Any] = stored if figures is None else figures
+        self._after_save = after_save
+
+    def save(self) -> None:
+        """Write the figures."""
+        if self.path:
+            write_json(self.path, self.figures)
+        if self._after_save:
+            self._after_save(self.figures)
+
+    @contextlib.contextmanager
+    def entry(self, name: str, entry: dict[str, Any]) -> Iterator[None]:
+        """Save what a block puts into an entry however it ends; a failure goes into the entry as its ``error``."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  the other parts are worth having; this one is shown as failed
+            entry["error"] = f"{type(error).__name__}: {error}"
+            progress(f"{name} failed: {entry['error']}")
+        except BaseException as end:
+            entry["error"] = f"broken off: {type(end).__name__}"
+            raise
+        finally:
+            self.save()

@@ -11,12 +11,13 @@ The paper prints figures but no numbers; what can be tested is its ranking. A cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.report.results import progress
 from benchmarks.simulation.fluid_engine import Fluid, make_jobs, nodes
 from benchmarks.simulation.variants import VARIANTS, Variant, migrate, target
 from rechannel.policies.model.arrays import IntArray
@@ -161,11 +162,11 @@ def one_hour(way: Variant, seed: int, seconds: float = 3600.0) -> dict[str, Any]
     return found
 
 
-def migrations(sizes: Sequence[int], seeds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def migrations(sizes: Sequence[int], seeds: int) -> dict[str, Any]:
     """Every size and seed; the windows of the first seed of the largest size are kept for the plot."""
     rows: list[dict[str, Any]] = []
     for size in sizes:
-        say(f"paper: {size} nodes, {seeds} repetitions")
+        progress(f"paper: {size} nodes, {seeds} repetitions")
         for seed in range(seeds):
             rows += one_migration(size, seed)
     for row in rows:
@@ -174,11 +175,11 @@ def migrations(sizes: Sequence[int], seeds: int, say: Callable[[str], None]) -> 
     return {"rows": rows, "seeds": seeds, "claims": claims(rows, "during")}
 
 
-def expansion(seeds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+def expansion(seeds: int, seconds: float) -> dict[str, Any]:
     """The hour for every way and seed; windows are kept as the mean over the seeds."""
     rows, series = [], {}
     for way in VARIANTS:
-        say(f"paper: an hour of {way.name}")
+        progress(f"paper: an hour of {way.name}")
         own = [one_hour(way, seed, seconds) for seed in range(seeds)]
         series[way.name] = [
             {name: float(np.mean([window[name] for window in same])) for name in same[0]}

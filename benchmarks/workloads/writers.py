@@ -24,7 +24,7 @@ from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.run import start
 from testbed.processes import ProcessGroup
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def measure(workload: str, turns: int, batches: int) -> dict[str, Any]:
         directory = Path(name)
         workers = [WorkerSpec(node, 2, 2048) for node in NODES]
         with StandaloneCluster(
-            group, directory / "cluster", workers, executor_memory_mb=900, log_level="warn"
+            group, directory / "cluster", workers, SparkOptions(executor_memory_mb=900, log_level="warn")
         ) as cluster:
             applications = {cured: _application(cluster, directory, workload, cured) for cured in (True, False)}
             try:

@@ -19,7 +19,7 @@ from examples.demo.report import Screen
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.quota import available
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 
 __all__ = ["ADDED", "NODES", "Options", "Stage", "open_stage"]
 
@@ -146,7 +146,7 @@ def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
             view = RechannelView(root, _python_path(dict(os.environ)))
             view.write_config(redis.url)
         specs = [_worker(node, options, held=held) for node in NODES]
-        cluster = StandaloneCluster(group, root / "cluster", specs, executor_java_options=_JAVA_OPTIONS)
+        cluster = StandaloneCluster(group, root / "cluster", specs, SparkOptions(executor_java_options=_JAVA_OPTIONS))
         stack.enter_context(cluster)
         screen.say(f"spark: standalone master and {len(specs)} workers on {', '.join(NODES)}")
         if view is not None:

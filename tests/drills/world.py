@@ -31,7 +31,7 @@ from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessDiedError, ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 from tests.drills import network as networks
 from tests.drills.audit import LINK_LOG, QUERIES, commit_times, read_journal
 from tests.drills.machine import FAKETIME, signal_tree, tmpfs_why_not
@@ -142,9 +142,7 @@ class World:
                 self.start_controller(name)
         workers = [WorkerSpec(node, self._cores, 768, None) for node in NODES]
         java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-        self.cluster = StandaloneCluster(
-            self.group, self.directory / "cluster", workers, executor_memory_mb=700, executor_java_options=java
-        )
+        self.cluster = StandaloneCluster(self.group, self.directory / "cluster", workers, SparkOptions(700, java))
         self._open.callback(self.cluster.close)
         with self.inside("cluster"):
             self.cluster.start(PATIENCE)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.nexmark.bench import Measured, run
 from benchmarks.nexmark.events import FIRST_ID, HOT_EVERY, LEAD, NEXMARK, Events, Shape
+from benchmarks.nexmark.measure import QueryFigures, measure
 from benchmarks.nexmark.queries import QUERIES, workload
 from benchmarks.workloads.base import Feed, Input, Output, Workload
 
@@ -138,8 +138,8 @@ def test_another_seed_brings_other_events(spark: SparkSession) -> None:
     assert prices(0) == prices(0) != prices(1)
 
 
-def measured(spark: SparkSession, chosen: Workload, batches: int = BATCHES) -> Measured:
-    return run(spark, chosen, GIVEN, PARTITIONS, batches)
+def measured(spark: SparkSession, chosen: Workload, batches: int = BATCHES) -> QueryFigures:
+    return measure(chosen, Feed(spark, GIVEN, PARTITIONS), batches)
 
 
 @pytest.mark.parametrize(

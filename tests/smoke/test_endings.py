@@ -19,7 +19,7 @@ from pyspark.java_gateway import launch_gateway
 from smoke.endings_app import listeners
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec, spark_home
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec, spark_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with (
         ProcessGroup(directory / "logs") as group,
         RedisServer(group) as redis,
-        StandaloneCluster(group, directory / "cluster", workers, log_level="warn") as cluster,
+        StandaloneCluster(group, directory / "cluster", workers, SparkOptions(log_level="warn")) as cluster,
     ):
         yield Place(group, cluster, redis)
 

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 from tests.soak.drivers import start_driver, write_config
 from tests.soak.restarts import placements
 
@@ -28,7 +28,7 @@ def test_restarted_partitions_run_where_they_ran_last(available_now: bool, tmp_p
     with ProcessGroup(tmp_path / "logs") as group, RedisServer(group) as redis:
         config = write_config(tmp_path, redis.url)
         workers = [WorkerSpec(node, 1, 768) for node in NODES]
-        with StandaloneCluster(group, tmp_path / "cluster", workers, log_level="warn") as cluster:
+        with StandaloneCluster(group, tmp_path / "cluster", workers, SparkOptions(log_level="warn")) as cluster:
             spark = cluster.conf(executor_cores=1) | {
                 "spark.sql.shuffle.partitions": str(PARTITIONS),
                 "spark.driver.memory": "600m",

@@ -15,7 +15,7 @@ import pytest
 
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 from tests.soak import starts
 from tests.soak.drivers import start_driver, write_config
 
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     workers = [WorkerSpec(node, 1, 1024) for node in NODES]
     with ProcessGroup(directory / "logs") as group, RedisServer(group) as redis:
         config = write_config(directory, redis.url)
-        with StandaloneCluster(group, directory / "cluster", workers, log_level="warn") as cluster:
+        with StandaloneCluster(group, directory / "cluster", workers, SparkOptions(log_level="warn")) as cluster:
             yield Place(group, cluster, config)
 
 

@@ -25,7 +25,7 @@ from rechannel.wire.redis.store import Store, StoreError
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 from tests.drills.world import everything_moves
 from tests.soak import queries
 from tests.soak.drivers import ROOT, start_driver, write_config
@@ -112,9 +112,7 @@ class World:
             group,
             self.directory / f"cluster-{side}",
             workers,
-            executor_memory_mb=700,
-            executor_java_options=_JAVA,
-            log_level="warn",
+            SparkOptions(700, _JAVA, "warn"),
         )
 
     def _spark(self, side: str) -> dict[str, str]:

@@ -10,10 +10,11 @@ import pytest
 import redis
 
 from testbed.network import HUB, why_not
-from testbed.node_cluster import NodeCluster
+from testbed.node_cluster import ClusterOptions, NodeCluster
 from testbed.nodes import make_nodes
 from testbed.processes import ProcessGroup
 from testbed.quota import available
+from testbed.spark_cluster import SparkOptions
 
 pytestmark = [pytest.mark.root, pytest.mark.spark, pytest.mark.timeout(240)]
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -33,8 +34,8 @@ def test_a_job_runs_on_nodes_that_are_real_to_it(request: pytest.FixtureRequest,
     nodes = make_nodes([1.0, 0.5], quota=0.8, link_mbit=100.0, memory_mb=640)
     conf, result = tmp_path / "conf.json", tmp_path / "result.json"
     with ProcessGroup(tmp_path / "logs") as group:
-        spark = {"executor_memory_mb": 512, "executor_java_options": QUICK_JAVA}
-        cluster = NodeCluster(group, tmp_path / "cluster", nodes, held=False, **spark)
+        options, spark = ClusterOptions(held=False), SparkOptions(512, QUICK_JAVA)
+        cluster = NodeCluster(group, tmp_path / "cluster", nodes, options, spark)
         with cluster:
             java = {"spark.driver.extraJavaOptions": QUICK_JAVA, "spark.driver.memory": "512m"}
             conf.write_text(json.dumps(cluster.spark.conf(executor_cores=1) | java))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.node_cluster import NodeCluster
+from testbed.node_cluster import ClusterOptions, NodeCluster
 from testbed.nodes import NodeSpec, UnavailableError, machine, make_nodes, state
 from testbed.processes import ProcessGroup
 
@@ -66,7 +66,7 @@ def test_without_root_nothing_is_shaped_nor_held_and_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    cluster = NodeCluster(ProcessGroup(tmp_path), tmp_path, NODES.values(), quotas=False)
+    cluster = NodeCluster(ProcessGroup(tmp_path), tmp_path, NODES.values(), ClusterOptions(quotas=False))
     assert cluster.address("hub") == "127.0.0.1"
     with pytest.raises(UnavailableError, match="need root"):
         cluster.set_link("node1", 10.0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulation.control import Controller, decide
+from benchmarks.simulation.control import Controller, Observation, decide
 from benchmarks.simulation.drift import Drift
 from benchmarks.simulation.engine import Costs, Simulation, steps_of
 from rechannel.conf.settings import Settings
@@ -139,12 +139,12 @@ def test_the_same_seed_makes_the_same_batches() -> None:
 def test_a_decision_moves_what_relieves_and_gives_and_takes_one_partition_a_step() -> None:
     one = stage("q/0", [4.0] * 6, rate=0.03, state=1e6)
     placement = Placement({"q/0": np.zeros(6, dtype=np.int64)})
-    made, steps = decide("adaptive", Settings(), cluster(3), Workload((one,)), placement)
+    made, steps = decide("adaptive", Settings(), Observation(cluster(3), Workload((one,)), placement))
     assert made.code == "ok"
     assert made.moves == 4
     for step in steps:
         assert len({move.source for move in step}) == len({move.target for move in step}) == len(step)
-    assert decide("even", Settings(), cluster(1), Workload((one,)), placement)[1] == []
+    assert decide("even", Settings(), Observation(cluster(1), Workload((one,)), placement))[1] == []
 
 
 def test_a_drifting_load_stays_the_same_in_all() -> None:

@@ -139,11 +139,10 @@ def test_why_a_ranking_does_not_hold_is_read_off_the_figures() -> None:
 
 def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> None:
     known = {"quick": True, "machine": MACHINE}
-    quiet = lambda _: None  # noqa: E731
     figures: dict[str, Any] = {
         "paper": known
         | {"rows": (rows := one_migration(5, 0, VARIANTS[:4])), "seeds": 1, "claims": claims(rows, "during")},
-        "large": known | large.hour(1000, 420.0, [("even", None)], quiet),
+        "large": known | large.hour(1000, 420.0, [("even", None)]),
     }
     text = section(figures)
     assert "### The pipelined-migration paper's experiment" in text
@@ -160,7 +159,7 @@ def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> 
 
 
 def test_the_hour_lets_nodes_join() -> None:
-    found = expansion(0, 60.0, lambda _: None)
+    found = expansion(0, 60.0)
     assert found["rows"] == []
     cluster = nodes(100, 85)
     assert cluster.available.sum() == 85
