@@ -25,7 +25,17 @@ from testbed.processes import Block, ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import StandaloneCluster
 
-__all__ = ["PYTHON_PATH", "ROOT", "Place", "Stack", "StackError", "clean_environment", "saved_plan", "write_config"]
+__all__ = [
+    "PYTHON_PATH",
+    "ROOT",
+    "Place",
+    "Stack",
+    "StackError",
+    "clean_environment",
+    "next_executors",
+    "saved_plan",
+    "write_config",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON_PATH = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
@@ -62,6 +72,19 @@ def clean_environment(**variables: str) -> dict[str, str]:
     """Return this process's environment with our modules on the path and without settings of Rechannel."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RECHANNEL_")}
     return {**inherited, "PYTHONPATH": PYTHON_PATH, **variables}
+
+
+def next_executors(report: LinkReport) -> dict[Place, str]:
+    """Return, of every partition on an executor of the report, the executor after its own."""
+    names = [executor.executor for executor in report.executors]
+    following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
+    return {
+        (query.query, stage.stage, partition): following[holder]
+        for query in report.queries
+        for stage in query.stages
+        for partition, holder in enumerate(stage.placement)
+        if holder in following
+    }
 
 
 def saved_plan(cluster: str, application: str, report: LinkReport, targets: Mapping[Place, str]) -> dict[str, Any]:

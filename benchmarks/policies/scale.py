@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.policies import reference_implementations as reference
+from benchmarks.policies.block_cyclic import BlockCyclic, class_schedule, edge_schedule
 from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
 from benchmarks.policies.situations import KINDS, situation
 from benchmarks.report.results import machine, progress
-from rechannel.migration.plan.edge_coloring import BlockCyclic, color_edges, schedule
+from rechannel.migration.plan.edge_coloring import color_edges
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
 from rechannel.policies.published.stream_classification import stream_classification
@@ -128,8 +129,8 @@ def _redistribution() -> list[dict[str, Any]]:
         began = time.process_time()
         color_edges(sources, targets, sizes)
         times["koenig"] = time.process_time() - began
-        class_wise = schedule(sources, targets, sizes, method="class", layout=layout)
-        koenig = schedule(sources, targets, sizes, method="koenig")
+        class_wise = class_schedule(layout)
+        koenig = edge_schedule(sources, targets, sizes)
         rows.append(
             {
                 "layout": numbers,

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.policies.block_cyclic import edge_schedule
 from benchmarks.simulation.fluid_engine import COMPONENTS, LINK, Fluid, Jobs, nodes, view
-from rechannel.migration.plan.edge_coloring import schedule
 from rechannel.migration.plan.pipeline import finish_times
 from rechannel.migration.plan.schedule import order_steps
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError
@@ -112,7 +112,7 @@ def migrate(way: Variant, fluid: Fluid, goal: IntArray) -> Iterator[float]:
 def _in_steps(fluid: Fluid, goal: IntArray, moved: IntArray, *, by_class: bool) -> Iterator[float]:
     state, source, aim = fluid.jobs.state, fluid.node[moved], goal[moved]
     if by_class:
-        steps = schedule(source, aim, state[moved]).steps
+        steps = edge_schedule(source, aim, state[moved]).steps
     else:
         weights = (fluid.jobs.arrivals * fluid.jobs.service)[moved]
         moves = [Move("t", int(task), int(a), int(b)) for task, a, b in zip(moved, source, aim, strict=True)]

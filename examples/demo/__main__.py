@@ -117,7 +117,7 @@ class Run:
             for _ in range(20):
                 self._show(self.stage.feed(), "waiting for figures")
                 time.sleep(0.1)
-        self.stage.group.start("history", view.follow_command(), env=view.environment())
+        view.follow()
 
     def _rebalance(self, view: RechannelView) -> None:
         self.timeline.asked = time.time()

@@ -28,16 +28,15 @@ from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.store import Store, StoreError
-from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessDiedError, ProcessGroup
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import PYTHON_PATH, ROOT, next_executors, saved_plan, write_config
 from tests.drills import network as networks
 from tests.drills.audit import LINK_LOG, QUERIES, commit_times, read_journal
 from tests.drills.machine import FAKETIME, signal_tree, tmpfs_why_not
 from tests.drills.watch import Watch
 
-ROOT = Path(__file__).parents[2]
 NODES = ("127.0.0.61", "127.0.0.62", "127.0.0.63")
 CONTROLLERS = ("alpha", "beta")
 CLUSTER_NAME = "drills"
@@ -171,37 +170,15 @@ class World:
         return options
 
     def _write_config(self) -> None:
-        private, public = make_keys(self.directory / "keys")
-        config = self.directory / "rechannel.toml"
-        config.write_text(
-            f"""
-            [cluster]
-            name = "{CLUSTER_NAME}"
-            [redis]
-            url = "unix://{self.redis.socket_path}"
-            [signing]
-            private_key_file = "{private}"
-            public_key_file = "{public}"
-            [agent]
-            sample = 0.5
-            window = 2.0
-            [link]
-            directory = "{self.link_directory}"
-            [reschedule]
-            mode = "observe"
-            timeout = 5.0
-            settle = 3.0
-            batches = 2
-            [gate]
-            cooldown = 5.0
-            max_utilization = 10
-            [migration]
-            moves_per_batch = {self._moves_per_batch}
-            settle_batches = 2
-            """
-        )
-        self.config = config
-        self.settings = load(config, {})
+        sections: dict[str, dict[str, Any]] = {
+            "cluster": {"name": CLUSTER_NAME},
+            "agent": {"sample": 0.5, "window": 2.0},
+            "reschedule": {"mode": "observe", "timeout": 5.0, "settle": 3.0, "batches": 2},
+            "gate": {"cooldown": 5.0, "max_utilization": 10},
+            "migration": {"moves_per_batch": self._moves_per_batch, "settle_batches": 2},
+        }
+        self.config = write_config(self.directory, f"unix://{self.redis.socket_path}", sections)
+        self.settings = load(self.config, {})
 
     # -- parts --
 
@@ -214,7 +191,7 @@ class World:
         environment = dict(os.environ)
         if self._attached:
             environment["RECHANNEL_CONFIG"] = str(self.config)
-        environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        environment["PYTHONPATH"] = PYTHON_PATH
         if self._attached and self.network is not None and part:
             environment["RECHANNEL_REDIS__URL"] = f"redis://{self.network.hub_from(part)}:6379/0"
         return environment
@@ -462,7 +439,7 @@ class World:
         found = self.report()
         if found is None:
             raise DrillError("no report to make a plan of")
-        plan = everything_moves(found.application, found.time, found.body)
+        plan = saved_plan(CLUSTER_NAME, found.application, found.body, next_executors(found.body))
         path.write_text(json.dumps(plan))
         patience = [] if wait is None else ["--wait", f"{wait:g}"]
         code, answer = self.cli("apply", str(path), "--force", "--reason", "a drill", *patience)
@@ -484,32 +461,3 @@ class World:
             return done.returncode, json.loads(done.stdout)
         except ValueError:
             return done.returncode, (done.stdout + done.stderr).strip()
-
-
-def everything_moves(application: str, at: float, report: LinkReport) -> dict[str, Any]:
-    """Return a saved plan that brings every partition to the executor after its own."""
-    names = [info.executor for info in report.executors]
-    following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
-    moves = [
-        {
-            "query": query.query,
-            "stage": stage.stage,
-            "partition": partition,
-            "source": where,
-            "target": following[where],
-        }
-        for query in report.queries
-        for stage in query.stages
-        for partition, where in enumerate(stage.placement)
-        if where in following
-    ]
-    return {
-        "format": 1,
-        "cluster": CLUSTER_NAME,
-        "application": application,
-        "decision": "by-hand",
-        "at": at,
-        "executors": {info.executor: info.host for info in report.executors},
-        "runs": {query.query: query.run for query in report.queries},
-        "moves": moves,
-    }

@@ -91,7 +91,7 @@ def test_a_restarted_query_gets_its_last_placement_back_before_its_first_batch(l
         words == f"{PARTITIONS} of {PARTITIONS} partitions placed before its first batch, as they ran last; all landed"
     )
     assert held(loop, "first")["counts"] == before
-    loop.start_controller(2)
+    loop.start_controller("controller-2")
 
 
 def test_a_restarted_driver_gets_its_last_placement_back(loop: Loop):
@@ -128,7 +128,7 @@ def test_a_drained_node_is_emptied_and_released_without_a_failed_task(loop: Loop
 def test_drains_outlive_the_controller(loop: Loop):
     epoch = loop.document()["controller"]["epoch"]
     loop.group.kill("controller-2")
-    loop.start_controller(3)
+    loop.start_controller("controller-3")
     loop.wait("it leads", lambda: (loop.document().get("controller") or {}).get("epoch", 0) > epoch)
     assert [row["node"] for row in loop.document()["drains"]] == [NODES[2]]
 

@@ -37,7 +37,7 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
 
 
 def report(loop: Loop) -> LinkReport:
-    with loop.store() as (store, _):
+    with loop.open_store() as store:
         found = store.get(keys.REPORT, loop.status(APP).get("application", "none"))
     assert found is not None
     assert isinstance(found.body, LinkReport)
@@ -104,7 +104,7 @@ def test_a_new_leader_takes_over_in_the_middle_and_nothing_is_done_twice(loop: L
     loop.wait("some have landed", lambda: drained(loop, decision) >= 3)
     loop.group.kill("controller-1")
     assert not settled(loop, decision)
-    loop.start_controller(2)
+    loop.start_controller("controller-2")
     loop.wait("all have landed", lambda: drained(loop, decision) == 2 * PARTITIONS)
     steps = Counter((entry["move"], entry["after"]) for entry in told(loop, decision) if entry["after"] != "steered")
     assert set(steps.values()) == {1}, "each step of each move was taken once"

@@ -156,7 +156,7 @@ def test_a_controller_started_again_decides_by_the_policy_it_is_configured_with(
     loop.environment["RECHANNEL_RESCHEDULE__POLICY"] = "even"
     for name in ("RECHANNEL_POLICIES__EVEN__SLOTS", "RECHANNEL_GATE__MAX_UTILIZATION"):
         del loop.environment[name]
-    loop.start_controller(2)
+    loop.start_controller("controller-2")
     loop.wait("it leads", lambda: (loop.document().get("controller") or {}).get("epoch", 0) > epoch)
     moved(loop, "even", by_name=False)
     moved(loop, "first-fit")

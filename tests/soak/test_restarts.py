@@ -11,7 +11,8 @@ import pytest
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
-from tests.soak.drivers import start_driver, write_config
+from testbed.stack import write_config
+from tests.soak.drivers import start_driver
 from tests.soak.restarts import placements
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.timeout(900)]
@@ -26,7 +27,7 @@ def test_restarted_partitions_run_where_they_ran_last(available_now: bool, tmp_p
     events = tmp_path / "events"
     events.mkdir()
     with ProcessGroup(tmp_path / "logs") as group, RedisServer(group) as redis:
-        config = write_config(tmp_path, redis.url)
+        config = write_config(tmp_path, redis.url, {"cluster": {"name": "soak"}})
         workers = [WorkerSpec(node, 1, 768) for node in NODES]
         with StandaloneCluster(group, tmp_path / "cluster", workers, SparkOptions(log_level="warn")) as cluster:
             spark = cluster.conf(executor_cores=1) | {

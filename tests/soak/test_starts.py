@@ -16,8 +16,9 @@ import pytest
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import write_config
 from tests.soak import starts
-from tests.soak.drivers import start_driver, write_config
+from tests.soak.drivers import start_driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 NODES = ("127.0.0.91", "127.0.0.92")
@@ -42,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("starts")
     workers = [WorkerSpec(node, 1, 1024) for node in NODES]
     with ProcessGroup(directory / "logs") as group, RedisServer(group) as redis:
-        config = write_config(directory, redis.url)
+        config = write_config(directory, redis.url, {"cluster": {"name": "soak"}})
         with StandaloneCluster(group, directory / "cluster", workers, SparkOptions(log_level="warn")) as cluster:
             yield Place(group, cluster, config)
 

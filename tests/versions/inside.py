@@ -69,7 +69,7 @@ def moved(loop: Loop) -> dict[str, Any]:
     }
     command = [sys.executable, "-m", "matrix.app", str(directory / "conf.json"), str(directory)]
     process = loop.group.start(_MOVED, command, env=environment, cwd=directory)
-    with loop.store() as (store, _):
+    with loop.open_store() as store:
         signer = Signer.from_file(next((loop.directory / "keys").glob("*.key")))
         mover = Mover(store, signer, _MOVED, directory, process.require_alive, Turns(1))
         mover.run(waves)
@@ -103,7 +103,7 @@ def changed(loop: Loop) -> dict[str, Any]:
         return found is not None and states == ["released"] and NODES[2] not in {one.host for one in found.executors}
 
     loop.start_application(_CHANGED, conf(loop))
-    loop.start_controller(1)
+    loop.start_controller("controller-1")
     loop.wait("both queries are spread", lambda: [bool(text) for text in starts().values()] == [True, True])
     loop.wait("all is measured", lambda: loop.status(_CHANGED).get("readiness", {}).get("ready", False))
     told = report(loop)
@@ -135,7 +135,7 @@ def changed(loop: Loop) -> dict[str, Any]:
 
 def report(loop: Loop) -> LinkReport | None:
     """Return the last report of the second act's application."""
-    with loop.store() as (store, _):
+    with loop.open_store() as store:
         for name in store.applications(time.time() - 60):
             found = store.get(keys.REPORT, name)
             if found is not None and isinstance(found.body, LinkReport) and found.body.name == _CHANGED:
@@ -173,7 +173,7 @@ def main(directory: Path, file: Path) -> None:
         # Without the checkout's own `src`: what is tried is what was installed.
         loop.environment["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
         for node in NODES:
-            loop.start_agent(node, 1)
+            loop.start_agent(node, f"agent-{node}-1")
         found["moved"] = moved(loop)
         file.write_text(json.dumps(found, indent=1))  # whatever becomes of the second act
         found["changed"] = changed(loop)

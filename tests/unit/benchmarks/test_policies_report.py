@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks.policies import comparison
+from benchmarks.policies.block_cyclic import BlockCyclic
 from benchmarks.policies.optimum import instance, optimal_seconds
 from benchmarks.policies.report import render
 from benchmarks.policies.scale import check_pipelines, check_redistribution, check_stream_classification
 from benchmarks.policies.situations import changed, situation
-from rechannel.migration.plan.edge_coloring import BlockCyclic
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.generators import GENERATORS, generate
 

@@ -14,7 +14,7 @@ from benchmarks.simulation.control import Controller, Observation, decide
 from benchmarks.simulation.drift import Drift
 from benchmarks.simulation.engine import Costs, Simulation, steps_of
 from rechannel.conf.settings import Settings
-from rechannel.migration.plan.pipeline import finish_times, makespan, sequential
+from rechannel.migration.plan.pipeline import finish_times
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.analysis.queueing import fair_shares
 from rechannel.policies.model.cluster import Cluster, Topology
@@ -159,9 +159,8 @@ def test_a_drifting_load_stays_the_same_in_all() -> None:
 
 def test_the_planner_has_the_papers_numbers() -> None:
     steps = np.array([10.0, 10.0, 8.0, 8.0, 3.0, 3.0])
-    assert makespan(steps, 6.0, 2.0) == 56.0
+    assert finish_times(steps, 6.0, 2.0).makespan == 56.0
     assert finish_times(steps, 6.0, 2.0).processed.tolist() == [16.0, 26.0, 34.0, 42.0, 48.0, 54.0]
-    assert sequential(steps, 6.0, 2.0) == 90.0
     assert fair_shares(50, np.array([0.6, 0.8, 0.5])).tolist() == [18, 9, 23]
 
 
