@@ -244,11 +244,11 @@ class NodeCluster(Block):
         return self._start_rechannel(node, f"agent-{node}", ["agent", "--node", self.address(node)], config, env)
 
     def _start_rechannel(
-        self, part: str, name: str, words: list[str], config: Path, env: Mapping[str, str]
+        self, part: str, name: str, arguments: list[str], config: Path, env: Mapping[str, str]
     ) -> ManagedProcess:
         python_path = f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"
         environment = {**os.environ, "PYTHONPATH": python_path, **self.rechannel_environment(config), **env}
-        return self.start_process(part, name, [sys.executable, "-m", "rechannel", *words], environment)
+        return self.start_process(part, name, [sys.executable, "-m", "rechannel", *arguments], environment)
 
     # -- the rest --
 
@@ -263,7 +263,7 @@ class NodeCluster(Block):
         )
 
     def _inside_address(self, address: str) -> contextlib.AbstractContextManager[None]:
-        return self.inside(next((name for name, known in self._addresses.items() if known == address), HUB))
+        return self.inside(next((name for name, own in self._addresses.items() if own == address), HUB))
 
     def _worker(self, node: NodeSpec, *, held: bool) -> WorkerSpec:
         # Every node has a control group, so that every node can be slowed down later.

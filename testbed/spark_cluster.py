@@ -103,8 +103,10 @@ def wait_for_executors(spark: SparkSession, count: int, timeout_s: float = 90.0)
     deadline = time.monotonic() + timeout_s
     while True:
         store = jvm_session.sparkContext().statusStore().executorList(True)
-        found = [(store.apply(i).hostPort().rsplit(":", 1)[0], store.apply(i).id()) for i in range(store.size())]
-        executors = sorted((host, name) for host, name in found if name != "driver")
+        known_executors = [
+            (store.apply(i).hostPort().rsplit(":", 1)[0], store.apply(i).id()) for i in range(store.size())
+        ]
+        executors = sorted((host, name) for host, name in known_executors if name != "driver")
         if len(executors) >= count:
             return executors
         if time.monotonic() > deadline:
@@ -258,7 +260,7 @@ class StandaloneCluster(Block):
 
     def executors(self, host: str | None = None) -> list[ExecutorProcess]:
         """Return the live executors of this cluster, of one node or of all."""
-        found = []
+        result = []
         for name in self.workers if host is None else [host]:
             process = self._group.processes.get(f"spark-worker-{name}")
             if process is None:
@@ -269,8 +271,8 @@ class StandaloneCluster(Block):
                         command = child.cmdline()
                         if any(part.endswith(_BACKEND) for part in command):
                             executor, app = _option(command, "--executor-id"), _option(command, "--app-id")
-                            found.append(ExecutorProcess(name, executor, app, child.pid))
-        return found
+                            result.append(ExecutorProcess(name, executor, app, child.pid))
+        return result
 
     def kill_executor(self, host: str) -> list[ExecutorProcess]:
         """Kill the executors of one node with ``SIGKILL``; the worker starts new ones by itself."""

@@ -56,11 +56,11 @@ class Throttle:
 
     def pids(self) -> list[int]:
         """Return the processes that are held."""
-        found = []
+        pids = []
         for root in self._roots:
             with contextlib.suppress(psutil.Error):  # it is gone, or the system tells nobody of others' processes
-                found += [root.pid, *(child.pid for child in root.children(recursive=True))]
-        return found
+                pids += [root.pid, *(child.pid for child in root.children(recursive=True))]
+        return pids
 
     def throttled_s(self) -> float:
         """Return for how many seconds they were stopped so far."""

@@ -39,8 +39,8 @@ def _ratios(groups: dict[str, list[dict[str, Any]]], chance: Noise, path: Path) 
     for axes in every.flat[len(groups) :]:
         axes.set_visible(False)
     for axes, (label, sessions) in zip(every.flat, groups.items(), strict=False):
-        found = table(sessions, {"mean": chance})
-        cells = {way: cells["mean"] for way, cells in found.items() if "mean" in cells}
+        by_variant = table(sessions, {"mean": chance})
+        cells = {way: cells["mean"] for way, cells in by_variant.items() if "mean" in cells}
         order = sorted(cells, key=lambda way: cells[way].middle)
         for at, way in enumerate(order):
             cell = cells[way]
@@ -64,10 +64,10 @@ def _timeline(groups: dict[str, list[dict[str, Any]]], path: Path) -> None:
     )
     for (axes,), (label, sessions) in zip(every, groups.items(), strict=True):
         first = next((session for session in sessions if session["batches"]), sessions[0])
-        known = batches(first["batches"])
+        committed = batches(first["batches"])
         for phase in _drawn(first["phases"]):
             way = phase["way"]
-            shown = [batch for batch in known if batch.begin >= phase["before_from"] and batch.end <= phase["end"]]
+            shown = [batch for batch in committed if batch.begin >= phase["before_from"] and batch.end <= phase["end"]]
             times = [batch.end - phase["event_at"] for batch in shown]
             label_once = "" if way in axes.get_legend_handles_labels()[1] else way
             seconds = [batch.seconds for batch in shown]

@@ -68,12 +68,12 @@ def begin(session: Session, situation: Situation, seed: int) -> None:
     executors = session.executors()
     names = [name for name in session.names[: situation.nodes] if name in executors]
     session.wait("the link knows the queries", lambda: bool(session.queries()))
-    wanted = {}
+    target = {}
     for number, query in enumerate(session.queries()):
         stages = {stage.stage: len(stage.placement) for stage in query.stages}
         for (stage, partition), name in as_spark_would(names, stages, seed * 100 + number).items():
-            wanted[query.query, stage, partition] = executors[name]
-    session.place(wanted, "where every way begins")
+            target[query.query, stage, partition] = executors[name]
+    session.place(target, "where every way begins")
 
 
 def act(session: Session, variant: Variant) -> dict[str, Any]:
@@ -81,20 +81,20 @@ def act(session: Session, variant: Variant) -> dict[str, Any]:
     asked = time.time()
     if not variant.policy:
         return {"asked": asked, "moves": 0, "sentence": "nobody is asked"}
-    words = ["rebalance", "--apply", "--policy", variant.policy, "--reason", "benchmark"]
-    words += ["--force"] if variant.force else []
+    arguments = ["rebalance", "--apply", "--policy", variant.policy, "--reason", "benchmark"]
+    arguments += ["--force"] if variant.force else []
     while True:
-        code, answer = session.ask(*words)
+        code, answer = session.ask(*arguments)
         if code != _NOT_READY or time.time() > asked + _PATIENCE:
             break
         session.wait_batches(1)
     sentence = str(answer.get("sentence") or answer.get("error") or "")
     decision = answer.get("decision")
-    found: dict[str, Any] = {"asked": asked, "answered": time.time(), "code": code, "sentence": sentence, "moves": 0}
+    order: dict[str, Any] = {"asked": asked, "answered": time.time(), "code": code, "sentence": sentence, "moves": 0}
     if not code and decision and decision.get("moves"):
-        found |= {"moves": len(decision["moves"]), "decision": decision, **session.await_landed(decision)}
-        found |= {"settled": time.time(), "journal": session.journal(decision["decision"])}
-    return found
+        order |= {"moves": len(decision["moves"]), "decision": decision, **session.await_landed(decision)}
+        order |= {"settled": time.time(), "journal": session.journal(decision["decision"])}
+    return order
 
 
 def _happen(session: Session, situation: Situation, target: str) -> None:

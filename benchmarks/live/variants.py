@@ -29,8 +29,8 @@ QUICK = ("spark", "even", "adaptive")
 
 def variants(names: tuple[str, ...] = ()) -> list[Variant]:
     """Return the named ways, or all of them. ValueError where there is no such way."""
-    known = {SPARK.name: SPARK, ADAPTIVE.name: ADAPTIVE}
-    known |= {name: Variant(name, name, force=True) for name in POLICIES if name != ADAPTIVE.policy}
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"no such way: {', '.join(unknown)}; there are {', '.join(known)}")
-    return [known[name] for name in (names or known)]
+    by_name = {SPARK.name: SPARK, ADAPTIVE.name: ADAPTIVE}
+    by_name |= {name: Variant(name, name, force=True) for name in POLICIES if name != ADAPTIVE.policy}
+    if unknown := [name for name in names if name not in by_name]:
+        raise ValueError(f"no such way: {', '.join(unknown)}; there are {', '.join(by_name)}")
+    return [by_name[name] for name in (names or by_name)]

@@ -71,15 +71,17 @@ def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -
         len(pairs), 1, figsize=(10, 2.8 * len(pairs)), squeeze=False, layout="constrained"
     )
     for (record, row), (axes,) in zip(pairs, every, strict=True):
-        known = batches(record["batches"])
+        committed = batches(record["batches"])
         phases = [phase for phase in record["phases"] if "ordered" in phase]
         zero = record["phases"][0]["quiet_from"]
         for phase in phases:
             begin, color = phase["ordered"] - zero, _COLORS[phase["way"]]
             landed = [line["at"] - zero for line in phase.get("journal", ()) if line["after"] == "drained"]
             if phase["way"] == RESTART.name:
-                before = max((batch.end for batch in known if batch.begin < phase["ordered"]), default=phase["ordered"])
-                after = min((batch.end for batch in known if batch.begin > phase["ordered"]), default=before)
+                before = max(
+                    (batch.end for batch in committed if batch.begin < phase["ordered"]), default=phase["ordered"]
+                )
+                after = min((batch.end for batch in committed if batch.begin > phase["ordered"]), default=before)
                 axes.plot([before - zero, after - zero], [after - before] * 2, color=color, linewidth=2)
                 axes.axvspan(before - zero, after - zero, color=color, alpha=0.15, linewidth=0)
             elif landed:
@@ -89,7 +91,7 @@ def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -
             axes.annotate(
                 phase["way"], (begin, 1), xycoords=("data", "axes fraction"), color=color, fontsize=7, va="bottom"
             )
-        shown = [batch for batch in known if batch.end >= zero]
+        shown = [batch for batch in committed if batch.end >= zero]
         axes.plot([batch.end - zero for batch in shown], [batch.seconds for batch in shown], "k.", markersize=3)
         axes.set_ylim(bottom=0)
         axes.set_ylabel("batch duration (s)")

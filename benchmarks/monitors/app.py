@@ -30,8 +30,8 @@ KEYS = 4999
 def burn(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     """Use the CPU that this key's rows ask for, and tell how much it was and in which partition."""
     before = time.thread_time()
-    wanted = sum(float(frame["cost"].sum()) for frame in frames)
-    while time.thread_time() - before < wanted:
+    seconds = sum(float(frame["cost"].sum()) for frame in frames)
+    while time.thread_time() - before < seconds:
         pass
     context = TaskContext.get()
     partition = context.partitionId() if context else -1

@@ -76,10 +76,10 @@ def _rows(name: str, seed: int) -> list[dict[str, Any]]:
     same = {"generator": name, "seed": seed, "bound": bound}
     now = asdict(figures(scenario, scenario.current))
     rows = [{**same, "policy": CURRENT, "figures": now, "moves": 0, "bytes_moved": 0.0, "seconds": 0.0, "error": ""}]
-    asked = [(row.policy, row) for row in compare(scenario, list(POLICIES), {}, time.process_time)]
+    answers = [(row.policy, row) for row in compare(scenario, list(POLICIES), {}, time.process_time)]
     eager = compare(scenario, ["adaptive"], {"adaptive": {"min_step": 0.0}}, time.process_time)
-    asked.insert(1, (EAGER, eager[0]))
-    return rows + [{**same, **_row(label, row)} for label, row in asked]
+    answers.insert(1, (EAGER, eager[0]))
+    return rows + [{**same, **_row(label, row)} for label, row in answers]
 
 
 def _row(label: str, row: PolicyResult) -> dict[str, Any]:
@@ -106,6 +106,6 @@ def _meaning(text: str | None) -> list[str]:
 
 def _paragraphs(text: str | None) -> list[str]:
     """Paragraphs on one line each, in Markdown instead of reStructuredText."""
-    found = [" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n")]
-    found = [re.sub(r":[a-z]+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", part) for part in found if part]
-    return [part.replace("``", "`") for part in found]
+    paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n")]
+    paragraphs = [re.sub(r":[a-z]+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", part) for part in paragraphs if part]
+    return [part.replace("``", "`") for part in paragraphs]

@@ -64,15 +64,15 @@ def optimal_seconds(busy: FloatArray, speed: FloatArray, patience: float = PATIE
         highs.setOptionValue(option, value)
     least = max(float(busy.sum() / speed.sum()), float(busy.max() / speed.max()))
     slowest = highs.addVariable(lb=least)
-    taken = [[highs.addBinary() for _ in speed] for _ in busy]
-    for row in taken:
+    assigned = [[highs.addBinary() for _ in speed] for _ in busy]
+    for row in assigned:
         highs.addConstr(sum(row) == 1)
     for executor, rate in enumerate(speed.tolist()):
         highs.addConstr(
-            sum(need * row[executor] for need, row in zip(busy.tolist(), taken, strict=True)) <= rate * slowest
+            sum(need * row[executor] for need, row in zip(busy.tolist(), assigned, strict=True)) <= rate * slowest
         )
     highs.minimize(slowest)
-    values = np.array([[highs.variableValue(one) for one in row] for row in taken])
+    values = np.array([[highs.variableValue(one) for one in row] for row in assigned])
     work = np.bincount(values.argmax(axis=1), weights=busy, minlength=len(speed))  # exact, the program rounds
     proved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
     return float((work / speed).max()), bool(proved)
@@ -93,13 +93,13 @@ def _against_optimum(seed: int) -> dict[str, Any]:
     scenario = instance(seed)
     cluster, workload = scenario.cluster, scenario.workload
     began = time.process_time()
-    found = [optimal_seconds(stage.busy, cluster.speed) for stage in workload.stages]
+    optima = [optimal_seconds(stage.busy, cluster.speed) for stage in workload.stages]
     row: dict[str, Any] = {
         "seed": seed,
         "executors": cluster.size,
         "partitions": [stage.n for stage in workload.stages],
-        "optimum": RATE * sum(seconds for seconds, _ in found),
-        "proved": all(proved for _, proved in found),
+        "optimum": RATE * sum(seconds for seconds, _ in optima),
+        "proved": all(proved for _, proved in optima),
         "bound": certified_bound(cluster, workload),
         "highs_seconds": time.process_time() - began,
         "policies": {},
@@ -151,16 +151,16 @@ def _graphs(name: str, seed: int) -> list[dict[str, Any]]:
     total = sum(stream.summary()[1] for stream in workload.streams)
     rows = []
     for label, placement, seconds in answers:
-        found = figures(scenario, placement)
+        cost = figures(scenario, placement)
         rows.append(
             {
                 "generator": name,
                 "seed": seed,
                 "policy": label,
-                "cut": found.inter_executor_bytes_per_second / total,
-                "path": found.seconds_per_second / certified_bound(cluster, workload),
-                "highest_utilization": found.highest_utilization,
-                "load_spread": found.load_spread,
+                "cut": cost.inter_executor_bytes_per_second / total,
+                "path": cost.seconds_per_second / certified_bound(cluster, workload),
+                "highest_utilization": cost.highest_utilization,
+                "load_spread": cost.load_spread,
                 "seconds": seconds,
             }
         )

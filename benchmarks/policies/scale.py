@@ -36,8 +36,8 @@ def large(tasks: int, limit: float) -> dict[str, Any]:
     began, rows = machine(), []
     for kind, cores in (("dense", 1), ("dense", 4), ("sparse", 4)):
         progress(f"scale: {kind}, {cores} cores an executor, {tasks:,} tasks")
-        found = run(ADAPTIVE, kind, tasks, limit, cores=cores, seed=0)
-        rows.append({"kind": kind, "cores": cores, "tasks": tasks, **found})
+        figures = run(ADAPTIVE, kind, tasks, limit, cores=cores, seed=0)
+        rows.append({"kind": kind, "cores": cores, "tasks": tasks, **figures})
     return {"machine": began, "limit": limit, "seed": 0, "rows": rows}
 
 
@@ -58,11 +58,11 @@ def _grown(what: str, kind: str, sizes: Sequence[int], limit: float) -> list[dic
         if size == LARGE and _predicted(rows, size) > limit:
             rows.append({"what": what, "kind": kind, "size": size, "predicted": _predicted(rows, size)})
             break
-        found = run(what, kind, size, limit)
-        told = f"{found['seconds']:.3g} s" if "seconds" in found else f"ended, {found}"
-        progress(f"growth: {what}, {kind}, {size:,} tasks: {told}")
-        rows.append({"what": what, "kind": kind, "size": size, **found})
-        if "seconds" not in found and what != "adaptive":  # which looks at large situations less often, not longer
+        figures = run(what, kind, size, limit)
+        text = f"{figures['seconds']:.3g} s" if "seconds" in figures else f"ended, {figures}"
+        progress(f"growth: {what}, {kind}, {size:,} tasks: {text}")
+        rows.append({"what": what, "kind": kind, "size": size, **figures})
+        if "seconds" not in figures and what != "adaptive":  # which looks at large situations less often, not longer
             break
     return rows
 
@@ -91,16 +91,16 @@ def check_stream_classification(scenario: Scenario) -> bool:
     """Whether the literal reading places everything as the policy does."""
     cluster, workload, current = scenario.cluster, scenario.workload, scenario.current
     units = flatten(cluster, workload, current)
-    found = units.placement(np.array(reference.stream_classification(units), dtype=np.int64))
-    return found == stream_classification(cluster, workload, current).placement
+    placement = units.placement(np.array(reference.stream_classification(units), dtype=np.int64))
+    return placement == stream_classification(cluster, workload, current).placement
 
 
 def check_pipelines(scenario: Scenario) -> bool:
     """Whether the literal reading finds the same pipelines in the same order."""
     workload = scenario.workload
     keys = [stage.key for stage in workload.placeable]
-    found = reference.pipelines([stage.n for stage in workload.placeable], operator_edges(workload))
-    return [{keys[operator]: index for operator, index in one.items()} for one in found] == pipelines(workload)
+    expected = reference.pipelines([stage.n for stage in workload.placeable], operator_edges(workload))
+    return [{keys[operator]: index for operator, index in one.items()} for one in expected] == pipelines(workload)
 
 
 def check_redistribution(layout: BlockCyclic) -> bool:

@@ -111,12 +111,12 @@ def _plan_inputs(observation: Observation) -> PlanInputs:
 def _steps(disposed: ReviewedPlan, facts: PlanInputs) -> list[Step]:
     keys = {unit: key for key, unit in facts.stages.items()}
     index = facts.cluster.index_of
-    found: dict[int, list[Move]] = {}
+    by_step: dict[int, list[Move]] = {}
     for move in disposed.moves:
         source = index(move.source) if move.source else UNPLACED
         one = Move(keys[move.query, move.stage], move.partition, source, index(move.target))
-        found.setdefault(move.step, []).append(one)
-    return [tuple(found[step]) for step in sorted(found)]
+        by_step.setdefault(move.step, []).append(one)
+    return [tuple(by_step[step]) for step in sorted(by_step)]
 
 
 def measured_workload(simulation: Simulation, random: np.random.Generator, batches: int = 3) -> Workload:
@@ -169,10 +169,12 @@ class Controller:
         for batch in reversed(self.simulation.batches):
             if batch.end < now - self.every:
                 break
-            if len(known := last.setdefault(batch.query, [])) < 4:
-                known.append((batch.start, batch.seconds))
-        seconds = {query: float(np.mean([took for _, took in known])) for query, known in last.items()}
+            if len(recent := last.setdefault(batch.query, [])) < 4:
+                recent.append((batch.start, batch.seconds))
+        seconds = {query: float(np.mean([took for _, took in recent])) for query, recent in last.items()}
         period = {
-            query: (known[0][0] - known[-1][0]) / (len(known) - 1) for query, known in last.items() if len(known) > 1
+            query: (recent[0][0] - recent[-1][0]) / (len(recent) - 1)
+            for query, recent in last.items()
+            if len(recent) > 1
         }
         return seconds, period

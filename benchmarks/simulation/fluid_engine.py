@@ -184,15 +184,15 @@ class Fluid:
         self.queue += outside
         self._deliver()
         able = ~self.down & ~(self.spout & self.paused)
-        wanted = np.where(able, self.queue * jobs.service, 0.0)
-        demand = summed(node, wanted, self.size)
+        work = np.where(able, self.queue * jobs.service, 0.0)
+        demand = summed(node, work, self.size)
         fraction = np.minimum(1.0, self.tick / np.maximum(demand, 1e-12))
         served = np.where(able, self.queue * fraction[node], 0.0)
         self.queue -= served
-        made = served * _OUT[jobs.component % COMPONENTS]
-        self._sent = summed(jobs.component, made, jobs.count)
+        output = served * _OUT[jobs.component % COMPONENTS]
+        self._sent = summed(jobs.component, output, jobs.count)
         flat = jobs.component * self.size + node
-        self._sent_at = summed(flat, made, jobs.count * self.size).reshape(jobs.count, self.size)
+        self._sent_at = summed(flat, output, jobs.count * self.size).reshape(jobs.count, self.size)
         last = jobs.component % COMPONENTS == COMPONENTS - 1
         self.left += float(served[last].sum())
         return summed(node, served, self.size), demand * fraction
@@ -204,9 +204,9 @@ class Fluid:
         comes = np.where(self.spout, 0.0, self._sent[before] * jobs.share)
         local = np.where(self.spout, 0.0, self._sent_at[before, node] * jobs.share)
         self.transit += comes - local
-        wanted = summed(node, self.transit, self.size) * TUPLE_BYTES
+        bytes_ = summed(node, self.transit, self.size) * TUPLE_BYTES
         room = LINK * (1.0 - self.frozen) * self.tick
-        fraction = np.minimum(1.0, room / np.maximum(wanted, 1e-12))[node]
+        fraction = np.minimum(1.0, room / np.maximum(bytes_, 1e-12))[node]
         arrived = self.transit * fraction
         self.transit -= arrived
         self.queue += local + arrived

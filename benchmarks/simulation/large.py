@@ -47,15 +47,17 @@ EVERY = 300.0
 
 def hour_scenario(tasks: int) -> Scenario:
     """Dense shuffles on one-core executors, a quarter of them busy."""
-    given = situation("dense", tasks)
-    stages = (replace(stage, busy=stage.busy * LOAD) for stage in given.workload.stages)
-    return Scenario(given.name, given.cluster, Workload(tuple(stages), given.workload.streams), given.current)
+    scenario = situation("dense", tasks)
+    stages = (replace(stage, busy=stage.busy * LOAD) for stage in scenario.workload.stages)
+    return Scenario(
+        scenario.name, scenario.cluster, Workload(tuple(stages), scenario.workload.streams), scenario.current
+    )
 
 
 def settings_with(moves: int | None) -> Settings:
     """The defaults, with another limit of moves in one migration if one is given."""
-    given = Settings()
-    return given if moves is None else replace(given, migration=replace(given.migration, max_moves=moves))
+    settings = Settings()
+    return settings if moves is None else replace(settings, migration=replace(settings.migration, max_moves=moves))
 
 
 def hour(tasks: int, seconds: float, ways: Sequence[tuple[str, int | None]]) -> dict[str, Any]:
@@ -80,8 +82,8 @@ def hour(tasks: int, seconds: float, ways: Sequence[tuple[str, int | None]]) -> 
         row["over_as_is"] = {"median": median(ratios), "best": min(ratios), "worst": max(ratios)}
         del row["queries"]
     executors, count = scenario.cluster.size, sum(stage.n for stage in scenario.workload.placeable)
-    known = {"executors": executors, "partitions": count, "queries": len(scenario.workload.queries)}
-    return {**known, "seconds": seconds, "every": EVERY, "costs": asdict(COSTS), "load": LOAD, "rows": rows}
+    counts = {"executors": executors, "partitions": count, "queries": len(scenario.workload.queries)}
+    return {**counts, "seconds": seconds, "every": EVERY, "costs": asdict(COSTS), "load": LOAD, "rows": rows}
 
 
 def _durations(batches: Sequence[Batch], seconds: float) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def _durations(batches: Sequence[Batch], seconds: float) -> dict[str, Any]:
         "median": float(np.median(took)),
         "p95": float(np.quantile(took, 0.95)),
         "landed": int(landed.sum()),
-        "queries": [{"query": query, "mean": float(np.mean(known))} for query, known in by_query.items()],
+        "queries": [{"query": query, "mean": float(np.mean(seconds_))} for query, seconds_ in by_query.items()],
         "minutes": minutes,
     }
 
@@ -121,8 +123,8 @@ def decisions(tasks: int, limit: float) -> list[dict[str, Any]]:
             check=False,
             env={**os.environ, **threads},
         )
-        found = json.loads(done.stdout) if not done.returncode else {"problem": f"ended with {done.returncode}"}
-        rows.append({"policy": policy, "limit": moves, **found})
+        figures = json.loads(done.stdout) if not done.returncode else {"problem": f"ended with {done.returncode}"}
+        rows.append({"policy": policy, "limit": moves, **figures})
     progress("decision: adaptive by its defaults, without laws, gate and steps")
     rows.append(
         {"policy": "adaptive, policy alone", "limit": None, "alone": run(ADAPTIVE, "dense", tasks, limit, seed=0)}
@@ -146,12 +148,12 @@ def main() -> None:
         at[move.stage][move.partition] = move.target
     later, moved = changed(workload, 1), type(current)(at)
     warm, _ = decide(job["policy"], settings, Observation(cluster, later, moved))
-    found = {"cold": asdict(cold), "warm": asdict(warm), "built_mib": built, "peak_mib": first_peak}
+    figures = {"cold": asdict(cold), "warm": asdict(warm), "built_mib": built, "peak_mib": first_peak}
     if warm.seconds < job["limit"] / 20:  # it is some times slower while it is traced
         tracemalloc.start()
         decide(job["policy"], settings, Observation(cluster, later, moved))
-        found["traced_mib"] = tracemalloc.get_traced_memory()[1] / 2**20
-    sys.stdout.write(json.dumps(found))
+        figures["traced_mib"] = tracemalloc.get_traced_memory()[1] / 2**20
+    sys.stdout.write(json.dumps(figures))
 
 
 def _resident(field: str) -> float:

@@ -150,16 +150,16 @@ def one_hour(way: Variant, seed: int, seconds: float = 3600.0) -> dict[str, Any]
             moves, migrations = moves + count, migrations + (count > 0)
             if count:
                 run.begin(migrate(way, fluid, goal))
-    took = run.durations
-    found: dict[str, Any] = {"way": way.name, "seed": seed, "moves": moves, "migrations": migrations}
-    found |= {"seconds": median(took) if took else 0.0, "windows": run.windows}
+    durations = run.durations
+    figures: dict[str, Any] = {"way": way.name, "seed": seed, "moves": moves, "migrations": migrations}
+    figures |= {"seconds": median(durations) if durations else 0.0, "windows": run.windows}
     for metric in METRICS:
-        found[metric] = {
+        figures[metric] = {
             "before": run.mean_of(metric, 0.0, JOIN),
             "joining": run.mean_of(metric, JOIN, min(JOIN + COMMON, seconds)),
             "whole": run.mean_of(metric, JOIN, seconds),
         }
-    return found
+    return figures
 
 
 def migrations(sizes: Sequence[int], seeds: int) -> dict[str, Any]:
@@ -191,20 +191,20 @@ def expansion(seeds: int, seconds: float) -> dict[str, Any]:
 
 def claims(rows: Sequence[dict[str, Any]], span: str) -> list[dict[str, Any]]:
     """Of each claim: medians of both, in how many pairs it holds, and the quartiles of less over more."""
-    found = []
+    results = []
     for less, more, metric in CLAIMS:
-        known = {(row["way"], row.get("size"), row["seed"]): row[metric][span] for row in rows}
+        values = {(row["way"], row.get("size"), row["seed"]): row[metric][span] for row in rows}
         pairs = [
-            (value, known[more, size, seed])
-            for (way, size, seed), value in known.items()
-            if way == less and (more, size, seed) in known
+            (value, values[more, size, seed])
+            for (way, size, seed), value in values.items()
+            if way == less and (more, size, seed) in values
         ]
         if not pairs:
             continue
         ratios = np.array([a / b if b > 0 else 1.0 for a, b in pairs])
         low, high = np.quantile(ratios, [0.25, 0.75]).tolist()
         holds = sum(a < b for a, b in pairs)
-        found.append(
+        results.append(
             {
                 "less": less,
                 "more": more,
@@ -215,4 +215,4 @@ def claims(rows: Sequence[dict[str, Any]], span: str) -> list[dict[str, Any]]:
                 "pairs": len(pairs),
             }
         )
-    return found
+    return results

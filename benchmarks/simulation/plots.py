@@ -17,8 +17,8 @@ _METRICS = (("tuples_std", "std of tuples (%)"), ("load_std", "std of busy share
 def draw(figures: dict[str, Any], directory: Path) -> None:
     """Draw what there are figures for."""
     if "paper" in figures:
-        kept = {row["way"]: row["windows"] for row in figures["paper"]["rows"] if "windows" in row}
-        _series(kept, directory / "simulation-migration.svg")
+        series = {row["way"]: row["windows"] for row in figures["paper"]["rows"] if "windows" in row}
+        _series(series, directory / "simulation-migration.svg")
     if "hour" in figures:
         _series(figures["hour"]["series"], directory / "simulation-hour.svg")
     if "large" in figures:
@@ -46,9 +46,9 @@ def _large(part: dict[str, Any], path: Path) -> None:
     """The mean batch of each minute, one line a policy."""
     figure, axes = pyplot(svg_text=True).subplots(figsize=(10, 4.5), layout="constrained")
     for row, color in zip(part["rows"], _COLORS, strict=False):
-        known = [(minute + 1, value) for minute, value in enumerate(row["minutes"]) if value is not None]
+        minutes = [(minute + 1, value) for minute, value in enumerate(row["minutes"]) if value is not None]
         label = f"{row['policy']}, {row['limit']:,} moves" if row["limit"] else row["policy"]
-        axes.plot([at for at, _ in known], [value for _, value in known], color=color, linewidth=1.2, label=label)
+        axes.plot([at for at, _ in minutes], [value for _, value in minutes], color=color, linewidth=1.2, label=label)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("simulated time (min)")
     axes.set_ylabel("mean batch (s)")

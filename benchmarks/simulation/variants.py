@@ -76,10 +76,10 @@ def target(way: Variant, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArr
     except (ModelError, ScaleOutError):
         return node.copy()
     key = jobs.component // COMPONENTS if whole else jobs.component
-    found = node.copy()
+    nodes_of = node.copy()
     for number in range(int(key.max()) + 1):
-        found[key == number] = placement[f"c{number}"]
-    return found
+        nodes_of[key == number] = placement[f"c{number}"]
+    return nodes_of
 
 
 def migrate(way: Variant, fluid: Fluid, goal: IntArray) -> Iterator[float]:
@@ -103,8 +103,8 @@ def migrate(way: Variant, fluid: Fluid, goal: IntArray) -> Iterator[float]:
         fluid.lose()
         fluid.down[:] = True
     fluid.node[moved] = goal[moved]
-    taken = np.bincount(goal[moved], fluid.jobs.state[moved], fluid.size)
-    yield RESTART + float(taken.max()) / LINK
+    loaded = np.bincount(goal[moved], fluid.jobs.state[moved], fluid.size)
+    yield RESTART + float(loaded.max()) / LINK
     fluid.down[:] = False
     fluid.paused = False
 

@@ -126,10 +126,10 @@ def _update(expected: Output, checkpoint: Path, batches: int) -> dict[str, Any]:
     by_place = StructType(
         [StructField(f"found_{name}", each.dataType) for name, each in zip(values, held, strict=True)]
     )
-    found = state.select("key.*", F.col("value").cast(by_place).alias("_value"))
-    found = found.toDF(*expected.keys, "_value").select(*expected.keys, "_value.*")
+    stored = state.select("key.*", F.col("value").cast(by_place).alias("_value"))
+    stored = stored.toDF(*expected.keys, "_value").select(*expected.keys, "_value.*")
     both = expected.frame.withColumn("_wanted", F.lit(1)).join(
-        found.withColumn("_found", F.lit(1)), [*expected.keys], "full"
+        stored.withColumn("_found", F.lit(1)), [*expected.keys], "full"
     )
     same = F.lit(True)
     for name in values:

@@ -67,8 +67,8 @@ class EventLog:
     def latest(self, query: str) -> StatefulBatch | None:
         """Return the newest batch of a query, by its name, whose placement is known in full."""
         ids = [query_id for query_id, name in self.names.items() if name == query]
-        known = [batch for (query_id, _), batch in self.batches.items() if query_id in ids and batch.complete]
-        return max(known, key=lambda batch: batch.batch_id, default=None)
+        complete = [batch for (query_id, _), batch in self.batches.items() if query_id in ids and batch.complete]
+        return max(complete, key=lambda batch: batch.batch_id, default=None)
 
     def busy_share(self, query: str, first: int, last: int) -> dict[str, float]:
         """Return each executor's share of the time that a query's stateful tasks took in a range of batches."""
@@ -109,8 +109,8 @@ class EventLog:
         stateful = any(rdd["Name"].endswith("StateStoreRDD") for rdd in info["RDD Info"])
         self._stages[info["Stage ID"]] = (query_id, int(batch), stateful)
         if stateful:
-            seen = self.batches.setdefault((query_id, int(batch)), StatefulBatch(query_id, int(batch)))
-            seen.tasks = max(seen.tasks, info["Number of Tasks"])
+            stateful_batch = self.batches.setdefault((query_id, int(batch)), StatefulBatch(query_id, int(batch)))
+            stateful_batch.tasks = max(stateful_batch.tasks, info["Number of Tasks"])
 
     def _on_sparklistenertaskend(self, event: dict[str, Any]) -> None:
         info, reason = event["Task Info"], event["Task End Reason"]["Reason"]

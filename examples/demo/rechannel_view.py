@@ -110,13 +110,13 @@ class RechannelView:
 
     def transitions(self, lines: str) -> list[Transition]:
         """Read what the follow command has written so far."""
-        found = []
+        result = []
         for line in lines.splitlines(keepends=True):
             if line.startswith("{") and line.endswith("\n"):
                 entry = json.loads(line)
                 if entry["type"] == "move":
-                    found.append(self._transition(entry))
-        return found
+                    result.append(self._transition(entry))
+        return result
 
     # What follows knows the shape of the command line's answers, and is the only place that does.
 
