@@ -31,7 +31,7 @@ _REDIS_PORT = 6379
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Which parts of a node are to be real.
+    """Real parts of the nodes.
 
     Parameters
     ----------

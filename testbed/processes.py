@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Block(ABC):
-    """What a ``with`` block starts and closes; closed as well when it did not start to the end."""
+    """Base of what a ``with`` block starts and closes; closed as well when its start fails."""
 
     @abstractmethod
     def start(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a benchmark keeps of Spark's progress events: one line for each batch, and what is read from it. Pure."""
+"""Lines of Spark's progress events, one for each batch, and the batches that are read from them. Pure."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class ServerBinary:
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """What a server proves itself with, in PEM; ``clients``: whether it wants certificates of its clients too."""
+    """Certificate files of a server, in PEM; ``clients``: whether it wants certificates of its clients too."""
 
     authority: Path
     certificate: Path

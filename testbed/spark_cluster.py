@@ -125,7 +125,7 @@ class SparkOptions:
 
 @dataclass(frozen=True)
 class Site:
-    """Where the processes of a cluster run.
+    """Location of the processes of a cluster.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""CPU quotas per simulated node where control groups cannot be had: its processes are stopped and continued.
+"""CPU quotas without control groups: the processes of a node are stopped and continued.
 
 A thread looks at a node twenty times a second: each second brings it as much CPU time as it may have, and when its
 processes have used more, all of them are stopped (SIGSTOP) until that is made up for. Whoever may start processes may

@@ -68,7 +68,7 @@ KINDS: dict[str, _Kind] = {
 
 
 def _uneven(forecast: FloatArray, actual: FloatArray) -> float:
-    """How much more than the mean the most loaded executor has of what came, placed by what was told."""
+    """Excess of the most loaded executor over the mean of the actual load, placed by the forecast."""
     forecast_load, load = np.zeros(_EXECUTORS), np.zeros(_EXECUTORS)
     for partition in np.argsort(forecast)[::-1]:
         executor = int(np.argmin(forecast_load))

@@ -1,4 +1,4 @@
-"""The benchmark's Spark application: ``python -m benchmarks.live.app DIRECTORY`` runs what ``plan.json`` says.
+"""The benchmark's Spark application: ``python -m benchmarks.live.app DIRECTORY`` runs the ``plan.json`` there.
 
 Every batch leaves a line in ``progress.jsonl``, from Spark's own progress event; a file ``finish`` ends it, and the
 result of the audit is then in ``end.json``.

@@ -34,7 +34,7 @@ HELD = 20  # batches under quotas before the first turn, which began a third slo
 
 @dataclass(frozen=True)
 class Plan:
-    """What one session measures. ``order``: the variant of each turn."""
+    """Plan of one session. ``order``: the variant of each turn."""
 
     situation: Situation
     workload: str

@@ -77,7 +77,7 @@ def turn_figures(
 
 
 def _nodes(samples: Sequence[Mapping[str, Any]], begin: float, end: float, rows: int) -> dict[str, float]:
-    """What the nodes did between the first and the last sample in a time, by which nothing else had happened."""
+    """Figures of the nodes between the first and the last sample of a turn."""
     within = samples[bisect_left(samples, begin, key=_at) : bisect_right(samples, end, key=_at)]
     if len(within) < 2 or _at(within[0]) - begin > _FAR or end - _at(within[-1]) > _FAR:  # nobody could look
         return dict.fromkeys(("bytes_per_row", "cpu_spread", "memory_spread", "cpu_per_row"), math.nan)

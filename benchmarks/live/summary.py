@@ -1,4 +1,4 @@
-"""Each way over Spark as it is, over sessions, with what chance alone makes of a figure. Pure.
+"""Ratios of each variant over Spark as it is, and their noise, over all sessions. Pure.
 
 A phase in which nothing moved is Spark as it is, whether nobody was asked or a way found nothing to move. Every other
 is divided by what those before and after it say for its place: on a line between their logarithms, so that what slowly
@@ -66,7 +66,7 @@ class Noise:
 
     @property
     def count(self) -> int:
-        """How many turns it was made of."""
+        """Number of turns behind it."""
         return len(self.ratios)
 
     def reach(self, sessions: int) -> float:

@@ -1,4 +1,4 @@
-"""One way through one situation: back to where all begin, the event, the decision, and what comes of it."""
+"""One turn of a variant through a situation: starting placement, event, decision, measurement."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _happen(session: Session, situation: Situation, target: str) -> None:
 
 
 def _counts(session: Session) -> dict[str, int]:
-    """How many partitions each node holds."""
+    """Number of partitions on each node."""
     names = {executor: name for name, executor in session.executors().items()}
     counts = dict.fromkeys(session.names, 0)
     for executor in session.placement().values():

@@ -1,4 +1,4 @@
-"""Who decides: nobody, a policy of the literature, or Rechannel's own."""
+"""The compared deciders: nobody, a policy of the literature, or Rechannel's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark's Spark application: ``python -m benchmarks.migration.app DIRECTORY`` runs what ``plan.json`` says.
+"""The benchmark's Spark application: ``python -m benchmarks.migration.app DIRECTORY`` runs the ``plan.json`` there.
 
 It does what it is told by files: ``orders/<n>.json`` holds an order, ``answers/<n>.json`` what came of it. Every batch
 leaves a line in ``progress.jsonl``, from Spark's own progress event.

@@ -1,4 +1,4 @@
-"""Which situations are measured: every pair of two factors' values at least once, with as few rows as a greedy finds.
+"""The measured situations: every pair of two factors' values at least once, in few rows.
 
 Pure.
 """

@@ -1,4 +1,4 @@
-"""What of a migration went on side by side, from the journal's times. Pure.
+"""Overlap of the stages of a migration, from the journal's times. Pure.
 
 The stages of a step: *prepare* (its snapshots are waited for), *load* (its batch: steered to committed), *close* (the
 old copies go). Later steps of the same migration may be in another stage at the same time.
@@ -28,7 +28,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration."""
         return self.end - self.begin
 
 

@@ -1,4 +1,4 @@
-"""Between which placements partitions go to and fro. Pure."""
+"""The two placements between which partitions move to and fro. Pure."""
 
 from __future__ import annotations
 

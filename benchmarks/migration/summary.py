@@ -101,7 +101,7 @@ def _restarted(phase: Mapping[str, Any], committed: Sequence[Batch], period: flo
 
 
 def _predicted(price: Mapping[str, Any] | None, figures: Mapping[str, Any], query: str) -> dict[str, Any]:
-    """What was predicted, and by how much it missed: predicted over measured, less one."""
+    """Prediction and its error: predicted over measured, less one."""
     if not price or query not in price.get("peak", {}):
         return {}
     predicted: dict[str, Any] = {"predicted_peak": price["peak"][query], "predicted_total": price["total"]}
@@ -112,7 +112,7 @@ def _predicted(price: Mapping[str, Any] | None, figures: Mapping[str, Any], quer
 
 
 def _load(phase: Mapping[str, Any], quiet: Sequence[Batch]) -> float | None:
-    """By how much longer than usual the moved partitions' first tasks ran on their targets; the middle one."""
+    """Extra time of the moved partitions' first tasks on their targets, over their usual time; the median."""
     usual: dict[int, list[float]] = {}
     numbers = {batch.number for batch in quiet}
     for batch, partition, seconds in phase.get("tasks", ()):

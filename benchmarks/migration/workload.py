@@ -1,4 +1,4 @@
-"""The input: the same keys in the same batches whenever it is run, and what the state must be at its end.
+"""The input, which is the same in every run, and the state that must be there at its end.
 
 Spark's ``rate-micro-batch`` source gives every batch `PARALLEL` numbers; each stands for a slice of rows, so that a
 batch's content follows from its number alone, also after a restart. The first batches bring every key once; each later
@@ -54,7 +54,7 @@ class Input:
 
     @property
     def inverse(self) -> int:
-        """What undoes the stride, modulo the keys."""
+        """Inverse of the stride, modulo the keys."""
         return pow(STRIDE, -1, self.keys)
 
 

@@ -94,7 +94,7 @@ def redis_load(before: Mapping[str, Any], after: Mapping[str, Any], seconds: flo
 
 @dataclass(frozen=True)
 class WindowShape:
-    """How much one window of a node reports."""
+    """Size of one window of a node."""
 
     application: str = "app-20261122000000-0000"
     executors: int = EXECUTORS

@@ -1,4 +1,4 @@
-"""What agents and link cost: the same query without and with them, by turns, in one run."""
+"""Cost of agents and link: the same query without and with them, by turns, in one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.nexmark``: run Nexmark's queries on a Spark, measure them, and check what they put out."""
+"""``python -m benchmarks.nexmark``: run Nexmark's queries on a Spark, measure them, and audit their output."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _DIGEST = 128  # characters that one hash of a text gives
 
 @dataclass(frozen=True)
 class Shape:
-    """How often each kind of event comes and how hot the hot ones are; the defaults are Nexmark's.
+    """Frequency of each kind of event and share of the hot ones; the defaults are Nexmark's.
 
     Of ``hot_auctions`` bids all but one go to the hot auction; so with ``hot_sellers`` and ``hot_bidders``.
     ``in_flight`` auctions are open at a time, ``active`` persons sell and bid. The sizes are bytes of an event.

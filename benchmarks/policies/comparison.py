@@ -1,4 +1,4 @@
-"""Every policy on every generator: what its placements cost, beside what no placement can beat."""
+"""Every policy on every generator: the cost of its placements, beside the lower bound."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEVIATES = re.compile(r"(?i)deviation|choice|paper|storm|twister2")
 
 
 def describe() -> list[dict[str, Any]]:
-    """What the registry and the modules say of each policy, and every default parameter."""
+    """Return each policy's description in registry and modules, and its default parameters."""
     policies = []
     for entry in POLICIES.values():
         defaults = entry.parameters()
@@ -98,7 +98,7 @@ def _plain(value: object) -> object:
 
 
 def _meaning(text: str | None) -> list[str]:
-    """What a class of parameters says of them, without saying whose they are."""
+    """Return the description of a class of parameters without its first words, which name the policy."""
     first, *rest = _paragraphs(text)
     first = re.sub(r"^Settings of `[\w-]+`[.:;]? ?", "", first)
     return [part for part in (first[:1].upper() + first[1:], *rest) if part]

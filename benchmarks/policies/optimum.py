@@ -1,4 +1,4 @@
-"""How far ``adaptive`` is from the exact optimum of small stages, and its cut beside a graph partitioner's.
+"""Distance of ``adaptive`` from the exact optimum of small stages, and its cut beside a graph partitioner's.
 
 The optimum is HiGHS': the least T so that every unit is on one executor and none works for longer than T, a mixed
 integer program for each stage. Stages of one query on one-core executors that nobody else uses do not touch each other,

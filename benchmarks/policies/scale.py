@@ -1,4 +1,4 @@
-"""How long decisions take: the default policy at a thousand executors, and the growth of all others."""
+"""Decision times: the default policy at a thousand executors, and the growth of all others."""
 
 from __future__ import annotations
 

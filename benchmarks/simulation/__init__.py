@@ -1,4 +1,4 @@
-"""Simulations of what one machine cannot run: many executors, long hours, and another engine.
+"""Simulations beyond the size of one machine: many executors, long hours, and another engine.
 
 * ``engine``: discrete events of micro-batches on executors; ``control`` lets the shipped policies and planner act on it
 * ``calibration``: fits the engine to measured batches and states its error on the others

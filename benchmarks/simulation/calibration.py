@@ -1,4 +1,4 @@
-"""How well the simulation tells what was measured: fitted to some batches of live runs, held against the others.
+"""Error of the simulation: fitted to some batches of live runs, compared with the others.
 
 Each workload has a fit of its own, as what Spark does around its tasks differs. A batch is predicted by the engine
 itself, alone and without noise: overhead, stages as long as their slowest executor, and the loads of the partitions
@@ -83,7 +83,7 @@ def read_runs(records: Sequence[Mapping[str, Any]]) -> list[LiveRun]:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was fitted, in seconds and bytes per second.
+    """Fitted costs, in seconds and bytes per second.
 
     ``scale_known``: paths differed enough to tell it, else it is 1; ``loads_known``: some batch had a load.
     """

@@ -1,4 +1,4 @@
-"""The shipped policies and the shipped planner at work on a simulation: what a controller would decide, every so often.
+"""The shipped policies and the shipped planner at work on a simulation, as a controller decides at intervals.
 
 A decision is the policy's proposal with the parameters a controller asks it with, disposed of by the laws, the gate and
 the planner of steps (:mod:`rechannel.migration.plan.constraints`). What a controller sees is not what is: a partition's
@@ -50,7 +50,7 @@ class SimulatedDecision:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a controller sees when it decides.
+    """A controller's view of the simulation when it decides.
 
     ``batch_seconds`` and ``batch_period``: what a batch of each query lasts, and the time from start to start; ``at``:
     the simulated time.

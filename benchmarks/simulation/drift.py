@@ -1,4 +1,4 @@
-"""Loads that change: what each partition works wanders, and now and then some become hot.
+"""Loads that change: each partition's work wanders, and now and then some become hot.
 
 The logarithm of a partition's load returns to its mean (an Ornstein-Uhlenbeck walk), and a few partitions at a time
 are hot for a while. All factors of a stage are scaled so that its load as a whole stays what it was: what changes is

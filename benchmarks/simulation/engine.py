@@ -41,7 +41,7 @@ Step = tuple[Move, ...]
 
 @dataclass(frozen=True)
 class Costs:
-    """What a batch costs beside its tasks' work, in seconds and bytes per second.
+    """Costs of a batch beside its tasks' work, in seconds and bytes per second.
 
     ``planning`` and ``commit`` of each batch, by the driver; ``task`` of each task, whatever it does; ``scale``: what a
     task takes over what it is said to take. A load takes ``load_overhead`` and its bytes at ``load_rate``, and
@@ -79,7 +79,7 @@ class Batch:
 
     @property
     def seconds(self) -> float:
-        """How long it lasted."""
+        """Duration."""
         return self.end - self.start
 
 
@@ -97,7 +97,7 @@ class _Query:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where a stage's tasks are: for each turn, the task that every executor runs in it, and what each one fetches."""
+    """Places of a stage's tasks: for each turn, the task that every executor runs in it, and its fetches."""
 
     turns: tuple[tuple[IntArray, IntArray], ...]
     remote: FloatArray | None
@@ -144,7 +144,7 @@ class Simulation:
 
     @property
     def placement(self) -> Placement:
-        """Where the partitions are now."""
+        """Current places of the partitions."""
         return Placement({key: array.copy() for key, array in self._at.items()})
 
     @property
@@ -248,7 +248,7 @@ class Simulation:
         return self._through_uplinks(layout, query.input, ends)
 
     def _run_floating(self, work: FloatArray) -> float:
-        """What runs anywhere is divided evenly over the cores of the executor that was seen to run it."""
+        """Divide the work of tasks without a place evenly over the cores of the executor that ran them."""
         here = np.flatnonzero(work)
         if not here.size:
             return self.now
@@ -259,7 +259,7 @@ class Simulation:
         return float(np.where(np.isfinite(end), end, self.now).max())
 
     def _fetched(self, start: FloatArray, size: FloatArray, executors: IntArray) -> FloatArray:
-        """When each task has what it fetches, its executor's link serving one after the other."""
+        """Return the end of each task's fetch, its executor's link serving one after the other."""
         wants = size > 0
         begin = np.maximum(start, self._link[executors])
         done = np.where(wants, begin + size / self.cluster.bandwidth[executors], start)

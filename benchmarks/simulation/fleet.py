@@ -55,7 +55,7 @@ _CLUSTER = "default"
 
 @dataclass(frozen=True)
 class Shape:
-    """How much there is: ``agents`` nodes of one executor; queries of so many stages of so many partitions.
+    """Size of the fleet: ``agents`` nodes of one executor; queries of so many stages of so many partitions.
 
     ``period``: seconds from one batch of a query to its next.
     """
@@ -72,12 +72,12 @@ class Shape:
         return self.queries * self.stages * self.partitions
 
     def executor(self, query: int, stage: int, partition: int) -> str:
-        """Where a partition is: spread over all executors, in another order for each stage."""
+        """Executor of a partition: spread over all, in another order for each stage."""
         return str((partition * 7 + stage * 131 + query * 977) % self.agents)
 
 
 def report(shape: Shape, now: float) -> LinkReport:
-    """What the link says of its application."""
+    """Return the link's report of its application."""
     infos = [
         ExecutorInfo(executor=str(i), host=f"node-{i}", cores=CORES, added=now - 3600, memory=2**33)
         for i in range(shape.agents)

@@ -198,7 +198,7 @@ class Fluid:
         return summed(node, served, self.size), demand * fraction
 
     def _deliver(self) -> None:
-        """What was made in the last tick comes to the next components, over links unless it stays on its node."""
+        """Pass the output of the last tick to the next components, over links unless it stays on its node."""
         jobs, node = self.jobs, self.node
         before = np.where(self.spout, 0, jobs.component - 1)
         comes = np.where(self.spout, 0.0, self._sent[before] * jobs.share)
@@ -230,7 +230,7 @@ class Fluid:
         return float(np.mean(near * _LOCAL + (COMPONENTS - 1 - near) * _REMOTE))
 
     def lose(self) -> None:
-        """What is between sources and end is lost, and comes again from the sources: a restart without a checkpoint."""
+        """Lose everything between sources and end, to come again from the sources: a restart without a checkpoint."""
         jobs = self.jobs
         gone = summed(jobs.component, np.where(self.spout, 0.0, self.queue) + self.transit, jobs.count)
         gone[1:] += self._sent[:-1]  # on its way to the component behind

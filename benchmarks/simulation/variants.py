@@ -1,4 +1,4 @@
-"""How tasks change their nodes in a record-at-a-time engine, and what that stops meanwhile.
+"""Ways in which tasks change their nodes in a record-at-a-time engine, and what each stops meanwhile.
 
 * *in steps* (the pipelined-migration paper): one task out and one in per node and step, the next transfer under way
   while the last one's task is set up; a task is out of service from the beginning of its transfer until it is set up
@@ -61,7 +61,7 @@ DCR is a means and says nothing of where tasks go: it is given the target of the
 
 
 def target(way: Variant, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
-    """Where the policy of the way wants the tasks, (N,); where they are if it refuses.
+    """Return the nodes that the policy chooses for the tasks, (N,); the current ones if it refuses.
 
     ``fair-redistribution`` gives up what is a tenth above the mean load, which is how it spreads to nodes that join.
     """

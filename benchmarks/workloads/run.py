@@ -1,4 +1,4 @@
-"""Starting a workload's queries, and holding what they put out against the batch computation over the same rows."""
+"""Start of a workload's queries, and the audit of their output by a batch computation over the same rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OBSERVED = "output"
 
 @dataclass(frozen=True)
 class Digest:
-    """How many rows, and the sum of their hashes: equal for equal rows in whatever order and batches they came."""
+    """Number of rows and sum of their hashes: equal for equal rows in any order and any batches."""
 
     rows: int
     total: int

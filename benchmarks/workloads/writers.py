@@ -1,4 +1,4 @@
-"""``python -m benchmarks.workloads.writers``: what batches cost with another shuffle writer.
+"""``python -m benchmarks.workloads.writers``: cost of batches with another shuffle writer.
 
 ``spark.shuffle.sort.bypassMergeThreshold=0`` keeps Spark from the writer that may lose rows when an executor is ended
 by SIGTERM (SPARK-37473). Two applications stand on one cluster, one with that setting and one without; they run the

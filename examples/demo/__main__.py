@@ -25,7 +25,7 @@ _CHANGE_PATIENCE = 90.0  # seconds for a node to be emptied, and for an added on
 
 @dataclass(frozen=True)
 class Plan:
-    """How many batches each part of the run takes, by the slowest query, and how long at most."""
+    """Batches of each part of the run, by the slowest query, and the time limit."""
 
     warm_up: int = 4
     before: int = 6

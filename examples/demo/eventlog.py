@@ -1,4 +1,4 @@
-"""What Spark's own event log says about a run: placements, busy time, failed attempts, restarts.
+"""Spark's own event log of a run: placements, busy time, failed attempts, restarts.
 
 Read independently of Rechannel, so that the demo's verdict does not rest on the thing it judges.
 """
@@ -46,7 +46,7 @@ class EventLog:
 
     @property
     def restarts(self) -> int:
-        """How often a query was started beyond its first time, and ended by an error."""
+        """Number of starts of a query beyond its first, and of ends by an error."""
         return sum(count - 1 for count in self.starts.values()) + len(self.errors)
 
     def poll(self) -> None:

@@ -55,7 +55,7 @@ _TOUR_SCHEMA = f"tailnum string, {_TOUR_STATE}"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a run keeps its input, checkpoints and output."""
+    """Directories of a run: input, checkpoints and output."""
 
     root: Path
 

@@ -37,7 +37,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class Load:
-    """What a decision says of one executor: partitions and utilization before and after."""
+    """One executor in a decision: partitions and utilization before and after."""
 
     node: str
     executor: str

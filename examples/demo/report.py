@@ -1,4 +1,4 @@
-"""What the demo shows: progress, tables and the verdict; plain lines when standard output is not a terminal."""
+"""The demo's output: progress, tables and the verdict; plain lines when standard output is not a terminal."""
 
 from __future__ import annotations
 

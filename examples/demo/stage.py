@@ -30,7 +30,7 @@ _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 @dataclass(frozen=True)
 class Options:
-    """How large the demo is."""
+    """Size of the demo."""
 
     files: int = 200
     rows_per_file: int = 100

@@ -1,4 +1,4 @@
-"""docs/handbook.md says what every message means, and names none that does not exist."""
+"""docs/handbook.md explains every message, and names none that does not exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from rechannel.daemon.cli import explain, history
 
-from . import said
+from . import code_names
 from .pages import DOCS
 
 TEXT = (DOCS / "handbook.md").read_text(encoding="utf-8")
@@ -41,13 +41,13 @@ def names(table: list[list[str]]) -> list[str]:
 @pytest.mark.parametrize(
     ("table", "known"),
     [
-        (rows("Exit codes"), said.exits()),
-        (rows("Not ready"), said.not_ready()),
-        (rows("Laws"), said.laws()),
-        (rows("Steps of moves", column="state"), said.states()),
-        (rows("Steps of moves", column="reason"), said.reasons()),
-        (rows("Controllers") + rows("Agents", column="event") + rows("Links"), said.events()),
-        (rows("Agents", column="not measured"), said.skipped()),
+        (rows("Exit codes"), code_names.exits()),
+        (rows("Not ready"), code_names.not_ready()),
+        (rows("Laws"), code_names.laws()),
+        (rows("Steps of moves", column="state"), code_names.states()),
+        (rows("Steps of moves", column="reason"), code_names.reasons()),
+        (rows("Controllers") + rows("Agents", column="event") + rows("Links"), code_names.events()),
+        (rows("Agents", column="not measured"), code_names.skipped()),
     ],
     ids=["exit codes", "not ready", "laws", "states", "reasons", "events", "not measured"],
 )
@@ -61,18 +61,18 @@ def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], known
 
 
 def test_history_can_be_asked_for_every_name():
-    assert set(history.REASONS) == {"ok", "nothing-to-do", "law"} | said.laws() | said.not_ready()
+    assert set(history.REASONS) == {"ok", "nothing-to-do", "law"} | code_names.laws() | code_names.not_ready()
     assert set(history.TRIGGERS) == set(explain._TRIGGERS)
     assert set(history.OUTCOMES) == set(explain._OUTCOMES)
 
 
 def test_every_alert_has_a_section_and_every_section_an_alert():
     titles = set(re.findall(r"^### (Rechannel[A-Z]\w+)$", TEXT, re.M))
-    assert titles == said.alerts()
+    assert titles == code_names.alerts()
     for title in titles:
         assert len(section(title).split()) > 8, title
 
 
 def test_the_collector_sees_what_is_there():
-    assert {"gate", "budget", "max-moves", "excluded"} <= said.laws()
-    assert {"redis-away", "jobs-hang", "no executor of this node"} <= said.events()
+    assert {"gate", "budget", "max-moves", "excluded"} <= code_names.laws()
+    assert {"redis-away", "jobs-hang", "no executor of this node"} <= code_names.events()

@@ -1,4 +1,4 @@
-"""Runs the drills, keeps what they found, writes the documentation: ``python -m tests.drills --json FILE``.
+"""Runs the drills, keeps their results, writes the documentation: ``python -m tests.drills --json FILE``.
 
 What a file holds already is not run again unless it did not hold; so a run that was broken off goes on where it was.
 """

@@ -1,4 +1,4 @@
-"""What must hold after every fault, worked out from files alone: the output, the journal of moves, the commits.
+"""The audit after a fault, from files alone: the output, the journal of moves, the commits.
 
 Pure but for the reading of the files that are named; needs neither Redis nor anything of Rechannel that runs.
 """
@@ -85,7 +85,7 @@ def audit(directory: Path) -> Audit:
 
 @dataclass(frozen=True)
 class Migrated:
-    """What became of a decision's moves. ``reasons``: of those given up; ``unsettled``: id -> last state."""
+    """Result of a decision's moves. ``reasons``: of those given up; ``unsettled``: id -> last state."""
 
     moves: int
     landed: int

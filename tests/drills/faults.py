@@ -1,4 +1,4 @@
-"""Every fault: what it hits, how it strikes, how it is mended.
+"""Every fault: its target, its strike, its repair.
 
 A fault is mended by whoever mends it in the field: what was killed is started again after `RESTART` seconds, as the
 units in ``systemd/`` do it, executors by Spark's own worker; pauses, cuts and full disks end after a while.

@@ -1,4 +1,4 @@
-"""Queries come first: how long batches last while Rechannel hangs, is dead, or is told nonsense.
+"""Load tests: durations of batches while Rechannel hangs, is dead, or gets garbage.
 
 Batches run back to back. Every phase of trouble stands between two healthy ones in the same run, so that what the
 machine does beside it hits both; the healthy phases beside each other tell the noise.

@@ -1,4 +1,4 @@
-"""Writes the tables of ``docs/reliability.md`` from what the drills found."""
+"""Writes the tables of ``docs/reliability.md`` from the results of the drills."""
 
 from __future__ import annotations
 

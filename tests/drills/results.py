@@ -1,4 +1,4 @@
-"""What the drills found: kept in a JSON file that grows run by run, and told in `docs/reliability.md`. Pure."""
+"""Results of the drills: a JSON file that grows run by run, and the tables of `docs/reliability.md`. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What makes two results the same run."""
+        """Fields that two results of the same run share."""
         return self.scenario, self.provider, self.repetition
 
 

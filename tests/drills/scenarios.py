@@ -1,4 +1,4 @@
-"""The scenarios: each fault, while nothing moves and during a running migration; and how one is run on a world.
+"""The scenarios: each fault, while nothing moves and during a running migration; and their run on a world.
 
 What must hold in every one of them:
 

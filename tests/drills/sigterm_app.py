@@ -1,4 +1,4 @@
-"""The application of the drill in `sigterm`: one stateful query, in which every second batch has a slow map task.
+"""The application of the drill in `sigterm`: one stateful query; every second batch has a slow map task.
 
 ``python -m tests.drills.sigterm_app DIRECTORY`` writes every batch as `app` does, and begins a slow one once the file
 ``go-<batch>`` exists. The map tasks are Spark's alone: an executor that is ended ends its Python workers first, and a

@@ -183,7 +183,7 @@ class World:
     # -- parts --
 
     def inside(self, part: str) -> contextlib.AbstractContextManager[None]:
-        """Where the processes of a part are started: its namespace, or here where there are none."""
+        """Block in which the processes of a part are started: its namespace, if there are any."""
         return contextlib.nullcontext() if self.network is None else self.network.inside(part)
 
     def environment(self, part: str) -> dict[str, str]:

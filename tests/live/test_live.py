@@ -1,4 +1,4 @@
-"""The live comparison on a real cluster: a session measures, moves, audits, and says what of its nodes was real."""
+"""The live comparison on a real cluster: a session measures, moves, audits, and states the real parts of its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of state a PySpark user can write, each with what it must output: computed from the input in plain Python.
+"""Every kind of state a PySpark user can write, each with its expected output, computed in plain Python.
 
 The input is a list of `Row` in the order of time; no row is late, and the last file, the sentinel, lies a day ahead and
 pushes the watermark over everything. So the output does not depend on where the batches are cut.

@@ -1,4 +1,4 @@
-"""What a soak's samples say: the audit, the table at milestones, slopes beside their bounds. Pure."""
+"""Figures of a soak's samples: the audit, the table at milestones, slopes beside their bounds. Pure."""
 
 from __future__ import annotations
 

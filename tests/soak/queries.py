@@ -1,4 +1,4 @@
-"""The eight queries of the soak, and what their output has to be.
+"""The eight queries of the soak, and their expected output.
 
 Their input follows from the batch's number alone, so each batch of a query has the same output in every driver. Its
 digest (rows, and the sum of their hashes) comes with Spark's own progress.

@@ -1,4 +1,4 @@
-"""A restarted query's partitions run where they ran last: nearly all in its first batch, all in its second."""
+"""Partitions of a restarted query run on their last executors: nearly all in its first batch, all in its second."""
 
 from __future__ import annotations
 

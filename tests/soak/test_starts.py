@@ -86,7 +86,7 @@ def wait_for(processes: dict[Path, ManagedProcess], count: int) -> None:
 
 
 def growth(samples: list[dict[str, Any]], what: str) -> float:
-    """What a resource grew from the first fifth of the samples to the last, the very first left out as warm-up."""
+    """Growth of a resource from the first fifth of the samples to the last, without the very first as warm-up."""
     samples = samples[1:]
     count = max(1, len(samples) // 5)
     first, last = ([row[what] for row in part] for part in (samples[:count], samples[-count:]))

@@ -1,4 +1,4 @@
-"""The table of Spark's versions in ``docs/compatibility.md``, made of what a run found and of the link's own table."""
+"""The table of Spark's versions in ``docs/compatibility.md``, from the results of a run and the link's own table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one version of Spark does, in an environment that has it: ``python -m versions.inside DIRECTORY FILE``.
+"""Tests of one version of Spark, in an environment that has it: ``python -m versions.inside DIRECTORY FILE``.
 
 Two acts on one real standalone cluster of three nodes, with an agent on each and one Redis. In the first, queries on
 both of Spark's stores have every partition moved again and again, as in ``tests/matrix``. In the second, with a real

@@ -1,4 +1,4 @@
-"""Workloads on a local session: what comes out equals the batch computation, and the audit finds what does not."""
+"""Workloads on a local session: the output equals the batch computation, and the audit finds differences."""
 
 from __future__ import annotations
 

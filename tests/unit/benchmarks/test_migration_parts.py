@@ -1,4 +1,4 @@
-"""The pure parts of the migration benchmark: which rows, which placements, which input, which files, what overlaps."""
+"""The pure parts of the migration benchmark: rows, placements, input, checkpoint files, overlap."""
 
 from __future__ import annotations
 

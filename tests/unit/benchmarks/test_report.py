@@ -1,4 +1,4 @@
-"""What the report keeps beside the page, and how it tells Nexmark."""
+"""The report's archive of figures, and its section on Nexmark."""
 
 from __future__ import annotations
 

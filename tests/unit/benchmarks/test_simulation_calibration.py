@@ -1,4 +1,4 @@
-"""The calibration finds what made the batches, and a wrong model shows."""
+"""The calibration finds the costs behind the batches, and a wrong model shows."""
 
 from __future__ import annotations
 

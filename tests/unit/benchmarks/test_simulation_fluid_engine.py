@@ -1,4 +1,4 @@
-"""The fluid loses nothing, each way ends with all in service, and what is told is told from figures alone."""
+"""The fluid loses nothing, each variant ends with all in service, and the section is made of figures alone."""
 
 from __future__ import annotations
 

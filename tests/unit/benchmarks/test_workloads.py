@@ -1,4 +1,4 @@
-"""What of the workloads needs no Spark: inputs, the registry, and what is read off an event log."""
+"""Workloads without Spark: inputs, the registry, and costs read off an event log."""
 
 from __future__ import annotations
 

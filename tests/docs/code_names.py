@@ -1,4 +1,4 @@
-"""What the code can say, collected from its source: laws, reasons, codes, alerts and events of the log."""
+"""Names in the source that the handbook explains: laws, reasons, codes, alerts and events of the log."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _calls() -> tuple[tuple[Path, ast.Call], ...]:
     return tuple((path, node) for path, node in _nodes() if isinstance(node, ast.Call))
 
 
-def _words(path: Path, node: ast.expr) -> set[str]:
+def _strings(path: Path, node: ast.expr) -> set[str]:
     """Return the strings that an expression can be: a literal, one of two, or a constant of its module."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return {node.value}
     if isinstance(node, ast.IfExp):
-        return _words(path, node.body) | _words(path, node.orelse)
+        return _strings(path, node.body) | _strings(path, node.orelse)
     if isinstance(node, ast.Name):
         module = importlib.import_module("rechannel." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
         value = getattr(module, node.id)
@@ -57,33 +57,33 @@ def _name(call: ast.Call) -> str:
 
 def laws() -> set[str]:
     """Return every law that a `Refusal` can name."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path, call in _calls():
         if _name(call) == "Refusal":
-            found |= _words(path, next(item.value for item in call.keywords if item.arg == "law"))
-    return found
+            names |= _strings(path, next(item.value for item in call.keywords if item.arg == "law"))
+    return names
 
 
 def not_ready() -> set[str]:
     """Return every code of a `NotReady`."""
-    return {word for path, call in _calls() if _name(call) == "NotReady" for word in _words(path, call.args[0])}
+    return {name for path, call in _calls() if _name(call) == "NotReady" for name in _strings(path, call.args[0])}
 
 
 def events() -> set[str]:
     """Return the names of all events that are logged as warnings or errors."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path, call in _calls():
         function = call.func
         if isinstance(function, ast.Attribute) and function.attr in _LEVELS:
             owner = ast.unparse(function.value).lower()
             if owner == "log" or owner.endswith("_log"):
-                found |= _words(path, call.args[0])
-    return found
+                names |= _strings(path, call.args[0])
+    return names
 
 
 def skipped() -> set[str]:
-    """Return what agents count as not measured; names of executors left out."""
-    found: set[str] = set()
+    """Return the names of what agents count as not measured, without those of executors."""
+    names: set[str] = set()
     for path, node in _nodes():
         if path.parent.parent.name != "monitors":
             continue
@@ -96,12 +96,12 @@ def skipped() -> set[str]:
             if isinstance(key, ast.JoinedStr):
                 last = key.values[-1]
                 assert isinstance(last, ast.Constant)
-                found.add(f"executor …{last.value}")
+                names.add(f"executor …{last.value}")
             elif isinstance(key, ast.Constant) or (isinstance(key, ast.Name) and key.id.isupper()):
-                found |= _words(path, key)
+                names |= _strings(path, key)
         if isinstance(node, ast.Call) and _name(node) == "IndexFileError":
-            found |= _words(path, node.args[0])
-    return found
+            names |= _strings(path, node.args[0])
+    return names
 
 
 def alerts() -> set[str]:
@@ -111,12 +111,12 @@ def alerts() -> set[str]:
 
 
 def reasons() -> set[str]:
-    """Return why a move takes a step."""
+    """Return the reasons of the steps of a move."""
     return {str(reason) for reason in MoveReason}
 
 
 def states() -> set[str]:
-    """Return where a move can be."""
+    """Return the states of a move."""
     return {str(state) for state in MoveState}
 
 
