@@ -33,7 +33,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["Batch", "Costs", "Simulation", "Step", "steps_of"]
+__all__ = ["Batch", "Costs", "Simulation", "Step"]
 
 Step = tuple[Move, ...]
 """Moves that are taken over together."""
@@ -302,11 +302,3 @@ class Simulation:
         rate = stage.batches_per_second
         outside = summed(cluster.subcluster[down], crossing / rate, len(self._uplink)) if uplinks else None
         return np.asarray(remote / rate), outside
-
-
-def steps_of(moves: Sequence[Move], steps: IntArray) -> list[Step]:
-    """The moves of each step, given the step of each move, counted from 0."""
-    found: list[list[Move]] = [[] for _ in range(int(steps.max(initial=-1)) + 1)]
-    for move, step in zip(moves, steps.tolist(), strict=True):
-        found[step].append(move)
-    return [tuple(step) for step in found]

@@ -23,7 +23,7 @@ import redis
 from rechannel.wire import keys
 from tests.drills.proxy import Proxy
 from tests.drills.session import to_stderr
-from tests.drills.world import CLUSTER_NAME, CONTROLLERS, NODES, World
+from tests.drills.world import CLUSTER_NAME, CONTROLLERS, NODES, World, WorldOptions
 
 PHASE = 40.0  # seconds of each phase
 _REST = 5.0  # seconds at a phase's begin that are not counted: batches that began before it
@@ -200,7 +200,7 @@ class LoadWorld(World):
     """A world whose link reaches Redis through a proxy that can misbehave."""
 
     def __init__(self, directory: Path, provider: str) -> None:
-        super().__init__(directory, provider, trigger="0 seconds")
+        super().__init__(directory, provider, WorldOptions(trigger="0 seconds"))
         self.proxy: Proxy
 
     def start_driver(self) -> None:

@@ -23,7 +23,7 @@ import psutil
 
 from tests.drills import audit
 from tests.drills.sigterm_app import MAP_TASKS, QUERY, ROWS, SLOW_EVERY, SLOW_S, is_slow
-from tests.drills.world import NODES, PATIENCE, World
+from tests.drills.world import NODES, PATIENCE, World, WorldOptions
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 PARTITIONS = 12
@@ -73,15 +73,9 @@ def run(
     say(f"an executor is ended with SIGTERM, {named}")
     made: list[Try] = []
     filled: dict[Path, float] = {}
-    world = World(
-        directory,
-        "hdfs",
-        trigger="1 second",
-        attached=attached,
-        app="tests.drills.sigterm_app",
-        cores=PARTITIONS // 3,  # all partitions run at once
-        spark=spark,
-    )
+    # As many cores as partitions: all of them run at once.
+    app = WorldOptions("tests.drills.sigterm_app", "1 second", cores=PARTITIONS // 3, spark=spark, attached=attached)
+    world = World(directory, "hdfs", app)
     with world:
         while len(made) < tries and not (until_lost and any(one.lost for one in made)):
             made.append(_end_one(world, audited(world.app_directory), filled))

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,30 +63,35 @@ class Reported:
     body: LinkReport
 
 
+@dataclass(frozen=True)
+class WorldOptions:
+    """Application and settings of a world.
+
+    Parameters
+    ----------
+    app : module of the application
+    trigger : time between two batches
+    cores : of an executor
+    spark : settings of the application's own
+    attached : False leaves all of Rechannel out
+    moves_per_batch : moves that one batch of a query takes over at most
+    """
+
+    app: str = "tests.drills.app"
+    trigger: str = "2 seconds"
+    cores: int = 1
+    spark: Mapping[str, str] = field(default_factory=dict)
+    attached: bool = True
+    moves_per_batch: int = 1
+
+
 class World:
     """Everything a drill needs; all of it is gone when the block ends. Not for more than one thread."""
 
-    def __init__(
-        self,
-        directory: Path,
-        provider: str,
-        *,
-        trigger: str = "2 seconds",
-        link_url: str = "",
-        moves: int = 1,
-        attached: bool = True,
-        app: str = "tests.drills.app",
-        cores: int = 1,
-        spark: Mapping[str, str] | None = None,
-    ) -> None:
-        """``trigger``: time between two batches; ``moves``: those that one batch of a query takes over at most.
-
-        ``attached``: False leaves all of Rechannel out; ``app``: module of the application; ``cores`` of an executor;
-        ``spark``: settings of the application's own.
-        """
+    def __init__(self, directory: Path, provider: str, options: WorldOptions | None = None) -> None:
         self.directory = directory
         self.provider = provider
-        self.trigger = trigger
+        self.options = options or WorldOptions()
         self.app_directory = directory / "app"
         self.link_directory = directory / "link"
         self.group = ProcessGroup(directory / "logs")
@@ -97,12 +102,7 @@ class World:
         self.settings: Settings
         self.down: set[str] = set()  # parts that a fault holds down; `restart` leaves them alone
         self.fake_clock = directory / "clock"
-        self._link_url = link_url
-        self._moves_per_batch = moves
-        self._attached = attached
-        self._app = app
-        self._cores = cores
-        self._spark = dict(spark or {})
+        self._link_url = ""  # of Redis, where the link takes another way to it
         self._mounted = False
         self._open = contextlib.ExitStack()
 
@@ -131,7 +131,7 @@ class World:
             mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_MB}m,mode=700", "tmpfs", str(self.link_directory)]
             subprocess.run(mount, check=True)
             self._mounted = True
-        if self._attached:
+        if self.options.attached:
             self.redis = RedisServer(self.group, options=self._redis_options())
             self.start_redis()
             self._write_config()
@@ -139,13 +139,13 @@ class World:
             self._open.callback(self.watch.close)
             for name in CONTROLLERS:
                 self.start_controller(name)
-        workers = [WorkerSpec(node, self._cores, 768, None) for node in NODES]
+        workers = [WorkerSpec(node, self.options.cores, 768, None) for node in NODES]
         java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         self.cluster = StandaloneCluster(self.group, self.directory / "cluster", workers, SparkOptions(700, java))
         self._open.callback(self.cluster.close)
         with self.inside("cluster"):
             self.cluster.start(PATIENCE)
-        for node in NODES if self._attached else ():
+        for node in NODES if self.options.attached else ():
             self.start_agent(node)
         self.start_driver()
 
@@ -175,7 +175,7 @@ class World:
             "agent": {"sample": 0.5, "window": 2.0},
             "reschedule": {"mode": "observe", "timeout": 5.0, "settle": 3.0, "batches": 2},
             "gate": {"cooldown": 5.0, "max_utilization": 10},
-            "migration": {"moves_per_batch": self._moves_per_batch, "settle_batches": 2},
+            "migration": {"moves_per_batch": self.options.moves_per_batch, "settle_batches": 2},
         }
         self.config = write_config(self.directory, f"unix://{self.redis.socket_path}", sections)
         self.settings = load(self.config, {})
@@ -189,10 +189,10 @@ class World:
     def environment(self, part: str) -> dict[str, str]:
         """Return the environment of one of Rechannel's processes."""
         environment = dict(os.environ)
-        if self._attached:
+        if self.options.attached:
             environment["RECHANNEL_CONFIG"] = str(self.config)
         environment["PYTHONPATH"] = PYTHON_PATH
-        if self._attached and self.network is not None and part:
+        if self.options.attached and self.network is not None and part:
             environment["RECHANNEL_REDIS__URL"] = f"redis://{self.network.hub_from(part)}:6379/0"
         return environment
 
@@ -227,7 +227,7 @@ class World:
         """Start the application, or start it again from its checkpoints."""
         for left in ("stop", "result.json"):
             (self.app_directory / left).unlink(missing_ok=True)
-        spark = self.cluster.conf(executor_cores=self._cores) | {
+        spark = self.cluster.conf(executor_cores=self.options.cores) | {
             "spark.app.name": APPLICATION,
             "spark.sql.shuffle.partitions": str(PARTITIONS),
             "spark.sql.streaming.stateStore.providerClass": PROVIDERS[self.provider],
@@ -235,10 +235,10 @@ class World:
             "spark.driver.memory": "700m",
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             # A restarted driver must not starve behind the executors of the one that was killed.
-            "spark.cores.max": str(len(NODES) * self._cores),
-            **self._spark,
+            "spark.cores.max": str(len(NODES) * self.options.cores),
+            **self.options.spark,
         }
-        given = {"spark": spark, "trigger": self.trigger, "attached": self._attached}
+        given = {"spark": spark, "trigger": self.options.trigger, "attached": self.options.attached}
         (self.app_directory / "conf.json").write_text(json.dumps(given))
         ours = self.environment("cluster")
         environment = self.cluster.driver_environment()
@@ -247,7 +247,7 @@ class World:
         if self._link_url:
             environment["RECHANNEL_REDIS__URL"] = self._link_url
         with self.inside("cluster"):
-            command = [sys.executable, "-m", self._app, str(self.app_directory)]
+            command = [sys.executable, "-m", self.options.app, str(self.app_directory)]
             self.group.start("driver", command, env=environment, cwd=ROOT)
 
     def stop_driver(self) -> dict[str, Any]:

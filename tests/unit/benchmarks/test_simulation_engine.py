@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulation.control import Controller, Observation, decide
 from benchmarks.simulation.drift import Drift
-from benchmarks.simulation.engine import Costs, Simulation, steps_of
+from benchmarks.simulation.engine import Costs, Simulation
 from rechannel.conf.settings import Settings
 from rechannel.migration.plan.pipeline import finish_times
 from rechannel.policies.analysis.placement_cost import critical_path
@@ -111,9 +111,8 @@ def test_a_step_is_taken_over_by_one_batch_and_the_next_one_waits_for_it() -> No
     placement = Placement({"q/0": np.array([0, 0])})
     costs = Costs(load_overhead=0.5, load_rate=1e6, checkpoint=0.25)
     simulation = Simulation(cluster(3), Workload((one,)), placement, costs)
-    moves = (Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 2))
     simulation.run(5.0, stagger=False)
-    simulation.steer(steps_of(moves, np.array([0, 1])))
+    simulation.steer([(Move("q/0", 0, 0, 1),), (Move("q/0", 1, 0, 2),)])
     simulation.run(39.0)
     # Two tasks one after the other; then a load of 2.75 s beside the other task; then another one; then none.
     assert [batch.seconds for batch in simulation.batches] == pytest.approx([2.0, 3.75, 3.75, 1.0])
