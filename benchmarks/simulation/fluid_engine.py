@@ -204,9 +204,9 @@ class Fluid:
         comes = np.where(self.spout, 0.0, self._sent[before] * jobs.share)
         local = np.where(self.spout, 0.0, self._sent_at[before, node] * jobs.share)
         self.transit += comes - local
-        bytes_ = summed(node, self.transit, self.size) * TUPLE_BYTES
+        queued = summed(node, self.transit, self.size) * TUPLE_BYTES
         room = LINK * (1.0 - self.frozen) * self.tick
-        fraction = np.minimum(1.0, room / np.maximum(bytes_, 1e-12))[node]
+        fraction = np.minimum(1.0, room / np.maximum(queued, 1e-12))[node]
         arrived = self.transit * fraction
         self.transit -= arrived
         self.queue += local + arrived

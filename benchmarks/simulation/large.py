@@ -104,7 +104,7 @@ def _durations(batches: Sequence[Batch], seconds: float) -> dict[str, Any]:
         "median": float(np.median(took)),
         "p95": float(np.quantile(took, 0.95)),
         "landed": int(landed.sum()),
-        "queries": [{"query": query, "mean": float(np.mean(seconds_))} for query, seconds_ in by_query.items()],
+        "queries": [{"query": query, "mean": float(np.mean(durations))} for query, durations in by_query.items()],
         "minutes": minutes,
     }
 

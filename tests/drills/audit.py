@@ -96,11 +96,11 @@ class Migrated:
 
     def sentence(self) -> str:
         """Say it in a cell of a table."""
-        said = f"{self.landed} of {self.moves} landed"
+        summary = f"{self.landed} of {self.moves} landed"
         if self.abandoned:
             why = ", ".join(f"{reason} {count}" for reason, count in sorted(self.reasons.items()))
-            said += f", {self.abandoned} given up ({why})"
-        return f"{said}, {len(self.unsettled)} ended with the run" if self.unsettled else said
+            summary += f", {self.abandoned} given up ({why})"
+        return f"{summary}, {len(self.unsettled)} ended with the run" if self.unsettled else summary
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

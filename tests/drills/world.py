@@ -238,8 +238,8 @@ class World:
             "spark.cores.max": str(len(NODES) * self.options.cores),
             **self.options.spark,
         }
-        given = {"spark": spark, "trigger": self.options.trigger, "attached": self.options.attached}
-        (self.app_directory / "conf.json").write_text(json.dumps(given))
+        conf = {"spark": spark, "trigger": self.options.trigger, "attached": self.options.attached}
+        (self.app_directory / "conf.json").write_text(json.dumps(conf))
         ours = self.environment("cluster")
         environment = self.cluster.driver_environment()
         environment |= {name: value for name, value in ours.items() if name.startswith("RECHANNEL_")}
@@ -258,8 +258,8 @@ class World:
         result = self.app_directory / "result.json"
         if not result.exists():
             raise DrillError(f"the application ended without a result:\n{process.log_tail(30)}")
-        said: dict[str, Any] = json.loads(result.read_text())
-        return said
+        reason: dict[str, Any] = json.loads(result.read_text())
+        return reason
 
     # -- hitting them --
 
@@ -290,7 +290,7 @@ class World:
 
     def executor_pids(self, node: str) -> list[int]:
         """Return the processes of the node's executors."""
-        return [found.pid for found in self.cluster.executors(node)]
+        return [latest.pid for latest in self.cluster.executors(node)]
 
     # -- looking at them --
 
@@ -343,10 +343,10 @@ class World:
     def report(self) -> Reported | None:
         """Return the newest report of the application's link."""
         with self._reading() as store:
-            found = [store.get(keys.REPORT, name) for name in store.applications(0.0)]
+            latest = [store.get(keys.REPORT, name) for name in store.applications(0.0)]
         reports = [
             Reported(item.application, item.time, item.body)
-            for item in found
+            for item in latest
             if item is not None and isinstance(item.body, LinkReport)
         ]
         return max(reports, key=lambda item: (item.body.attached, item.time), default=None)
@@ -375,12 +375,12 @@ class World:
             return f"no commit of {', '.join(behind)} yet"
         if not self.leader(since):
             return "no leader has spoken"
-        found = self.report()
-        if found is None or found.time <= since:
+        latest = self.report()
+        if latest is None or latest.time <= since:
             return "the link has not reported"
-        report = found.body
-        seen = {query.name: query.batch for query in report.queries}
-        blind = [name for name in QUERIES if seen.get(name, -1) <= batches.get(name, -1)]
+        report = latest.body
+        batches_seen = {query.name: query.batch for query in report.queries}
+        blind = [name for name in QUERIES if batches_seen.get(name, -1) <= batches.get(name, -1)]
         if blind:
             return f"the link has seen no batch of {', '.join(blind)}"
         executors = {info.executor for info in report.executors}
@@ -396,7 +396,7 @@ class World:
                 if not windows or windows[0].time <= since:
                     return f"no figures of {node}"
             document = status.collect(store, self.settings, time.time())
-        row = next((row for row in document["applications"] if row["application"] == found.application), None)
+        row = next((row for row in document["applications"] if row["application"] == latest.application), None)
         if row is None:
             return "no status of the application"
         return "" if row["readiness"]["ready"] else str(row["readiness"]["sentence"])
@@ -404,21 +404,21 @@ class World:
     def moving(self) -> str:
         """Say which moves are under way, "" if none is."""
         try:
-            found = self.report()
+            latest = self.report()
         except StoreError as error:
             return str(error)
-        if found is None:
+        if latest is None:
             return "no report"
-        open_ = [view for view in found.body.moves if view.state in UNSETTLED]
+        open_ = [view for view in latest.body.moves if view.state in UNSETTLED]
         return f"{len(open_)} moves under way, as {open_[0].move}: {open_[0].state}" if open_ else ""
 
     def failed_tasks(self) -> int:
         """Return the failed task attempts that the link has counted."""
         try:
-            found = self.report()
+            latest = self.report()
         except StoreError:
             return 0
-        return found.body.failed_tasks if found is not None else 0
+        return latest.body.failed_tasks if latest is not None else 0
 
     def journal(self) -> list[dict[str, Any]]:
         """Return every step of a move that links have logged, also those of drivers that are gone."""
@@ -436,16 +436,16 @@ class World:
         ``wait``: seconds for which an answer is waited for, if not the command's own.
         """
         path = self.directory / "plan.json"
-        found = self.report()
-        if found is None:
+        latest = self.report()
+        if latest is None:
             raise DrillError("no report to make a plan of")
-        plan = saved_plan(CLUSTER_NAME, found.application, found.body, next_executors(found.body))
+        plan = saved_plan(CLUSTER_NAME, latest.application, latest.body, next_executors(latest.body))
         path.write_text(json.dumps(plan))
         patience = [] if wait is None else ["--wait", f"{wait:g}"]
         code, answer = self.cli("apply", str(path), "--force", "--reason", "a drill", *patience)
         if code != 0:
-            said = answer.get("sentence") or answer.get("error") if isinstance(answer, dict) else answer
-            raise DrillError(f"the migration was refused: {said}")
+            reason = answer.get("sentence") or answer.get("error") if isinstance(answer, dict) else answer
+            raise DrillError(f"the migration was refused: {reason}")
         return str(answer["decision"]["decision"]), len(answer["decision"]["moves"])
 
     def cli(self, *words: str) -> tuple[int, Any]:

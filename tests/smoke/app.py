@@ -41,9 +41,9 @@ def wrong_counts(result: dict[str, Any]) -> dict[str, Any]:
     for name, counts in result["counts"].items():
         rows = (result["batches"][name] + 1) * ROWS_PER_BATCH
         expected = dict(Counter(value * value % KEYS for value in range(rows)))
-        found = {int(key): count for key, count in counts.items()}
-        if found != expected:
-            wrong[name] = {key: (found.get(key), expected.get(key)) for key in expected.keys() | found.keys()}
+        actual = {int(key): count for key, count in counts.items()}
+        if actual != expected:
+            wrong[name] = {key: (actual.get(key), expected.get(key)) for key in expected.keys() | actual.keys()}
     return wrong
 
 

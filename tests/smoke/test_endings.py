@@ -87,8 +87,8 @@ def start(place: Place, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         directory = tmp_path / f"driver-{attach}"
         directory.mkdir()
         spark = place.cluster.conf(executor_cores=1) | {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
-        asked = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK}
-        (directory / "conf.json").write_text(json.dumps(asked))
+        plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK}
+        (directory / "conf.json").write_text(json.dumps(plan))
         environment = place.cluster.driver_environment() | {
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}{os.pathsep}{ROOT / 'tests'}",
             "RECHANNEL_CONFIG": str(config),

@@ -38,10 +38,10 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
 
 def report(loop: Loop) -> LinkReport:
     with loop.open_store() as store:
-        found = store.get(keys.REPORT, loop.status(APP).get("application", "none"))
-    assert found is not None
-    assert isinstance(found.body, LinkReport)
-    return found.body
+        envelope = store.get(keys.REPORT, loop.status(APP).get("application", "none"))
+    assert envelope is not None
+    assert isinstance(envelope.body, LinkReport)
+    return envelope.body
 
 
 def placements(loop: Loop) -> dict[str, list[str]]:
@@ -50,16 +50,16 @@ def placements(loop: Loop) -> dict[str, list[str]]:
 
 def the_other_way_round(loop: Loop, path: Path) -> dict[str, Any]:
     """Write a plan in which every partition goes to the other executor."""
-    found = report(loop)
-    first, second = (info.executor for info in found.executors)
+    envelope = report(loop)
+    first, second = (info.executor for info in envelope.executors)
     plan = {
         "format": 1,
         "cluster": "smoke",
         "application": loop.status(APP)["application"],
         "decision": "by-hand",
         "at": 0.0,
-        "executors": {info.executor: info.host for info in found.executors},
-        "runs": {query.query: query.run for query in found.queries},
+        "executors": {info.executor: info.host for info in envelope.executors},
+        "runs": {query.query: query.run for query in envelope.queries},
         "moves": [
             {
                 "query": query.query,
@@ -68,7 +68,7 @@ def the_other_way_round(loop: Loop, path: Path) -> dict[str, Any]:
                 "source": where,
                 "target": second if where == first else first,
             }
-            for query in found.queries
+            for query in envelope.queries
             for partition, where in enumerate(query.stages[0].placement)
         ],
     }

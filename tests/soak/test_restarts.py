@@ -40,8 +40,8 @@ def test_restarted_partitions_run_where_they_ran_last(available_now: bool, tmp_p
                 "spark.scheduler.minRegisteredResourcesRatio": "1.0",
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             }
-            asked = {"spark": spark, "restarts": RESTARTS, "batches": BATCHES, "available_now": available_now}
-            driver = start_driver(group, cluster, "restarts", tmp_path / "driver", asked, RECHANNEL_CONFIG=str(config))
+            plan = {"spark": spark, "restarts": RESTARTS, "batches": BATCHES, "available_now": available_now}
+            driver = start_driver(group, cluster, "restarts", tmp_path / "driver", plan, RECHANNEL_CONFIG=str(config))
             deadline = time.monotonic() + PATIENCE
             while driver.alive():
                 assert time.monotonic() < deadline, driver.log_tail(40)

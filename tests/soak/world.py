@@ -118,8 +118,8 @@ class World(Stack):
         for side in SIDES:
             path = self.directory / side / "result.json"
             if path.exists():
-                found = json.loads(path.read_text())
-                texts = [found["problem"], *found["exceptions"].values()]
+                current = json.loads(path.read_text())
+                texts = [current["problem"], *current["exceptions"].values()]
                 raise SoakError(f"{side}: ended too soon: {' '.join(text[:1000] for text in texts if text)}")
         self.group.check()
 
@@ -144,7 +144,7 @@ class World(Stack):
         """Return what every process holds now."""
         made: dict[str, Any] = {"at": time.time()}
         for side in SIDES:
-            executors = [found.pid for found in self.clusters[side].executors()]
+            executors = [current.pid for current in self.clusters[side].executors()]
             made[side] = {
                 "batches": self.batches(side),
                 "python": _sum([self.group.processes[side].pid]),
@@ -168,19 +168,19 @@ class World(Stack):
         """Return the newest report of the link: application, time, body."""
         try:
             with self.open_store() as store:
-                found = store.get(keys.REPORT, self._pids["with"]["application"])
+                current = store.get(keys.REPORT, self._pids["with"]["application"])
         except StoreError:
             return None
-        if found is None or not isinstance(found.body, LinkReport):
+        if current is None or not isinstance(current.body, LinkReport):
             return None
-        return str(self._pids["with"]["application"]), found.time, found.body
+        return str(self._pids["with"]["application"]), current.time, current.body
 
     def move(self) -> str:
         """Have every partition go to the other executor; "" or why that was refused."""
-        found = self.report()
-        if found is None:
+        current = self.report()
+        if current is None:
             return "the link has not reported"
-        application, _, report = found
+        application, _, report = current
         # A run of the loop is over before a plan for it is read.
         lasting = msgspec.structs.replace(report, queries=[q for q in report.queries if q.name != queries.LOOP])
         targets = next_executors(lasting)
@@ -196,8 +196,8 @@ class World(Stack):
 
     def stop(self) -> dict[str, Any]:
         """Have both drivers end in good order; returns what they wrote, and the link's last counters."""
-        found = self.report()
-        counters = dict(_counters(found[2])) if found is not None else {}
+        current = self.report()
+        counters = dict(_counters(current[2])) if current is not None else {}
         for side in SIDES:
             (self.directory / side / "stop").touch()
         drivers = {side: self.group.processes.pop(side) for side in SIDES}  # they may end now
@@ -234,16 +234,16 @@ def _counters(report: LinkReport) -> Iterator[tuple[str, int]]:
 
 
 def _children(pids: list[int]) -> list[int]:
-    found = []
+    current = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    return found
+            current += [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return current
 
 
 def _sum(pids: list[int]) -> dict[str, float]:
     """Return what some processes hold together."""
-    held = [found for pid in pids if (found := usage(pid)) is not None]
+    held = [current for pid in pids if (current := usage(pid)) is not None]
     return {
         "memory": sum(item.memory for item in held),
         "threads": sum(item.threads for item in held),
