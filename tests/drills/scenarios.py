@@ -88,7 +88,7 @@ def run(world: World, scenario: Scenario, say: Callable[[str], None] = lambda _:
     mend()
     say(f"mended after {mended - struck:.0f} s")
     if fault.healed_from == "strike":
-        since, after, seen = struck, hit, batches
+        since, after, last_batches = struck, hit, batches
     else:
         since, after, last_batches = mended, time.time(), meanwhile
     world.wait("Rechannel recovers", lambda: world.lacking(after, last_batches), patience=max(WITHIN, PATIENCE))
