@@ -18,16 +18,16 @@ MARKER_VARIABLE = "RECHANNEL_TESTBED_GROUP"
 
 def marked_pids(marker: str) -> list[int]:
     """Return the live processes, other than this one, whose environment carries the group's marker."""
-    wanted = f"{MARKER_VARIABLE}={marker}".encode()
-    found = []
+    variable = f"{MARKER_VARIABLE}={marker}".encode()
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         # Processes vanish while they are read, and other users' are not ours to read.
         with contextlib.suppress(OSError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+            if variable in (entry / "environ").read_bytes().split(b"\0"):
+                pids.append(int(entry.name))
+    return pids
 
 
 def kill_marked(marker: str, seconds: float = 10.0) -> int:

@@ -30,9 +30,9 @@ def trial(script: str) -> str:
     """Run a shell script in a namespace that is gone afterwards; return why it failed, "" if it did not."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    words = [*_NEW, "sh", "-ec", script]
+    command = [*_NEW, "sh", "-ec", script]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
         return f"network namespaces: {error} (packages util-linux and iproute2)"
     return f"network namespaces: {done.stderr.strip()}" if done.returncode else ""
@@ -85,12 +85,12 @@ class Namespaces:
         finally:
             os.close(home)
 
-    def run(self, name: str, *words: str) -> str:
+    def run(self, name: str, *command: str) -> str:
         """Run a command in a namespace; return what it printed. Raises :class:`NetworkError` with its complaint."""
         with self.inside(name):
-            done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
         if done.returncode:
-            raise NetworkError(f"{' '.join(words)} (in {name}): {done.stderr.strip()}")
+            raise NetworkError(f"{' '.join(command)} (in {name}): {done.stderr.strip()}")
         return done.stdout
 
     def _enter(self, descriptor: int) -> None:

@@ -63,7 +63,7 @@ def shaping(device: str, mbit: float, delay_ms: float = 0.0) -> list[list[str]]:
 
 def _probe(delay_ms: float) -> str:
     lines = ["ip link add probe0 type veth peer name probe1", "ip link add probe2 type bridge forward_delay 0"]
-    return trial("\n".join([*lines, *(" ".join(words) for words in shaping("probe0", 100.0, delay_ms))]))
+    return trial("\n".join([*lines, *(" ".join(command) for command in shaping("probe0", 100.0, delay_ms))]))
 
 
 def why_not() -> str:
@@ -137,8 +137,8 @@ class Network(Block):
         """Shape both ends of a node's link to another rate, in Mbit/s, from now on."""
         _check(name, mbit)
         for where, device in ((name, _DEVICE), (HUB, self._port(name))):
-            for words in shaping(device, mbit, self.delay_ms):
-                self._spaces.run(where, *words)
+            for command in shaping(device, mbit, self.delay_ms):
+                self._spaces.run(where, *command)
         self.rates[name] = mbit
 
     def address(self, name: str) -> str:

@@ -10,8 +10,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from testbed import network as networks
 from testbed.network import HUB, Network, Traffic
@@ -19,24 +20,45 @@ from testbed.nodes import NodeSpec, Statement, UnavailableError, state
 from testbed.processes import Block, ManagedProcess, ProcessGroup
 from testbed.quota import available
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import Site, SparkOptions, StandaloneCluster, WorkerSpec
 
-__all__ = ["NodeCluster"]
+__all__ = ["ClusterOptions", "NodeCluster"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _LOOPBACK_HUB = "127.0.0.1"
 _REDIS_PORT = 6379
 
 
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Real parts of the nodes.
+
+    Parameters
+    ----------
+    namespaces, quotas, cgroups : False does without, even where they can be had; without control groups, quotas are
+        held by stopping processes
+    held : whether the quotas hold from the start; if not, `hold` makes them, e.g. once executors are up: to boot a Java
+        machine on a fraction of a core takes minutes, and is seldom what is measured
+    delay_ms : one way through each link; where there are namespaces but the kernel makes no delays, the start raises
+        `UnavailableError`
+    subnet : of the namespaces
+    loopback : last byte of the first node's address where there are no namespaces
+    """
+
+    namespaces: bool = True
+    quotas: bool = True
+    cgroups: bool = True
+    held: bool = True
+    delay_ms: float = 0.0
+    subnet: str = "10.77.0"
+    loopback: int = 111
+
+
+_DEFAULT_CLUSTER, _DEFAULT_SPARK = ClusterOptions(), SparkOptions()
+
+
 class NodeCluster(Block):
     """Nodes with a worker each, and a hub with the master; all of it is gone when the block ends.
-
-    ``namespaces``, ``quotas``, ``cgroups``: False does without, even where they can be had; without control groups,
-    quotas are held by stopping processes. ``held``: whether the quotas hold from
-    the start; if not, `hold` makes them, e.g. once executors are up: to boot a Java machine on a fraction of a core
-    takes minutes, and is seldom what is measured. ``delay_ms``: one way through each link; where there are namespaces
-    but the kernel makes no delays, the start raises `UnavailableError`. ``loopback``: last byte of the first node's
-    address where there are no namespaces. ``spark``: what `StandaloneCluster` takes besides.
 
     For one thread: while it is inside a part, it is there alone.
     """
@@ -48,62 +70,49 @@ class NodeCluster(Block):
         group: ProcessGroup,
         directory: Path,
         nodes: Iterable[NodeSpec],
-        *,
-        namespaces: bool = True,
-        quotas: bool = True,
-        cgroups: bool = True,
-        held: bool = True,
-        delay_ms: float = 0.0,
-        subnet: str = "10.77.0",
-        loopback: int = 111,
-        **spark: Any,
+        options: ClusterOptions = _DEFAULT_CLUSTER,
+        spark: SparkOptions = _DEFAULT_SPARK,
     ) -> None:
         self.directory = directory
         self.nodes = {node.name: node for node in nodes}
         self.network: Network | None = None
         self.redis: RedisServer | None = None
         self._group = group
-        self._held = held
-        self._delay_ms = delay_ms
-        self._subnet = subnet
-        self._loopback = loopback
+        self._options = options
         self._spark_options = spark
-        self._quotas: dict[str, float] = {}  # what holds just now
+        self._quotas: dict[str, float] = {}  # that hold at this moment
         self._addresses: dict[str, str] = {}
         self._started: dict[str, str] = {}  # process -> the part that it lives in
         groups = available()
-        self._cgroups = cgroups and bool(groups)
-        why = groups.reason if cgroups else "control groups were not asked for"
+        self._cgroups = options.cgroups and bool(groups)
+        why = groups.reason if options.cgroups else "control groups were not asked for"
         self._enforcer = (
             f"{groups.reason.removesuffix(' cpu controller')} quota"
             if self._cgroups
             else f"quota by stopping processes and letting them go on ({why})"
         )
-        self._no_links = networks.why_not() if namespaces else "namespaces were not asked for"
-        self._no_quotas = "" if quotas else "quotas were not asked for"
+        self._no_links = networks.why_not() if options.namespaces else "namespaces were not asked for"
+        self._no_quotas = "" if options.quotas else "quotas were not asked for"
 
     def start(self) -> Self:
         """Lay the network, then start master and workers; executors come when a driver connects."""
         if not self._no_links:
-            if self._delay_ms and (why := networks.delay_why_not()):
+            if self._options.delay_ms and (why := networks.delay_why_not()):
                 raise UnavailableError(why)
             links = {node.name: node.link_mbit for node in self.nodes.values()}
-            self.network = Network(self._group, links, subnet=self._subnet, delay_ms=self._delay_ms)
+            self.network = Network(self._group, links, subnet=self._options.subnet, delay_ms=self._options.delay_ms)
             self.network.start()
         for name in self.nodes:
             self._place(name)
         self.spark = StandaloneCluster(
             self._group,
             self.directory,
-            [self._worker(node, held=self._held) for node in self.nodes.values()],
-            master_host=self.address(HUB),
-            driver_host=self.address(HUB),
-            inside=self._inside_address,
-            cgroups=self._cgroups,
-            **self._spark_options,
+            [self._worker(node, held=self._options.held) for node in self.nodes.values()],
+            self._spark_options,
+            Site(self.address(HUB), self.address(HUB), self._inside_address, self._cgroups),
         )
         self.spark.start()  # if that fails, `close` has what there is of it
-        self._apply(self.nodes if self._held else [])
+        self._apply(self.nodes if self._options.held else [])
         return self
 
     def close(self) -> None:
@@ -137,7 +146,7 @@ class NodeCluster(Block):
             links=self._no_links if self.network is None else self.network.rates,
             quotas=self._no_quotas or self._quotas,
             enforcer=self._enforcer,
-            delay_ms=self._delay_ms,
+            delay_ms=self._options.delay_ms,
         )
 
     def counters(self) -> dict[str, Traffic]:
@@ -235,11 +244,11 @@ class NodeCluster(Block):
         return self._start_rechannel(node, f"agent-{node}", ["agent", "--node", self.address(node)], config, env)
 
     def _start_rechannel(
-        self, part: str, name: str, words: list[str], config: Path, env: Mapping[str, str]
+        self, part: str, name: str, arguments: list[str], config: Path, env: Mapping[str, str]
     ) -> ManagedProcess:
         python_path = f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"
         environment = {**os.environ, "PYTHONPATH": python_path, **self.rechannel_environment(config), **env}
-        return self.start_process(part, name, [sys.executable, "-m", "rechannel", *words], environment)
+        return self.start_process(part, name, [sys.executable, "-m", "rechannel", *arguments], environment)
 
     # -- the rest --
 
@@ -249,11 +258,12 @@ class NodeCluster(Block):
 
     def _place(self, name: str) -> None:
         self._addresses.setdefault(
-            name, f"127.0.0.{self._loopback + len(self._addresses)}" if self.network is None else self.address(name)
+            name,
+            f"127.0.0.{self._options.loopback + len(self._addresses)}" if self.network is None else self.address(name),
         )
 
     def _inside_address(self, address: str) -> contextlib.AbstractContextManager[None]:
-        return self.inside(next((name for name, known in self._addresses.items() if known == address), HUB))
+        return self.inside(next((name for name, own in self._addresses.items() if own == address), HUB))
 
     def _worker(self, node: NodeSpec, *, held: bool) -> WorkerSpec:
         # Every node has a control group, so that every node can be slowed down later.

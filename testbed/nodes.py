@@ -1,4 +1,4 @@
-"""What the nodes of a test bed are to be, and what of it was real: a statement that stands beside every result."""
+"""Specification of a test bed's nodes, and the statement that stands beside every result: what of them was real."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NodeSpec:
 
     @property
     def limit(self) -> float | None:
-        """What its processes get, in cores of the machine; None for no limit."""
+        """CPU of its processes, in cores of the machine; None for no limit."""
         return None if self.quota is None else self.quota * self.speed
 
 
@@ -55,7 +55,7 @@ def make_nodes(speeds: Sequence[float], **common: Any) -> list[NodeSpec]:
 
 @dataclass(frozen=True)
 class Statement:
-    """What of a test bed was real. ``nodes``: name -> address, cores, quota (null: none), link (null: not shaped)."""
+    """Real parts of a test bed. ``nodes``: name -> address, cores, quota (null: none), link (null: not shaped)."""
 
     network: str
     delay: str

@@ -22,13 +22,13 @@ import psutil
 
 from testbed import guard
 
-__all__ = ["Block", "ManagedProcess", "ProcessDiedError", "ProcessGroup"]
+__all__ = ["Block", "ManagedProcess", "ProcessDiedError", "ProcessGroup", "cpu_seconds"]
 
 _PR_SET_PDEATHSIG = 1
 
 
 class Block(ABC):
-    """What a ``with`` block starts and closes; closed as well when it did not start to the end."""
+    """Base of what a ``with`` block starts and closes; closed as well when its start fails."""
 
     @abstractmethod
     def start(self) -> Self:
@@ -84,6 +84,12 @@ class ManagedProcess:
             raise ProcessDiedError(
                 f"{self.name} ended with code {self.popen.returncode}; {self.log}:\n{self.log_tail()}"
             )
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Return user and system time of a process so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _libc() -> Any:

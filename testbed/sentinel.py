@@ -19,9 +19,9 @@ __all__ = ["SentinelCluster", "ask"]
 _PATIENCE = 90.0  # seconds
 
 
-def ask(port: int, *words: str, timeout: float = 2.0) -> str:
+def ask(port: int, *arguments: str, timeout: float = 2.0) -> str:
     """Send one command to a server on loopback and return its raw answer; "" if it does not answer."""
-    message = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
+    message = f"*{len(arguments)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in arguments)
     answer = b""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=timeout) as client:
         client.sendall(message.encode() + b"*1\r\n$4\r\nQUIT\r\n")
@@ -79,9 +79,9 @@ class SentinelCluster(Block):
     def master(self) -> int:
         """The port of the server that the first sentinel which answers calls the master; 0 if none does."""
         for port in self.sentinels:
-            words = ask(port, "SENTINEL", "get-master-addr-by-name", self.service).split()
-            if len(words) > 4 and words[4].isdecimal():
-                return int(words[4])
+            answer = ask(port, "SENTINEL", "get-master-addr-by-name", self.service).split()
+            if len(answer) > 4 and answer[4].isdecimal():
+                return int(answer[4])
         return 0
 
     def kill(self, port: int) -> None:

@@ -112,10 +112,10 @@ class _Passthrough:
     def getattr(self, path: str, _handle: int | None = None) -> dict[str, int]:
         if self._answered.pop(threading.get_ident(), None) != path:
             self._wait()
-        found = os.lstat(self._at(path))
+        status = os.lstat(self._at(path))
         names = ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_rdev", "st_size", "st_blksize", "st_blocks")
-        times = {f"st_{which}time": getattr(found, f"st_{which}time_ns") for which in "amc"}
-        return {name: getattr(found, name) for name in names} | times
+        times = {f"st_{which}time": getattr(status, f"st_{which}time_ns") for which in "amc"}
+        return {name: getattr(status, name) for name in names} | times
 
     def access(self, path: str, mode: int) -> None:
         self._wait()
@@ -131,9 +131,9 @@ class _Passthrough:
 
     def statfs(self, path: str) -> dict[str, int]:
         self._wait()
-        found = os.statvfs(self._at(path))
+        status = os.statvfs(self._at(path))
         names = ("bavail", "bfree", "blocks", "bsize", "favail", "ffree", "files", "flag", "frsize", "namemax")
-        return {f"f_{name}": getattr(found, f"f_{name}") for name in names}
+        return {f"f_{name}": getattr(status, f"f_{name}") for name in names}
 
     def open(self, path: str, flags: int) -> int:
         self._wait()
@@ -225,11 +225,11 @@ class _Passthrough:
 
     def utimens(self, path: str, times: tuple[int, int] | None) -> None:
         self._wait()
-        found = os.lstat(self._at(path))
-        wanted = times or (_UTIME_NOW, _UTIME_NOW)
+        status = os.lstat(self._at(path))
+        requested = times or (_UTIME_NOW, _UTIME_NOW)
         accessed, modified = (
-            {_UTIME_NOW: time.time_ns(), _UTIME_OMIT: kept}.get(value, value)
-            for value, kept in zip(wanted, (found.st_atime_ns, found.st_mtime_ns), strict=True)
+            {_UTIME_NOW: time.time_ns(), _UTIME_OMIT: current}.get(value, value)
+            for value, current in zip(requested, (status.st_atime_ns, status.st_mtime_ns), strict=True)
         )
         os.utime(self._at(path), ns=(accessed, modified), follow_symlinks=False)
         self._then_getattr(path)

@@ -26,7 +26,15 @@ from testbed.throttle import Throttle
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ExecutorProcess", "StandaloneCluster", "WorkerSpec", "spark_home", "wait_for_executors"]
+__all__ = [
+    "ExecutorProcess",
+    "Site",
+    "SparkOptions",
+    "StandaloneCluster",
+    "WorkerSpec",
+    "spark_home",
+    "wait_for_executors",
+]
 
 _BACKEND = "CoarseGrainedExecutorBackend"
 _LOG4J = """\
@@ -95,8 +103,10 @@ def wait_for_executors(spark: SparkSession, count: int, timeout_s: float = 90.0)
     deadline = time.monotonic() + timeout_s
     while True:
         store = jvm_session.sparkContext().statusStore().executorList(True)
-        found = [(store.apply(i).hostPort().rsplit(":", 1)[0], store.apply(i).id()) for i in range(store.size())]
-        executors = sorted((host, name) for host, name in found if name != "driver")
+        known_executors = [
+            (store.apply(i).hostPort().rsplit(":", 1)[0], store.apply(i).id()) for i in range(store.size())
+        ]
+        executors = sorted((host, name) for host, name in known_executors if name != "driver")
         if len(executors) >= count:
             return executors
         if time.monotonic() > deadline:
@@ -104,46 +114,60 @@ def wait_for_executors(spark: SparkSession, count: int, timeout_s: float = 90.0)
         time.sleep(0.2)
 
 
-class StandaloneCluster(Block):
-    """A master and workers, each its own process in ``group``; all of it is gone when the block ends.
+@dataclass(frozen=True)
+class SparkOptions:
+    """Size and options of the executors, and the log level of all Spark processes."""
 
-    ``inside(host)`` is the block in which the processes of an address are started and its ports are tried: a network
-    namespace, or nothing at all. Drivers are expected at ``driver_host``. ``cgroups``: False holds quotas by stopping
-    processes (`Throttle`), as it is done without being asked where control groups cannot be had.
+    executor_memory_mb: int = 640
+    executor_java_options: str = "-XX:+UseSerialGC"
+    log_level: str = "info"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Location of the processes of a cluster.
+
+    Parameters
+    ----------
+    master_host, driver_host : addresses of the master and of drivers
+    inside : the block in which the processes of an address are started and its ports are tried: a network namespace, or
+        nothing at all
+    cgroups : False holds quotas by stopping processes (`Throttle`), as without control groups
     """
+
+    master_host: str = "127.0.0.1"
+    driver_host: str = "127.0.0.1"
+    inside: Callable[[str], AbstractContextManager[None]] = _here
+    cgroups: bool = True
+
+
+_DEFAULT_SPARK, _DEFAULT_SITE = SparkOptions(), Site()
+
+
+class StandaloneCluster(Block):
+    """A master and workers, each its own process in ``group``; all of it is gone when the block ends."""
 
     def __init__(
         self,
         group: ProcessGroup,
         directory: Path,
         workers: Iterable[WorkerSpec],
-        *,
-        master_host: str = "127.0.0.1",
-        driver_host: str = "127.0.0.1",
-        inside: Callable[[str], AbstractContextManager[None]] = _here,
-        cgroups: bool = True,
-        executor_memory_mb: int = 640,
-        executor_java_options: str = "-XX:+UseSerialGC",
-        log_level: str = "info",
+        options: SparkOptions = _DEFAULT_SPARK,
+        site: Site = _DEFAULT_SITE,
     ) -> None:
         self._group = group
         self.directory = directory
         self.specs = list(workers)
-        self.master_host = master_host
+        self.options = options
+        self.site = site
         self.master_port = 0
-        self.driver_host = driver_host
-        self._inside = inside
-        self._cgroups = cgroups
-        self.executor_memory_mb = executor_memory_mb
-        self.executor_java_options = executor_java_options
-        self.log_level = log_level
         self.workers: dict[str, WorkerSpec] = {}
         self.quotas: dict[str, CpuQuota | Throttle] = {}
 
     @property
     def master_url(self) -> str:
         """The address that a driver connects to."""
-        return f"spark://{self.master_host}:{self.master_port}"
+        return f"spark://{self.site.master_host}:{self.master_port}"
 
     def work_dir(self, host: str) -> Path:
         """Return where a worker keeps its applications: ``<app>/<executor>/stderr`` is an executor's log."""
@@ -168,18 +192,18 @@ class StandaloneCluster(Block):
         """Start the master, then all the workers; executors come when an application connects."""
         conf_dir = self.directory / "conf"
         conf_dir.mkdir(parents=True, exist_ok=True)
-        (conf_dir / "log4j2.properties").write_text(_LOG4J.format(level=self.log_level))
+        (conf_dir / "log4j2.properties").write_text(_LOG4J.format(level=self.options.log_level))
         env = self.environment(
-            self.master_host,
+            self.site.master_host,
             SPARK_DAEMON_MEMORY="192m",
             SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
         )
         command = [str(spark_home() / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"]
-        with self._inside(self.master_host):
-            self.master_port = free_port(self.master_host)
-            command += ["--host", self.master_host, "--port", str(self.master_port), "--webui-port", "0"]
+        with self.site.inside(self.site.master_host):
+            self.master_port = free_port(self.site.master_host)
+            command += ["--host", self.site.master_host, "--port", str(self.master_port), "--webui-port", "0"]
             master = self._group.start("spark-master", command, env=env, cwd=self.directory)
-            _wait_for_port(self.master_host, self.master_port, master, timeout_s)
+            _wait_for_port(self.site.master_host, self.master_port, master, timeout_s)
         ports = {spec.host: self._launch(spec) for spec in self.specs}
         for host, port in ports.items():
             self._await_worker(host, port, timeout_s)
@@ -190,7 +214,7 @@ class StandaloneCluster(Block):
         self._await_worker(spec.host, self._launch(spec), timeout_s)
 
     def _await_worker(self, host: str, port: int, timeout_s: float) -> None:
-        with self._inside(host):
+        with self.site.inside(host):
             _wait_for_port(host, port, self._group.processes[f"spark-worker-{host}"], timeout_s)
 
     def _launch(self, spec: WorkerSpec) -> int:
@@ -199,7 +223,7 @@ class StandaloneCluster(Block):
         for path in (self.work_dir(spec.host), self.local_dir(spec.host)):
             path.mkdir(parents=True, exist_ok=True)
         if spec.quota is not None and spec.host not in self.quotas:
-            grouped = self._cgroups and available()
+            grouped = self.site.cgroups and available()
             self.quotas[spec.host] = CpuQuota.create(spec.host, spec.quota) if grouped else Throttle(spec.quota)
         env = self.environment(
             spec.host,
@@ -211,7 +235,7 @@ class StandaloneCluster(Block):
         command += ["--cores", str(spec.cores), "--memory", f"{spec.memory_mb}m", "--host", spec.host]
         command += ["--work-dir", str(self.work_dir(spec.host)), "--webui-port", "0"]
         quota = self.quotas.get(spec.host)
-        with self._inside(spec.host):
+        with self.site.inside(spec.host):
             port = free_port(spec.host)
             worker = self._group.start(
                 f"spark-worker-{spec.host}",
@@ -236,7 +260,7 @@ class StandaloneCluster(Block):
 
     def executors(self, host: str | None = None) -> list[ExecutorProcess]:
         """Return the live executors of this cluster, of one node or of all."""
-        found = []
+        result = []
         for name in self.workers if host is None else [host]:
             process = self._group.processes.get(f"spark-worker-{name}")
             if process is None:
@@ -247,8 +271,8 @@ class StandaloneCluster(Block):
                         command = child.cmdline()
                         if any(part.endswith(_BACKEND) for part in command):
                             executor, app = _option(command, "--executor-id"), _option(command, "--app-id")
-                            found.append(ExecutorProcess(name, executor, app, child.pid))
-        return found
+                            result.append(ExecutorProcess(name, executor, app, child.pid))
+        return result
 
     def kill_executor(self, host: str) -> list[ExecutorProcess]:
         """Kill the executors of one node with ``SIGKILL``; the worker starts new ones by itself."""
@@ -275,17 +299,17 @@ class StandaloneCluster(Block):
     def driver_environment(self) -> dict[str, str]:
         """Return the environment for a driver: PySpark reads its workers' interpreter from there, not from the conf."""
         extra = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        return self.environment(self.driver_host, **extra)
+        return self.environment(self.site.driver_host, **extra)
 
     def conf(self, executor_cores: int = 2) -> dict[str, str]:
         """Return what a driver of this cluster has to set: addresses, executors' size, no UI, nothing tuned."""
         return {
             "spark.master": self.master_url,
-            "spark.driver.host": self.driver_host,
-            "spark.driver.bindAddress": self.driver_host,
+            "spark.driver.host": self.site.driver_host,
+            "spark.driver.bindAddress": self.site.driver_host,
             "spark.executor.cores": str(executor_cores),
-            "spark.executor.memory": f"{self.executor_memory_mb}m",
-            "spark.executor.extraJavaOptions": self.executor_java_options,
+            "spark.executor.memory": f"{self.options.executor_memory_mb}m",
+            "spark.executor.extraJavaOptions": self.options.executor_java_options,
             "spark.pyspark.python": sys.executable,
             "spark.pyspark.driver.python": sys.executable,
             "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""CPU quotas per simulated node where control groups cannot be had: its processes are stopped and continued.
+"""CPU quotas without control groups: the processes of a node are stopped and continued.
 
 A thread looks at a node twenty times a second: each second brings it as much CPU time as it may have, and when its
 processes have used more, all of them are stopped (SIGSTOP) until that is made up for. Whoever may start processes may
@@ -56,11 +56,11 @@ class Throttle:
 
     def pids(self) -> list[int]:
         """Return the processes that are held."""
-        found = []
+        pids = []
         for root in self._roots:
             with contextlib.suppress(psutil.Error):  # it is gone, or the system tells nobody of others' processes
-                found += [root.pid, *(child.pid for child in root.children(recursive=True))]
-        return found
+                pids += [root.pid, *(child.pid for child in root.children(recursive=True))]
+        return pids
 
     def throttled_s(self) -> float:
         """Return for how many seconds they were stopped so far."""

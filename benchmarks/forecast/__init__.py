@@ -1,1 +1,1 @@
-"""What a forecast is worth on loads that change in known ways: ``python -m benchmarks.forecast``."""
+"""Value of a forecast on loads that change in known ways: ``python -m benchmarks.forecast``."""

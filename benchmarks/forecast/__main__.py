@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.policies.machine import write
+from benchmarks.report.results import write_json
 from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 
@@ -67,13 +67,13 @@ KINDS: dict[str, _Kind] = {
 }
 
 
-def _uneven(told: FloatArray, came: FloatArray) -> float:
-    """How much more than the mean the most loaded executor has of what came, placed by what was told."""
-    told_load, load = np.zeros(_EXECUTORS), np.zeros(_EXECUTORS)
-    for partition in np.argsort(told)[::-1]:
-        executor = int(np.argmin(told_load))
-        told_load[executor] += told[partition]
-        load[executor] += came[partition]
+def _uneven(forecast: FloatArray, actual: FloatArray) -> float:
+    """Excess of the most loaded executor over the mean of the actual load, placed by the forecast."""
+    forecast_load, load = np.zeros(_EXECUTORS), np.zeros(_EXECUTORS)
+    for partition in np.argsort(forecast)[::-1]:
+        executor = int(np.argmin(forecast_load))
+        forecast_load[executor] += forecast[partition]
+        load[executor] += actual[partition]
     return float(load.max() / load.mean() - 1)
 
 
@@ -82,17 +82,17 @@ def measure(kind: str, trials: int, seed: int) -> tuple[float, float, float, flo
     random = np.random.default_rng(seed)
     ahead = slots_ahead(_SLOTS, _WANTED)
     moment = np.arange(_SLOTS + ahead, dtype=np.float64)[:, None]
-    used, told_error, last_error = 0, 0.0, 0.0
+    used, forecast_error, last_error = 0, 0.0, 0.0
     uneven = np.zeros(2)
     for _ in range(trials):
         load = np.clip(KINDS[kind](random, moment, _base(random)), 0, None)
-        past, came = load[:_SLOTS], load[_SLOTS:].mean(axis=0)
-        told = look_ahead(past, ahead)
-        used += told.used
-        told_error += float(np.abs(told.values - came).sum())
-        last_error += float(np.abs(past[-1] - came).sum())
-        uneven += _uneven(past[-1], came), _uneven(told.values, came)
-    error = told_error / last_error if last_error > 1e-6 else 1.0
+        past, actual = load[:_SLOTS], load[_SLOTS:].mean(axis=0)
+        outlook = look_ahead(past, ahead)
+        used += outlook.used
+        forecast_error += float(np.abs(outlook.values - actual).sum())
+        last_error += float(np.abs(past[-1] - actual).sum())
+        uneven += _uneven(past[-1], actual), _uneven(outlook.values, actual)
+    error = forecast_error / last_error if last_error > 1e-6 else 1.0
     return used / (trials * _PARTITIONS), error, uneven[0] / trials, uneven[1] / trials
 
 
@@ -110,19 +110,19 @@ def main() -> None:
         "| load | partitions told by a forecast | error over the last value's | uneven by last values | by forecast |"
     )
     print("| --- | --- | --- | --- | --- |")
-    for kind, (used, error, last, told) in rows.items():
-        print(f"| {kind} | {used:.1%} | {error:.2f} | {last:.1%} | {told:.1%} |")
+    for kind, (used, error, last, forecast) in rows.items():
+        print(f"| {kind} | {used:.1%} | {error:.2f} | {last:.1%} | {forecast:.1%} |")
     past = np.abs(np.random.default_rng(options.seed).normal(10, 2, (24, 100_000)))
-    taken = []
+    durations = []
     for _ in range(5):
         began = time.process_time()
         look_ahead(past, slots_ahead(24, _WANTED))
-        taken.append(time.process_time() - began)
-    print(f"\n100,000 partitions, 24 slots: {1e3 * min(taken):.0f} ms of CPU time (best of five)")
+        durations.append(time.process_time() - began)
+    print(f"\n100,000 partitions, 24 slots: {1e3 * min(durations):.0f} ms of CPU time (best of five)")
     if options.json:
         names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
         kinds = {kind: dict(zip(names, row, strict=True)) for kind, row in rows.items()}
-        write(options.json, {"trials": trials, "kinds": kinds, "seconds": min(taken)})
+        write_json(options.json, {"trials": trials, "kinds": kinds, "seconds": min(durations)})
 
 
 if __name__ == "__main__":

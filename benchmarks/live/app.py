@@ -1,92 +1,58 @@
-"""The benchmark's Spark application: ``python -m benchmarks.live.app DIRECTORY`` runs what ``plan.json`` says.
+"""The benchmark's Spark application: ``python -m benchmarks.live.app DIRECTORY`` runs the ``plan.json`` there.
 
-Every batch leaves a line in ``progress.jsonl``, from Spark's own progress event; a file ``finish`` ends it, and what
-the audit found is then in ``end.json``.
+Every batch leaves a line in ``progress.jsonl``, from Spark's own progress event; a file ``finish`` ends it, and the
+result of the audit is then in ``end.json``.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import rechannel
-from benchmarks.live.catalog import workloads
 from benchmarks.workloads.base import Feed, Input
-from benchmarks.workloads.run import OBSERVED, Digest, audit, start
-from rechannel.conf.loader import load
-from testbed.progress import progress_line
+from benchmarks.workloads.registry import all_workloads
+from benchmarks.workloads.run import OBSERVED, Committed, Digest, audit, start
+from rechannel.conf.settings import load
+from testbed.driver import ProgressFile, failed_attempts, open_session, read_plan, write_answer
 
 
-class Progress(StreamingQueryListener):
+class Progress(ProgressFile):
     """Writes one line for every batch and adds up what was put out."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.batches: dict[str, int] = {}
-        self.put_out: dict[str, Digest] = {}
-        self.watermarks: dict[str, str] = {}
+        super().__init__(path)
+        self.committed: dict[str, Committed] = {}
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to write yet."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Write the batch down."""
-        progress = event.progress
-        line = progress_line(progress)
+    def line(self, progress: StreamingQueryProgress) -> dict[str, Any] | None:
+        """Return the line, with the rows that the batch put out."""
+        line = super().line(progress)
         if line is None:
-            return
-        name = line["query"]
-        if OBSERVED in progress.observedMetrics:
-            row = progress.observedMetrics[OBSERVED]
-            digest = Digest(int(row["rows"]), int(row["digest"]))
-            self.put_out[name] = self.put_out.get(name, Digest(0, 0)) + digest
-            line["output_rows"] = digest.rows
-        self.batches[name] = progress.batchId + 1
-        self.watermarks[name] = progress.eventTime.get("watermark", "")
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """An idle query has no batch to tell of."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The application knows."""
+            return None
+        output = Digest.of(progress.observedMetrics.get(OBSERVED))
+        if output is not None:
+            line["output_rows"] = output.rows
+        before = self.committed.get(line["query"], Committed())
+        watermark = progress.eventTime.get("watermark", "")
+        self.committed[line["query"]] = before.add(progress.batchId, output, watermark)
+        return line
 
 
-def _failed(spark: SparkSession) -> int:
-    """Task attempts that failed, as Spark's own status store counts them, on executors that are gone as well."""
-    store = cast("Any", spark)._jsparkSession.sparkContext().statusStore().executorList(False)
-    return sum(int(store.apply(index).failedTasks()) for index in range(store.size()))
-
-
-def main(directory: Path) -> None:
-    """Run until told to finish; then stop every query and audit it as far as progress events tell of it."""
-    plan = json.loads((directory / "plan.json").read_text())
-    builder: Any = SparkSession.builder
-    for key, value in plan["conf"].items():
-        builder = builder.config(key, value)
-    spark: SparkSession = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+def main() -> None:
+    """Run until the file ``finish`` exists; then stop every query and audit it."""
+    directory, plan = read_plan()
+    spark = open_session(plan["conf"], "ERROR")
     progress = Progress(directory / "progress.jsonl")
     spark.streams.addListener(progress)
     link = rechannel.attach(spark, load(), strict=True)
-    given = Input(**{**plan["input"], "drift_at": tuple(plan["input"]["drift_at"])})
-    workload, checkpoint = workloads()[plan["workload"]], Path(plan["checkpoint"])
-    queries = start(workload, Feed(spark, given, plan["partitions"]), checkpoint, plan["interval"])
-    (directory / "queries.partial").write_text(json.dumps([query.name for query in queries]))
-    (directory / "queries.partial").rename(directory / "queries.json")
+    source = Input(**{**plan["input"], "drift_at": tuple(plan["input"]["drift_at"])})
+    workload, checkpoint = all_workloads()[plan["workload"]], Path(plan["checkpoint"])
+    feed = Feed(spark, source, plan["partitions"])
+    queries = start(workload, feed, checkpoint, plan["interval"])
+    write_answer(directory / "queries.json", [query.name for query in queries])
     while not (directory / "finish").exists():
         for query in queries:
             if not query.isActive:
@@ -95,16 +61,14 @@ def main(directory: Path) -> None:
     for query in queries:
         query.stop()
     link.detach()
-    failed = _failed(spark)
+    failed = failed_attempts(spark)
     began = time.monotonic()
-    found = audit(
-        spark, workload, given, plan["partitions"], checkpoint, progress.batches, progress.put_out, progress.watermarks
-    )
-    end = {"audit": found, "seconds": time.monotonic() - began, "failed_attempts": failed, "problem": link.problem}
-    (directory / "end.partial").write_text(json.dumps(end))
-    (directory / "end.partial").rename(directory / "end.json")
+    result = audit(workload, feed, checkpoint, progress.committed)
+    seconds = time.monotonic() - began
+    end = {"audit": result, "seconds": seconds, "failed_attempts": failed, "problem": link.problem}
+    write_answer(directory / "end.json", end)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -14,7 +14,7 @@ from typing import Any
 
 from testbed.progress import Batch
 
-__all__ = ["percentile", "phase_figures"]
+__all__ = ["percentile", "turn_figures"]
 
 
 _LEAST = 3  # batches
@@ -27,8 +27,8 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def phase_figures(
-    phase: Mapping[str, Any], known: Sequence[Batch], samples: Sequence[Mapping[str, Any]], rows: Mapping[int, int]
+def turn_figures(
+    turn: Mapping[str, Any], committed: Sequence[Batch], samples: Sequence[Mapping[str, Any]], rows: Mapping[int, int]
 ) -> dict[str, Any]:
     """Return the figures of one phase; ``rows`` by batch. ValueError where there are too few batches or samples.
 
@@ -39,24 +39,24 @@ def phase_figures(
     ``longest``: the longest of the first batches since the decision was asked for, as many for every way; ``all``: mean
     batch duration from the event to the end, what the event cost altogether.
     """
-    after = [batch for batch in known if batch.begin >= phase["after_from"] and batch.end <= phase["end"]]
-    before = [batch for batch in known if batch.begin >= phase["before_from"] and batch.end <= phase["event_at"]]
+    after = [batch for batch in committed if batch.begin >= turn["after_from"] and batch.end <= turn["end"]]
+    before = [batch for batch in committed if batch.begin >= turn["before_from"] and batch.end <= turn["event_at"]]
     if min(len(before), len(after)) < _LEAST:
         raise ValueError(f"only {len(before)} batches before and {len(after)} after")
     seconds = [batch.seconds for batch in after]
-    order = phase["orders"][-1]
-    act = [batch for batch in known if batch.end > order["asked"] and batch.end <= phase["end"]][:_MOVING]
-    soon = [batch for batch in known if batch.begin >= phase["moved_at"] and batch.end <= phase["end"]][: len(after)]
-    between = [batch for batch in known if batch.begin >= phase["event_at"] and batch.end <= order["asked"]]
-    every = [batch for batch in known if batch.begin >= phase["event_at"] and batch.end <= phase["end"]]
+    order = turn["orders"][-1]
+    act = [batch for batch in committed if batch.end > order["asked"] and batch.end <= turn["end"]][:_MOVING]
+    soon = [batch for batch in committed if batch.begin >= turn["moved_at"] and batch.end <= turn["end"]][: len(after)]
+    between = [batch for batch in committed if batch.begin >= turn["event_at"] and batch.end <= order["asked"]]
+    every = [batch for batch in committed if batch.begin >= turn["event_at"] and batch.end <= turn["end"]]
     begin, end = min(batch.begin for batch in after), max(batch.end for batch in after)
     last = max(batch.begin for batch in after)  # from begin to begin: a pause between batches is part of the rate
     brought = sum(rows[batch.number] for batch in after)
     return {
-        "way": phase["way"],
-        "situation": phase["situation"],
-        "seed": phase["seed"],
-        "turn": phase["turn"],
+        "way": turn["way"],
+        "situation": turn["situation"],
+        "seed": turn["seed"],
+        "turn": turn["turn"],
         "before": statistics.median(batch.seconds for batch in before),
         "between": statistics.median([batch.seconds for batch in between] or [math.nan]),
         "mean": statistics.fmean(seconds),
@@ -68,27 +68,27 @@ def phase_figures(
         "longest": max((batch.seconds for batch in act), default=math.nan),
         "all": statistics.fmean(batch.seconds for batch in every),
         **_nodes(samples, begin, end, brought),
-        "moves": sum(each["moves"] for each in phase["orders"]),
-        "landed": sum(each.get("landed", 0) for each in phase["orders"]),
-        "given_up": sum(each.get("given_up", 0) for each in phase["orders"]),
-        "refused": [each["sentence"] for each in phase["orders"] if each.get("code")],
-        "placed": phase["after_placed"],
+        "moves": sum(each["moves"] for each in turn["orders"]),
+        "landed": sum(each.get("landed", 0) for each in turn["orders"]),
+        "given_up": sum(each.get("given_up", 0) for each in turn["orders"]),
+        "refused": [each["sentence"] for each in turn["orders"] if each.get("code")],
+        "placed": turn["after_placed"],
     }
 
 
 def _nodes(samples: Sequence[Mapping[str, Any]], begin: float, end: float, rows: int) -> dict[str, float]:
-    """What the nodes did between the first and the last sample in a time, by which nothing else had happened."""
-    known = samples[bisect_left(samples, begin, key=_at) : bisect_right(samples, end, key=_at)]
-    if len(known) < 2 or _at(known[0]) - begin > _FAR or end - _at(known[-1]) > _FAR:  # nobody could look
+    """Figures of the nodes between the first and the last sample of a turn."""
+    within = samples[bisect_left(samples, begin, key=_at) : bisect_right(samples, end, key=_at)]
+    if len(within) < 2 or _at(within[0]) - begin > _FAR or end - _at(within[-1]) > _FAR:  # nobody could look
         return dict.fromkeys(("bytes_per_row", "cpu_spread", "memory_spread", "cpu_per_row"), math.nan)
-    one, two = known[0], known[-1]
+    one, two = within[0], within[-1]
     stretch = (end - begin) / (_at(two) - _at(one))  # the batches last a little longer than the samples tell of
     cpu = []
     if set(one["cpu"]) == set(two["cpu"]) and None not in (*one["cpu"].values(), *two["cpu"].values()):
         cpu = [two["cpu"][name] - one["cpu"][name] for name in two["cpu"]]
     if min(cpu, default=0.0) < 0:  # an executor ended, and what it had used is not known any more
         cpu = []
-    memory = [statistics.fmean(each["memory"].get(name, 0) for each in known) for name in two["memory"]]
+    memory = [statistics.fmean(each["memory"].get(name, 0) for each in within) for name in two["memory"]]
     sent = sum(two["sent"][name] - one["sent"].get(name, 0) for name in two["sent"])
     return {
         "bytes_per_row": sent * stretch / rows if two["sent"] else math.nan,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live.summary import Noise, group, noise, table
-from benchmarks.live.ways import ADAPTIVE, SPARK
+from benchmarks.live.variants import ADAPTIVE, SPARK
+from benchmarks.report.plots import pyplot, save
 from testbed.progress import batches
 
 __all__ = ["draw"]
@@ -23,11 +24,6 @@ def draw(figures: dict[str, Any], directory: Path) -> list[str]:
     groups = group(figures)
     if not groups:
         return []
-    import matplotlib as mpl  # the benchmark's own dependency
-
-    mpl.use("Agg")
-    mpl.rcParams.update({"font.size": 9, "font.family": "sans-serif", "svg.hashsalt": "rechannel"})
-    directory.mkdir(parents=True, exist_ok=True)
     noises = noise(groups)
     _ratios(groups, noises["mean"], directory / "live-latency.svg")
     _timeline(groups, directory / "live-timeline.svg")
@@ -36,17 +32,15 @@ def draw(figures: dict[str, Any], directory: Path) -> list[str]:
 
 def _ratios(groups: dict[str, list[dict[str, Any]]], chance: Noise, path: Path) -> None:
     """Bars: mean batch duration over Spark's, by situation and way; the band is what chance does (95 %)."""
-    from matplotlib import pyplot as plt
-
     columns = min(_COLUMNS, len(groups))
     rows = -(-len(groups) // columns)
     size = (2.6 * columns + 1, 4 * rows)
-    figure, every = plt.subplots(rows, columns, figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure, every = pyplot().subplots(rows, columns, figsize=size, sharey=True, squeeze=False, layout="constrained")
     for axes in every.flat[len(groups) :]:
         axes.set_visible(False)
     for axes, (label, sessions) in zip(every.flat, groups.items(), strict=False):
-        found = table(sessions, {"mean": chance})
-        cells = {way: cells["mean"] for way, cells in found.items() if "mean" in cells}
+        by_variant = table(sessions, {"mean": chance})
+        cells = {way: cells["mean"] for way, cells in by_variant.items() if "mean" in cells}
         order = sorted(cells, key=lambda way: cells[way].middle)
         for at, way in enumerate(order):
             cell = cells[way]
@@ -60,20 +54,20 @@ def _ratios(groups: dict[str, list[dict[str, Any]]], chance: Noise, path: Path) 
         axes.set_title(label.replace(", ", "\n"), fontsize=9)
     for row in every:
         row[0].set_ylabel("mean batch duration over Spark's")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _timeline(groups: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Batch durations from the event on, Spark as it is and the default policy, first session of each situation."""
-    from matplotlib import pyplot as plt
-
-    figure, every = plt.subplots(len(groups), 1, figsize=(9, 1.9 * len(groups)), squeeze=False, layout="constrained")
+    figure, every = pyplot().subplots(
+        len(groups), 1, figsize=(9, 1.9 * len(groups)), squeeze=False, layout="constrained"
+    )
     for (axes,), (label, sessions) in zip(every, groups.items(), strict=True):
         first = next((session for session in sessions if session["batches"]), sessions[0])
-        known = batches(first["batches"])
+        committed = batches(first["batches"])
         for phase in _drawn(first["phases"]):
             way = phase["way"]
-            shown = [batch for batch in known if batch.begin >= phase["before_from"] and batch.end <= phase["end"]]
+            shown = [batch for batch in committed if batch.begin >= phase["before_from"] and batch.end <= phase["end"]]
             times = [batch.end - phase["event_at"] for batch in shown]
             label_once = "" if way in axes.get_legend_handles_labels()[1] else way
             seconds = [batch.seconds for batch in shown]
@@ -88,7 +82,7 @@ def _timeline(groups: dict[str, list[dict[str, Any]]], path: Path) -> None:
         axes.set_title(label, loc="right", fontsize=9)
         axes.legend(fontsize=8, frameon=False, loc="upper left")
     every[-1][0].set_xlabel("seconds since the event; shaded: the moves")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _drawn(phases: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -100,10 +94,3 @@ def _drawn(phases: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     before = [phase for phase in spark if phase["turn"] <= turn][-1:]
     after = [phase for phase in spark if phase["turn"] > turn][:1]
     return [*before, *after, *own]
-
-
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None, "Creator": None})
-    plt.close(figure)

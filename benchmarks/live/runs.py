@@ -25,55 +25,57 @@ def model(store: Store, settings: Settings, application: str) -> dict[str, Any] 
     facts = collector.gather(application)
     if facts is None:
         return None
-    found = take_snapshot(facts, settings, time.time())
-    if isinstance(found, NotReady):
+    snapshot = take_snapshot(application, facts.report, facts.batches, facts.windows, settings, time.time())
+    if isinstance(snapshot, NotReady):
         return None
-    scenario = Scenario(application, found.cluster, found.workload, found.placement)
+    scenario = Scenario(application, snapshot.cluster, snapshot.workload, snapshot.placement)
     return {
         "scenario": to_document(scenario),
-        "stages": {f"{query} {number}": key for key, (query, number) in found.stages.items()},
-        "names": {state.query: state.name for state in found.queries.values()},
-        "loads": {key: [float(size) for size in sizes] for key, sizes in found.loads.items()},
+        "stages": {f"{query} {number}": key for key, (query, number) in snapshot.stages.items()},
+        "names": {state.query: state.name for state in snapshot.queries.values()},
+        "loads": {key: [float(size) for size in sizes] for key, sizes in snapshot.loads.items()},
     }
 
 
 def runs(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return records of `LiveRun`: each phase from its last model on, whose batches it knows."""
-    found = []
+    records = []
     for session in figures["sessions"]:
-        known = batches(session.get("batches", []))
+        committed = batches(session.get("batches", []))
         for phase in session.get("phases", []):
             if "end" in phase and phase.get("model"):
-                found += _runs(session, phase, known)
-    return found
+                records += _runs(session, phase, committed)
+    return records
 
 
-def _runs(session: Mapping[str, Any], phase: Mapping[str, Any], known: Sequence[Batch]) -> list[dict[str, Any]]:
-    told, order = phase["model"], phase["orders"][-1]
+def _runs(session: Mapping[str, Any], phase: Mapping[str, Any], committed: Sequence[Batch]) -> list[dict[str, Any]]:
+    snapshot, order = phase["model"], phase["orders"][-1]
     begin = phase["modeled_at"] - 10.0  # batches that the model was made of
     situation = in_full(session)
-    made = []
-    for query, name in told["names"].items():
-        shown = [batch for batch in known if batch.query == name and begin <= batch.begin and batch.end <= phase["end"]]
+    records = []
+    for query, name in snapshot["names"].items():
+        shown = [
+            batch for batch in committed if batch.query == name and begin <= batch.begin and batch.end <= phase["end"]
+        ]
         moves = [
             {
-                "stage": told["stages"][f"{line['query']} {line['stage']}"],
+                "stage": snapshot["stages"][f"{line['query']} {line['stage']}"],
                 "partition": line["partition"],
                 "source": line["source"],
                 "target": line["target"],
-                "bytes": told["loads"][told["stages"][f"{line['query']} {line['stage']}"]][line["partition"]],
+                "bytes": snapshot["loads"][snapshot["stages"][f"{line['query']} {line['stage']}"]][line["partition"]],
                 "batch": line["batch"],
             }
             for line in order.get("journal", ())
             if line["query"] == query and line["after"] == "drained"
         ]
-        made.append(
+        records.append(
             {
                 "name": f"{situation}, seed {session['seed']}, turn {phase['turn'] + 1}, {phase['way']}",
                 "workload": session["workload"],
                 "situation": situation,
-                "scenario": told["scenario"],
-                "query": _query_of(told, query),
+                "scenario": snapshot["scenario"],
+                "query": _query_of(snapshot, query),
                 "batches": [
                     {"batch": batch.number, "start": batch.begin, "milliseconds": batch.seconds * 1000}
                     for batch in shown
@@ -81,10 +83,10 @@ def _runs(session: Mapping[str, Any], phase: Mapping[str, Any], known: Sequence[
                 "moves": moves,
             }
         )
-    return made
+    return records
 
 
-def _query_of(told: Mapping[str, Any], query: str) -> str:
+def _query_of(snapshot: Mapping[str, Any], query: str) -> str:
     """Return what the scenario calls the query of these stages."""
-    keys = {key for stage, key in told["stages"].items() if stage.rpartition(" ")[0] == query}
-    return next(str(stage["query"]) for stage in told["scenario"]["stages"] if stage["key"] in keys)
+    keys = {key for stage, key in snapshot["stages"].items() if stage.rpartition(" ")[0] == query}
+    return next(str(stage["query"]) for stage in snapshot["scenario"]["stages"] if stage["key"] in keys)

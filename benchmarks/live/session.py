@@ -1,94 +1,99 @@
-"""The cluster that a comparison runs on, from Redis to the application, and what can be done to it."""
+"""The cluster that a comparison runs on, from Redis to the application, and the events that can happen to it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.live.situations import NODES, Shape
-from benchmarks.migration.bench import Bench, BenchError, Place
 from benchmarks.workloads.base import Input
-from rechannel.conf.loader import load
+from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import QueryState
-from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import make_keys
-from testbed.node_cluster import NodeCluster
+from testbed import session as testbed_session
+from testbed.node_cluster import ClusterOptions, NodeCluster
 from testbed.nodes import NodeSpec
 from testbed.processes import ProcessGroup
+from testbed.session import SETTLED
+from testbed.spark_cluster import SparkOptions
+from testbed.stack import Place, StackError
 
 __all__ = ["Session", "open_session"]
 
-ROOT = Path(__file__).parents[2]
-CONFIG = "rechannel.toml"
-_SAMPLE = 0.5  # seconds between two looks at nodes
-_SETTLED = {"drained", "killed", "abandoned"}
+_SAMPLE = 0.5  # seconds between two samples of the nodes
 _MEMORY_MB = 900
+_SECTIONS: dict[str, dict[str, Any]] = {
+    "redis": {"timeout": 10.0},
+    "controller": {"lease": 45.0},
+    "link": {"spread": False},  # Spark as it is has nobody who spreads what a lost executor held
+    # Variants are asked when it is their turn, and one after the other: no rest follows a migration, and where nodes
+    # are held to a fraction of a core all of them are busy by intention.
+    "reschedule": {"timeout": 3600.0, "overload_windows": 0},
+    "gate": {"cooldown": 0.0, "max_utilization": 10.0},
+}
 
 
-@dataclass
-class Session(Bench):
+class Session(testbed_session.Session):
     """A running workload on a running cluster."""
 
-    nodes: NodeCluster = field(kw_only=True)
-    shape: Shape = field(kw_only=True)
-    names: Sequence[str] = field(kw_only=True)  # of the nodes, in order
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    _queries: int = 0
+    def __init__(self, directory: Path, shape: Shape, nodes: int) -> None:
+        self.shape = shape
+        self.names = [f"node{number}" for number in range(1, NODES + 1)]  # of the nodes, in order
+        self.samples: list[dict[str, Any]] = []
+
+        def cluster(group: ProcessGroup, path: Path) -> NodeCluster:
+            options = ClusterOptions(namespaces=not shape.rootless, cgroups=not shape.rootless, held=False)
+            specs = [_node(name, shape) for name in self.names[:nodes]]
+            return NodeCluster(group, path, specs, options, SparkOptions(_MEMORY_MB, log_level="warn"))
+
+        super().__init__(directory, _SECTIONS, cluster)
+
+    @property
+    def nodes(self) -> NodeCluster:
+        """The nodes that are there at this moment."""
+        if self.node_cluster is None:
+            raise StackError("the session is not open")
+        return self.node_cluster
 
     # -- the application --
 
-    def start_workload(self, workload: str, given: Input, interval: str) -> None:
+    def start_workload(self, workload: str, source: Input, interval: str) -> None:
         """Start the application and wait until its link reports every query with all its partitions placed."""
-        conf = self.nodes.spark.conf(1) | {
-            "spark.app.name": "rechannel-live",
-            "spark.cores.max": str(NODES),
-            "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
-            "spark.executorEnv.PYTHONPATH": self.environment["PYTHONPATH"],
-            "spark.sql.shuffle.partitions": str(self.shape.partitions),
-        }
+        shuffle = {"spark.sql.shuffle.partitions": str(self.shape.partitions)}
         plan = {
             "workload": workload,
-            "input": asdict(given),
+            "input": asdict(source),
             "partitions": self.shape.partitions,
             "checkpoint": str(self.directory / "checkpoint"),
             "interval": interval,
-            "conf": conf,
+            "conf": self.spark_conf("rechannel-live", 1, NODES, **shuffle),
         }
-        (self.directory / "plan.json").write_text(json.dumps(plan))
-        command = [sys.executable, "-m", "benchmarks.live.app", str(self.directory)]
-        self.nodes.start_driver("application", command, self.environment)
-        started = self.directory / "queries.json"
-        self.wait("the queries are started", started.exists)
-        self._queries = len(json.loads(started.read_text()))
-        self.wait("the application's link reports", self._reports)
+        self.run_application("benchmarks.live.app", plan)
 
     def query(self) -> QueryState | None:
         """Return the first query once all partitions of all queries are placed."""
-        found = self.queries()
-        return found[0] if found else None
+        return next(iter(self.queries()), None)
 
     def queries(self) -> list[QueryState]:
         """Return the queries in the order of their names, [] until all partitions of all of them are placed."""
+        names = self.directory / "queries.json"
         report = self.report()
-        known = report.queries if report else []
-        active = sorted((query for query in known if query.active), key=lambda query: query.name)
+        if report is None or not names.exists():
+            return []
+        active = sorted((query for query in report.queries if query.active), key=lambda query: query.name)
         placed = [
             query
             for query in active
             if query.stages and all(stage.operators and all(stage.placement) for stage in query.stages)
         ]
-        return placed if len(placed) == len(active) == self._queries else []
+        return placed if len(placed) == len(active) == len(json.loads(names.read_text())) else []
 
     def executors(self) -> dict[str, str]:
         """Return executor by node, of those that the link knows."""
@@ -98,14 +103,14 @@ class Session(Bench):
         return {name: hosts[address] for name, address in addresses.items() if address in hosts}
 
     def finish(self) -> dict[str, Any]:
-        """Stop the queries; returns what the audit found."""
+        """Stop the queries; return the result of the audit."""
         for name in self.nodes.nodes:  # the audit is not measured
             self.nodes.set_quota(name, None)
         (self.directory / "finish").touch()
         path = self.directory / "end.json"
         self.wait("the audit", path.exists)
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        end: dict[str, Any] = json.loads(path.read_text())
+        return end
 
     # -- placement --
 
@@ -118,43 +123,39 @@ class Session(Bench):
             for partition, executor in enumerate(stage.placement)
         }
 
-    def place(self, wanted: Mapping[Place, str], reason: str) -> None:
-        """Have every partition where it is wanted, by force; BenchError when that does not come about."""
+    def place(self, target: Mapping[Place, str], reason: str) -> None:
+        """Bring every partition to its executor, by force; StackError when that fails."""
         problem = ""
         for _ in range(3):
             self.wait("the link knows the queries", lambda: bool(self.queries()))
             self.await_ready()
             now = self.placement()
-            moves = {place: executor for place, executor in wanted.items() if now.get(place) != executor}
+            moves = {place: executor for place, executor in target.items() if now.get(place) != executor}
             if not moves:
                 return
             try:
                 decision = self.order_moves(moves, reason)
-            except BenchError as error:  # refused: it is tried again
+            except StackError as error:  # refused: it is tried again
                 problem = str(error)
                 continue
             if self.await_landed(decision)["given_up"]:
                 lines = self.journal(decision["decision"])
-                reasons = {line["reason"] for line in lines if line["after"] == "abandoned"}
+                reasons = {line["reason"] for line in lines if line["after"] == MoveState.ABANDONED}
                 problem = ", ".join(sorted(reasons)) or "some never landed"
             else:
                 problem = "they landed, and left again"
         now = self.placement()
-        left = sum(now.get(key) != executor for key, executor in wanted.items())
+        left = sum(now.get(key) != executor for key, executor in target.items())
         if left:
-            raise BenchError(f"{left} of {len(wanted)} partitions do not go where they are wanted: {problem}")
+            raise StackError(f"{left} of {len(target)} partitions do not go to their executors: {problem}")
 
     def await_landed(self, decision: Mapping[str, Any], patience: float = 180.0) -> dict[str, int]:
         """Wait until every move of a decision has landed or is given up; returns how many did which."""
         count = len(decision["moves"])
-
-        def states() -> dict[str, str]:
-            lines = self.journal(decision["decision"])
-            return {line["move"]: line["after"] for line in lines if line["after"] in _SETTLED}
-
-        with contextlib.suppress(BenchError):
-            self.wait("the moves land", lambda: len(states()) >= count, patience)
-        landed = sum(state != "abandoned" for state in states().values())
+        with contextlib.suppress(StackError):
+            self.wait("the moves land", lambda: len(self.moves_in(decision, SETTLED)) >= count, patience)
+        states = self.moves_in(decision, SETTLED).values()
+        landed = sum(state != MoveState.ABANDONED for state in states)
         return {"landed": landed, "given_up": count - landed}
 
     # -- nodes --
@@ -167,7 +168,7 @@ class Session(Bench):
     def join(self, name: str) -> None:
         """Have a node come, with its agent and an executor."""
         self.nodes.add(_node(name, self.shape), held=False)
-        self.nodes.start_agent(name, self.directory / CONFIG)
+        self.start_agent(name)
         self._boot(name, "")
 
     def leave(self, name: str) -> None:
@@ -184,7 +185,7 @@ class Session(Bench):
         """Kill the executor of a node with SIGKILL, and wait for the one that its worker starts instead."""
         before = self.executors()[name]
         self.nodes.set_quota(name, None)
-        self.nodes.spark.kill_executor(self.nodes.address(name))
+        self.cluster.kill_executor(self.nodes.address(name))
         self._boot(name, before)
 
     def _boot(self, name: str, before: str) -> None:
@@ -198,7 +199,7 @@ class Session(Bench):
         traffic, usage, memory = self.nodes.counters(), {}, {}
         for name in list(self.nodes.nodes):
             usage[name], memory[name] = 0.0, 0
-            for executor in self.nodes.spark.executors(self.nodes.address(name)):
+            for executor in self.cluster.executors(self.nodes.address(name)):
                 process = psutil.Process(executor.pid)
                 for one in [process, *process.children(recursive=True)]:  # Python workers are children
                     times = one.cpu_times()
@@ -238,45 +239,8 @@ def _node(name: str, shape: Shape) -> NodeSpec:
 @contextlib.contextmanager
 def open_session(directory: Path, shape: Shape, nodes: int) -> Iterator[Session]:
     """Start Redis, the cluster with so many of its nodes, an agent on each of them, and a controller that looks on."""
-    private, public = make_keys(directory / "keys")
-    names = [f"node{number}" for number in range(1, NODES + 1)]
-    specs = [_node(name, shape) for name in names[:nodes]]
-    with (
-        ProcessGroup(directory / "logs") as group,
-        NodeCluster(
-            group,
-            directory / "cluster",
-            specs,
-            held=False,
-            namespaces=not shape.rootless,
-            cgroups=not shape.rootless,
-            executor_memory_mb=_MEMORY_MB,
-            log_level="warn",
-        ) as cluster,
-        contextlib.ExitStack() as stack,
-    ):
-        config = directory / CONFIG
-        config.write_text(
-            f'[redis]\nurl = "{cluster.start_redis().url}"\ntimeout = 10.0\n[controller]\nlease = 45.0\n'
-            f'[signing]\nprivate_key_file = "{private}"\npublic_key_file = "{public}"\n'
-            # Spark as it is has nobody who spreads what a lost executor held.
-            f'[link]\ndirectory = "{directory / "link"}"\nspread = false\n'
-            # Ways are asked when it is their turn, and one after the other: no rest follows a migration, and where
-            # nodes are held to a fraction of a core all of them are busy by intention.
-            "[reschedule]\ntimeout = 3600.0\noverload_windows = 0\n[gate]\ncooldown = 0.0\nmax_utilization = 10.0\n"
-        )
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("RECHANNEL_")},
-            "RECHANNEL_CONFIG": str(config),
-            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", ".")),
-        }
-        settings = load(config, {})
-        store = Store(settings.redis, settings.cluster.name)
-        stack.callback(store.close)
-        session = Session(
-            group, cluster.spark, store, settings, directory, environment, nodes=cluster, shape=shape, names=names
-        )
-        for name in names[:nodes]:
-            cluster.start_agent(name, config)
-        session.controller({})
+    with Session(directory, shape, nodes) as session:
+        for name in session.names[:nodes]:
+            session.start_agent(name)
+        session.use_controller({})
         yield session

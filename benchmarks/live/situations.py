@@ -1,4 +1,4 @@
-"""What happens to the cluster while it is measured. Pure."""
+"""Events of the cluster or the input during a measurement. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long each part is, in batches. ``event``: its place in the cycle, where the input has one."""
+    """Lengths of the parts of a turn, in batches. ``event``: its place in the cycle of the input."""
 
     before: int
     waiting: int  # after the event, before a way may act: what it has to see first

@@ -1,4 +1,4 @@
-"""Each way over Spark as it is, over sessions, with what chance alone makes of a figure. Pure.
+"""Ratios of each variant over Spark as it is, and their noise, over all sessions. Pure.
 
 A phase in which nothing moved is Spark as it is, whether nobody was asked or a way found nothing to move. Every other
 is divided by what those before and after it say for its place: on a line between their logarithms, so that what slowly
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.live.situations import Shape
-from benchmarks.live.ways import SPARK
+from benchmarks.live.variants import SPARK
 
 __all__ = ["BETTER", "METRICS", "Cell", "Noise", "group", "in_full", "left_out", "noise", "still", "table"]
 
@@ -66,7 +66,7 @@ class Noise:
 
     @property
     def count(self) -> int:
-        """How many turns it was made of."""
+        """Number of turns behind it."""
         return len(self.ratios)
 
     def reach(self, sessions: int) -> float:
@@ -118,40 +118,40 @@ def group(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def in_full(session: Mapping[str, Any]) -> str:
     """Return what a session is called, with all of its input, however long its turns are."""
-    return ", ".join([_label(session), *(said for name, said in _detail(session).items() if name != "after")])
+    return ", ".join([_label(session), *(text for name, text in _detail(session).items() if name != "after")])
 
 
 def left_out(figures: Mapping[str, Any]) -> list[str]:
     """Return which sessions and phases do not count, and why."""
-    found = []
+    flaws = []
     for session in figures["sessions"]:
         name = f"{session['situation']}, {session['workload']}, seed {session['seed']}"
         if flaw := _flaw(session):
-            found.append(f"{name}: {flaw}")
+            flaws.append(f"{name}: {flaw}")
         for phase in session.get("phases", ()):
             if "error" in phase:
-                found.append(f"{name}, turn {phase['turn'] + 1}, {phase['way']}: {_first_line(phase['error'])}")
-    return found
+                flaws.append(f"{name}, turn {phase['turn'] + 1}, {phase['way']}: {_first_line(phase['error'])}")
+    return flaws
 
 
 def noise(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Noise]:
     """Return the noise of every metric, over all sessions."""
-    found = {}
+    by_metric = {}
     for metric in METRICS:
         ratios: list[tuple[str, float]] = []
         freedom = 0.0
         for label, session in ((label, session) for label, sessions in groups.items() for session in sessions):
-            known = _places([each for each in session["figures"] if still(each)], metric)
-            count = max(0, len(known) - 2)
+            places = _places([each for each in session["figures"] if still(each)], metric)
+            count = max(0, len(places) - 2)
             for at in range(1, count + 1):
-                before, (place, value), after = known[at - 1 : at + 2]
+                before, (place, value), after = places[at - 1 : at + 2]
                 ratios.append((label, value / math.exp(_between([before, after], place))))
             if count:  # Satterthwaite's, of correlated squares
                 pairs = count + 2 * (count - 1) * _NEXT**2 + 2 * max(0, count - 2) * _NEXT_BUT_ONE**2
                 freedom += count**2 / pairs
         squares = [math.log(ratio) ** 2 for _, ratio in ratios]
-        found[metric] = Noise(math.sqrt(statistics.fmean(squares)) if squares else math.nan, freedom, tuple(ratios))
-    return found
+        by_metric[metric] = Noise(math.sqrt(statistics.fmean(squares)) if squares else math.nan, freedom, tuple(ratios))
+    return by_metric
 
 
 def still(phase: Mapping[str, Any]) -> bool:
@@ -180,9 +180,9 @@ def table(sessions: Sequence[Mapping[str, Any]], noises: Mapping[str, Noise]) ->
                 len(values),
                 noises[metric].reach(len(values)),
             )
-            for metric, values in found.items()
+            for metric, values in by_metric.items()
         }
-        for way, found in logs.items()
+        for way, by_metric in logs.items()
     }
 
 
@@ -199,17 +199,17 @@ def _label(session: Mapping[str, Any]) -> str:
     """Return situation and workload, and whatever else is unlike the usual."""
     usual = asdict(Shape())
     shape = {key: value for key, value in session["shape"].items() if _plain(value) != _plain(usual.get(key))}
-    said = [_SAID[key].format(_plain(value)) for key, value in shape.items() if key in _SAID]
-    return ", ".join([session["situation"], session["workload"], *said])
+    details = [_SAID[key].format(_plain(value)) for key, value in shape.items() if key in _SAID]
+    return ", ".join([session["situation"], session["workload"], *details])
 
 
 def _detail(session: Mapping[str, Any]) -> dict[str, str]:
     """Return in words what sessions with the same label may differ by."""
-    given = session["input"]
+    source = session["input"]
     return {
-        "rows": f"{given['rows']:,} rows",
-        "keys": f"{given['keys']:,} keys",
-        "skew": f"skew {given['skew']:g}",
+        "rows": f"{source['rows']:,} rows",
+        "keys": f"{source['keys']:,} keys",
+        "skew": f"skew {source['skew']:g}",
         "after": f"{session['lengths']['after']} batches",
     }
 
@@ -232,15 +232,15 @@ def _plain(value: object) -> object:
 
 def _places(phases: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
     """Return (place in the session, figure) of the phases that have one."""
-    found = [(each["turn"], each.get(metric)) for each in phases]
-    return [(turn, value) for turn, value in found if value is not None and not math.isnan(value) and value > 0]
+    figures = [(each["turn"], each.get(metric)) for each in phases]
+    return [(turn, value) for turn, value in figures if value is not None and not math.isnan(value) and value > 0]
 
 
-def _between(known: Sequence[tuple[int, float]], place: int) -> float:
+def _between(places: Sequence[tuple[int, float]], place: int) -> float:
     """Return the logarithm that known places have for another: on a line, or that of the nearest."""
-    at = bisect([each for each, _ in known], place)
-    if at in (0, len(known)):
-        return math.log(known[min(at, len(known) - 1)][1])
-    (first, low), (last, high) = known[at - 1], known[at]
+    at = bisect([each for each, _ in places], place)
+    if at in (0, len(places)):
+        return math.log(places[min(at, len(places) - 1)][1])
+    (first, low), (last, high) = places[at - 1], places[at]
     share = (place - first) / (last - first)
     return math.log(low) * (1 - share) + math.log(high) * share

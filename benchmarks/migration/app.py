@@ -1,4 +1,4 @@
-"""The benchmark's Spark application: ``python -m benchmarks.migration.app DIRECTORY`` runs what ``plan.json`` says.
+"""The benchmark's Spark application: ``python -m benchmarks.migration.app DIRECTORY`` runs the ``plan.json`` there.
 
 It does what it is told by files: ``orders/<n>.json`` holds an order, ``answers/<n>.json`` what came of it. Every batch
 leaves a line in ``progress.jsonl``, from Spark's own progress event.
@@ -8,62 +8,43 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 import rechannel
 from benchmarks.migration.workload import Input, audit, stream
-from rechannel.conf.loader import load
-from testbed.progress import progress_line
+from rechannel.conf.settings import load
+from testbed.driver import ProgressFile, failed_attempts, open_session, read_plan, write_answer
 
 PATIENCE = 300.0  # seconds for one batch
 NAME = "counts"
 
 
-class Progress(StreamingQueryListener):
+class Progress(ProgressFile):
     """Writes one line for every batch, and lets the application wait for the next."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._news = threading.Event()
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to write yet."""
+        super().__init__(path)
+        self._committed = threading.Event()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Write the batch down."""
-        line = progress_line(event.progress)
-        if line is None:
-            return
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        self._news.set()
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """An idle query has no batch to tell of."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The application knows."""
+        """Write the line, and wake up who waits for a batch."""
+        super().onQueryProgress(event)
+        if self.line(event.progress) is not None:
+            self._committed.set()
 
     def wait(self, query: StreamingQuery) -> None:
         """Return as soon as a batch is committed: what follows happens at a batch boundary."""
-        self._news.clear()
+        self._committed.clear()
         deadline = time.monotonic() + PATIENCE
-        while not self._news.wait(0.5):
+        while not self._committed.wait(0.5):
             if not query.isActive or time.monotonic() > deadline:
                 raise RuntimeError(f"no batch is committed: {query.exception()}")
 
@@ -85,8 +66,8 @@ class Application:
         writer = writer.option("checkpointLocation", self._plan["checkpoint"]).trigger(processingTime="0 seconds")
         return writer.start()
 
-    def alive(self) -> None:
-        """Raise what the query failed of."""
+    def require_active(self) -> None:
+        """Raise the exception of a query that ended."""
         if not self._query.isActive:
             raise RuntimeError(f"the query ended: {self._query.exception()}")
 
@@ -112,29 +93,20 @@ class Application:
         self._link.detach()
         checkpoint = Path(self._plan["checkpoint"])
         batches = 1 + max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
-        failed = self._failed()
+        failed = failed_attempts(self._spark)
         began = time.monotonic()
-        found = audit(self._spark, self._input, str(checkpoint), batches)
+        result = audit(self._spark, self._input, str(checkpoint), batches)
         return {
-            "audit": found | {"seconds": time.monotonic() - began},
+            "audit": result | {"seconds": time.monotonic() - began},
             "failed_attempts": failed,
             "problem": self._link.problem,
         }
 
-    def _failed(self) -> int:
-        """Task attempts that failed, as Spark's own status store counts them; killed ones are not among them."""
-        store = cast("Any", self._spark)._jsparkSession.sparkContext().statusStore().executorList(False)
-        return sum(int(store.apply(index).failedTasks()) for index in range(store.size()))
 
-
-def main(directory: Path) -> None:
-    """Obey until the order to finish."""
-    plan = json.loads((directory / "plan.json").read_text())
-    builder: Any = SparkSession.builder
-    for key, value in plan["conf"].items():
-        builder = builder.config(key, value)
-    spark: SparkSession = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+def main() -> None:
+    """Follow the orders until the one to finish."""
+    directory, plan = read_plan()
+    spark = open_session(plan["conf"], "ERROR")
     application = Application(spark, plan, directory)
     verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "attach": application.attach,
@@ -145,16 +117,14 @@ def main(directory: Path) -> None:
     while verb != "finish":
         path = directory / "orders" / f"{number}.json"
         while not path.exists():
-            application.alive()
+            application.require_active()
             time.sleep(0.05)
         order = json.loads(path.read_text())
         verb = order["do"]
-        partial = directory / "answer.partial"
-        partial.write_text(json.dumps(verbs[verb](order)))
-        partial.rename(directory / "answers" / path.name)
+        write_answer(directory / "answers" / path.name, verbs[verb](order))
         number += 1
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -1,4 +1,4 @@
-"""What a target has to load of a partition, off the checkpoint's files: newest snapshot and changes after it."""
+"""Bytes that a target has to load of a partition: the checkpoint's newest snapshot and the changes after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which situations are measured: every pair of two factors' values at least once, with as few rows as a greedy finds.
+"""The measured situations: every pair of two factors' values at least once, in few rows.
 
 Pure.
 """
@@ -82,8 +82,8 @@ def cover(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def uncovered(cases: Sequence[Mapping[str, Any]], factors: Mapping[str, Sequence[Any]]) -> set[Any]:
     """Return the pairs of values that no case has together."""
     every = [dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())]
-    wanted = set().union(*map(_pairs, every))
-    return wanted.difference(*map(_pairs, cases))
+    pairs = set().union(*map(_pairs, every))
+    return pairs.difference(*map(_pairs, cases))
 
 
 def _pairs(case: Mapping[str, Any]) -> set[Any]:

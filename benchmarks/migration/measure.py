@@ -1,22 +1,27 @@
-"""One row: a cluster of its own, a query that runs through all ways by turns, and the audit at the end."""
+"""One row: a cluster of its own, a query that runs through all variants by turns, and the audit at the end."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.migration.bench import NODES, Bench, BenchError, open_bench
 from benchmarks.migration.checkpoint import to_load
 from benchmarks.migration.matrix import PARTITIONS, Row
 from benchmarks.migration.placements import Placement, balanced, differences, shifted
-from benchmarks.migration.ways import LIVE, RESTART, Way, ways_for
+from benchmarks.migration.session import NODES, MigrationSession
+from benchmarks.migration.variants import LIVE, RESTART, Variant, variants_for
 from benchmarks.migration.workload import Input
+from benchmarks.report.results import progress
 from rechannel.wire import keys
-from rechannel.wire.measurements import BatchReport
+from rechannel.wire.codes import MoveState
+from rechannel.wire.messages import BatchReport
+from testbed.session import SETTLED
+from testbed.stack import StackError
 
 __all__ = ["LATENCY", "MAINTENANCE", "QUIET", "RATE", "ROWS", "measure", "settings"]
 
@@ -32,12 +37,11 @@ LATENCY = 0.005  # seconds for each operation of the slowed file system
 RATE = 50e6  # bytes per second, likewise
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_SETTLED = {"drained", "killed", "abandoned"}
-_OVER = {"killed", "abandoned"}
+_CLOSED = frozenset({MoveState.KILLED, MoveState.ABANDONED})
 
 
 def settings() -> dict[str, Any]:
-    """What the figures were made with."""
+    """Return the constants that the page states."""
     return {
         "partitions": PARTITIONS,
         "executors": len(NODES),
@@ -49,30 +53,30 @@ def settings() -> dict[str, Any]:
     }
 
 
-def measure(root: Path, row: Row, repeats: int, say: Callable[[str], None], keep: dict[str, Any]) -> None:
-    """Measure a row; what there is is in ``keep`` at any time, also when this raises."""
+def measure(root: Path, row: Row, repeats: int, record: dict[str, Any]) -> None:
+    """Measure a row; ``record`` has the figures so far at any time, also when this raises."""
     directory = root / row.name
-    given = Input(row.keys, ROWS, max(2, -(-row.keys // KEYS_A_BATCH)))
-    keep |= {
+    source = Input(row.keys, ROWS, max(2, -(-row.keys // KEYS_A_BATCH)))
+    record |= {
         "row": row.as_dict(),
-        "input": {"keys": given.keys, "rows": given.rows, "preload": given.preload},
+        "input": {"keys": source.keys, "rows": source.rows, "preload": source.preload},
         "phases": [],
     }
     memory = 2800 if row.keys > 1_000_000 and row.provider != "RocksDB" else 1000  # HDFS-backed state is on the heap
     try:
         # The disk is mounted before anybody writes to it, and unmounted after the last one is gone.
-        with _checkpoint(directory, row) as checkpoint, open_bench(directory, memory) as bench:
+        with _checkpoint(directory, row) as checkpoint, MigrationSession(directory, memory) as session:
             try:
-                _run(bench, checkpoint, row, given, repeats, say, keep)
+                _Measurement(session, row, record).run(checkpoint, source, repeats)
             finally:
-                keep["batches"] = bench.poll()
+                record["batches"] = session.poll()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _checkpoint(directory: Path, row: Row) -> Iterator[Path]:
-    """Where the checkpoint is to be."""
+    """Yield the place of the checkpoint, on a slowed disk if the row has one."""
     local = directory / "disk"
     local.mkdir(parents=True)
     if row.disk == "local":
@@ -86,147 +90,119 @@ def _checkpoint(directory: Path, row: Row) -> Iterator[Path]:
         yield mounted / "checkpoint"
 
 
-def _run(
-    bench: Bench,
-    checkpoint: Path,
-    row: Row,
-    given: Input,
-    repeats: int,
-    say: Callable[[str], None],
-    keep: dict[str, Any],
-) -> None:
-    conf = {
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.sql.streaming.stateStore.maintenanceInterval": f"{MAINTENANCE}s",
-    }
-    if row.provider == "RocksDB":
-        conf[_PROVIDER] = _ROCKSDB
-    bench.controller(LIVE.controller)
-    bench.start_application({"input": keep["input"], "checkpoint": str(checkpoint)}, conf)
-    say(f"{row.name}: preloading {row.keys:,} keys")
-    bench.wait_batches(max(1, given.preload + WARM_UP - len(bench.poll())))
-    executors = sorted(item.executor for item in _report(bench).executors)
-    here = balanced(placement(bench), executors)
-    there = shifted(here, executors, row.as_dict()["moves"])
-    keep["query"] = _query(bench)
-    _get_ready(bench, LIVE, here, say)
-    say(f"{row.name}: warm-up: there, a restart, and back")
-    # The back file of the checkpoint is read, not the slowed mount: looking must not slow the query.
-    state = bench.directory / "disk" / "checkpoint" / "state"
-    for way, wanted in ((LIVE, there), (RESTART, there), (LIVE, here)):
-        _act(bench, way, wanted, state, f"warm-up {way.name}")
-        _get_ready(bench, LIVE, wanted, say, attach=False)
-    at_home = True
-    ways = ways_for(row.as_dict()["moves"])
-    for repeat in range(repeats):
-        half = len(ways) // 2 * (repeat % 2)  # not always in the same order
-        for way in (*ways[half:], *ways[:half]):
-            begin = here if at_home else there
-            at_home ^= way.moves
-            wanted = here if at_home else there
-            say(f"{row.name}: {way.name}, {repeat + 1} of {repeats}")
-            _get_ready(bench, way, begin, say)
-            quiet_from = _quiet(bench)
-            phase = {"way": way.name, "repeat": repeat, "quiet_from": quiet_from}
-            keep["phases"].append(phase)
-            phase |= _act(bench, way, wanted, state, f"{way.name} {repeat}")
-            bench.group.check()
-    report = _report(bench)
-    keep["link"] = {"failed": report.failed_tasks, "missed": report.missed, "drifted": report.drifted_partitions}
-    bench.group.processes["application"].require_alive()
-    say(f"{row.name}: audit")
-    keep["end"] = bench.order("finish")
+@dataclass
+class _Measurement:
+    """The turns of one row on a running session."""
 
+    session: MigrationSession
+    row: Row
+    record: dict[str, Any]
 
-def placement(bench: Bench) -> dict[int, str]:
-    """Where the partitions are."""
-    found: dict[int, str] = {}
+    def run(self, checkpoint: Path, source: Input, repeats: int) -> None:
+        """Preload the state, run all variants by turns, and audit the state."""
+        session, row, moves = self.session, self.row, self.row.as_dict()["moves"]
+        conf = {
+            "spark.sql.shuffle.partitions": str(PARTITIONS),
+            "spark.sql.streaming.stateStore.maintenanceInterval": f"{MAINTENANCE}s",
+        }
+        if row.provider == "RocksDB":
+            conf[_PROVIDER] = _ROCKSDB
+        session.use_controller(LIVE.controller)
+        session.start_application({"input": self.record["input"], "checkpoint": str(checkpoint)}, conf)
+        progress(f"{row.name}: preloading {row.keys:,} keys")
+        session.wait_batches(max(1, source.preload + WARM_UP - len(session.poll())))
+        executors = sorted(executor.executor for executor in session.require_report().executors)
+        here = balanced(session.placement(), executors)
+        there = shifted(here, executors, moves)
+        query = session.query()
+        self.record["query"] = query.query if query else ""
+        self._prepare(LIVE, here)
+        progress(f"{row.name}: warm-up: there, a restart, and back")
+        for variant, target in ((LIVE, there), (RESTART, there), (LIVE, here)):
+            self._act(variant, target, f"warm-up {variant.name}")
+            self._prepare(LIVE, target, attach=False)
+        at_home = True
+        variants = variants_for(moves)
+        for repeat in range(repeats):
+            half = len(variants) // 2 * (repeat % 2)  # not always in the same order
+            for variant in (*variants[half:], *variants[:half]):
+                begin = here if at_home else there
+                at_home ^= variant.moves
+                progress(f"{row.name}: {variant.name}, {repeat + 1} of {repeats}")
+                self._prepare(variant, begin)
+                turn = {"way": variant.name, "repeat": repeat, "quiet_from": self._quiet()}
+                self.record["phases"].append(turn)
+                turn |= self._act(variant, here if at_home else there, f"{variant.name} {repeat}")
+                session.group.check()
+        report = session.require_report()
+        self.record["link"] = {"failed": report.failed_tasks, "missed": report.missed, "drifted": report.drifted}
+        session.group.processes["application"].require_alive()
+        progress(f"{row.name}: audit")
+        self.record["end"] = session.order("finish")
 
-    def known() -> bool:
-        query = bench.query()
-        if query is not None:
-            found.update(enumerate(query.stages[0].placement))
-        return query is not None
+    def _prepare(self, variant: Variant, begin: Placement, *, attach: bool = True) -> None:
+        """Have controller and link of the variant, and the partitions where it begins."""
+        session = self.session
+        session.use_controller(variant.controller)
+        if attach:
+            since = time.time()
+            session.order("attach", environment=dict(variant.link))
+            session.wait("the new link reports", lambda: session.attached_since(since))
+        session.wait("the link knows the query", lambda: session.query() is not None)
+        session.await_ready(120)
+        strayed = differences(session.placement(), begin)
+        if strayed:
+            progress(f"{len(strayed)} partitions are put where the turn begins")
+            self._await_end(session.apply(strayed, "put back"))
+            if differences(session.placement(), begin):
+                raise StackError("the partitions do not go where the turn begins")
 
-    bench.wait("the link knows the query", known)
-    return found
-
-
-def _query(bench: Bench) -> str:
-    query = bench.query()
-    return query.query if query else ""
-
-
-def _report(bench: Bench) -> Any:
-    report = bench.report()
-    if report is None:
-        raise BenchError("the link reports nothing")
-    return report
-
-
-def _get_ready(bench: Bench, way: Way, begin: Placement, say: Callable[[str], None], *, attach: bool = True) -> None:
-    """Have controller and link of the way, and the partitions where they are to be at its begin."""
-    bench.controller(way.controller)
-    if attach:
+    def _quiet(self) -> float:
+        """Let steady batches pass; return since when they count."""
+        self.session.wait_batches(UNSTEADY)
         since = time.time()
-        bench.order("attach", environment=dict(way.link))
-        bench.wait("the new link reports", lambda: (found := bench.report()) is not None and found.attached >= since)
-    bench.wait("the link knows the query", lambda: bench.query() is not None)
-    bench.await_ready(120)
-    strayed = differences(placement(bench), begin)
-    if strayed:
-        say(f"{len(strayed)} partitions are put where the phase begins")
-        decision = bench.apply(strayed, "put back")
-        _wait_over(bench, decision)
-        if differences(placement(bench), begin):
-            raise BenchError("the partitions do not go where the phase begins")
+        self.session.wait_batches(QUIET + 1)
+        return since
 
+    def _act(self, variant: Variant, target: Placement, reason: str) -> dict[str, Any]:
+        """Move or restart, and watch until it is over."""
+        session = self.session
+        if not variant.moves:
+            size = self._bytes_to_load(target)
+            restart = session.order("restart")
+            session.wait_batches(SETTLE + 1)
+            return {"ordered": restart["stopping"], "restart": restart, "loaded_bytes": size, "end": time.time()}
+        moves = differences(session.placement(), target)
+        size = self._bytes_to_load(moves)
+        ordered = time.time()
+        decision = session.apply(moves, reason)
+        turn = {"ordered": ordered, "answered": time.time(), "decision": decision, "loaded_bytes": size}
+        self._await_end(decision)
+        session.wait_batches(SETTLE)
+        turn |= {"journal": session.journal(decision["decision"]), "end": time.time()}
+        return turn | {"tasks": self._tasks({int(move["partition"]) for move in decision["moves"]})}
 
-def _quiet(bench: Bench) -> float:
-    """Let steady batches pass; returns since when they count."""
-    bench.wait_batches(UNSTEADY)
-    since = time.time()
-    bench.wait_batches(QUIET + 1)
-    return since
+    def _bytes_to_load(self, partitions: Placement) -> int:
+        # The back file of the checkpoint is read, not the slowed mount: looking must not slow the query.
+        state = self.session.directory / "disk" / "checkpoint" / "state"
+        return sum(to_load(state, partition) for partition in partitions)
 
+    def _await_end(self, decision: dict[str, Any]) -> None:
+        """Wait until every move has landed or is given up, and, for a while, until old copies are closed."""
+        session, count = self.session, len(decision["moves"])
+        session.wait("the moves land", lambda: len(session.moves_in(decision, SETTLED)) >= count)
+        with contextlib.suppress(StackError):  # figures of what was closed are figures all the same
+            session.wait(
+                "the old copies are closed", lambda: len(session.moves_in(decision, _CLOSED)) >= count, CLOSING
+            )
 
-def _act(bench: Bench, way: Way, wanted: Placement, state: Path, reason: str) -> dict[str, Any]:
-    """Move or restart, and watch until it is over."""
-    if not way.moves:
-        sizes = sum(to_load(state, partition) for partition in wanted)
-        restart = bench.order("restart")
-        bench.wait_batches(SETTLE + 1)
-        return {"ordered": restart["stopping"], "restart": restart, "loaded_bytes": sizes, "end": time.time()}
-    moves = differences(placement(bench), wanted)
-    sizes = sum(to_load(state, partition) for partition in moves)
-    ordered = time.time()
-    decision = bench.apply(moves, reason)
-    phase = {"ordered": ordered, "answered": time.time(), "decision": decision, "loaded_bytes": sizes}
-    phase["journal"] = _wait_over(bench, decision)
-    bench.wait_batches(SETTLE)
-    phase |= {"journal": bench.journal(decision["decision"]), "end": time.time()}
-    return phase | {"tasks": _tasks(bench, {int(move["partition"]) for move in decision["moves"]})}
-
-
-def _wait_over(bench: Bench, decision: dict[str, Any]) -> list[dict[str, Any]]:
-    """Wait until every move of a decision has landed or is given up, and, for a while, until old copies are closed."""
-    count = len(decision["moves"])
-
-    def states(wanted: set[str]) -> int:
-        lines = bench.journal(decision["decision"])
-        return len({line["move"] for line in lines if line["after"] in wanted})
-
-    bench.wait("the moves land", lambda: states(_SETTLED) >= count)
-    with contextlib.suppress(BenchError):  # figures of what was closed are figures all the same
-        bench.wait("the old copies are closed", lambda: states(_OVER) >= count, CLOSING)
-    return bench.journal(decision["decision"])
-
-
-def _tasks(bench: Bench, partitions: set[int]) -> list[list[float]]:
-    """Batch, partition and run time in seconds of the moved partitions' tasks, out of Spark's event stream."""
-    found = []
-    for item in bench.store.last(keys.BATCHES, bench.application, keys.BATCHES.bound):
-        if isinstance(item.body, BatchReport):
-            tasks = [task for stage in item.body.stages if stage.stateful >= 0 for task in stage.tasks]
-            found += [[item.body.batch, task.partition, task.run] for task in tasks if task.partition in partitions]
-    return found
+    def _tasks(self, partitions: set[int]) -> list[list[float]]:
+        """Return batch, partition and run time in seconds of the moved partitions' tasks, from Spark's event stream."""
+        session = self.session
+        rows: list[list[float]] = []
+        for envelope in session.store.last(keys.BATCHES, session.application, keys.BATCHES.bound):
+            if isinstance(envelope.body, BatchReport):
+                tasks = [task for stage in envelope.body.stages if stage.stateful >= 0 for task in stage.tasks]
+                batch = envelope.body.batch
+                rows += [[batch, task.partition, task.run] for task in tasks if task.partition in partitions]
+        return rows

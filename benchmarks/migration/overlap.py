@@ -1,4 +1,4 @@
-"""What of a migration went on side by side, from the journal's times. Pure.
+"""Overlap of the stages of a migration, from the journal's times. Pure.
 
 The stages of a step: *prepare* (its snapshots are waited for), *load* (its batch: steered to committed), *close* (the
 old copies go). Later steps of the same migration may be in another stage at the same time.
@@ -28,7 +28,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration."""
         return self.end - self.begin
 
 
@@ -45,7 +45,7 @@ def spans(lines: Iterable[Mapping[str, Any]], *, overlapped: bool) -> list[Span]
         moves = first.setdefault(int(line["step"]), {})
         moves.setdefault(str(line["move"]), {}).setdefault(str(line["after"]), float(line["at"]))
     every = [times["prepared"] for moves in first.values() for times in moves.values() if "prepared" in times]
-    found: list[Span] = []
+    result: list[Span] = []
     landed: list[float] = []
     closed = boundary = min(every, default=math.inf)
     for step in sorted(first):
@@ -57,15 +57,15 @@ def spans(lines: Iterable[Mapping[str, Any]], *, overlapped: bool) -> list[Span]
         killed = _all(moves_of, "killed", max)
         turn = (landed[-2] if len(landed) > 1 else boundary) if overlapped else closed
         if planned is not None and prepared is not None:
-            found.append(Span(step, PREPARE, min(max(planned, turn), prepared), prepared))
+            result.append(Span(step, PREPARE, min(max(planned, turn), prepared), prepared))
         if steered is not None and drained is not None:
-            found.append(Span(step, LOAD, steered, drained))
+            result.append(Span(step, LOAD, steered, drained))
             landed.append(drained)
         if drained is not None and killed is not None:
             # Spark may close an old copy before the batch's commit, which is when the move counts as drained.
-            found.append(Span(step, CLOSE, min(drained, killed), killed))
+            result.append(Span(step, CLOSE, min(drained, killed), killed))
             closed = killed
-    return found
+    return result
 
 
 def _all(moves: Sequence[Mapping[str, float]], state: str, choose: Any) -> float | None:
@@ -74,25 +74,25 @@ def _all(moves: Sequence[Mapping[str, float]], state: str, choose: Any) -> float
     return float(choose(times[state] for times in moves))
 
 
-def overlap(found: Sequence[Span]) -> dict[str, float]:
+def overlap(stages: Sequence[Span]) -> dict[str, float]:
     """Return seconds: ``total`` from the first stage's begin to the last one's end, ``landed`` until the last load.
 
     ``sum``: of all stages; ``prepare``, ``load`` and ``close``: of each kind. ``share``: of the total, in which two
     stages of different steps were under way.
     """
-    if not found:
+    if not stages:
         return {"total": 0.0, "landed": 0.0, "sum": 0.0, PREPARE: 0.0, LOAD: 0.0, CLOSE: 0.0, "share": 0.0}
-    begin = min(span.begin for span in found)
-    total = max(span.end for span in found) - begin
-    cuts = sorted({time for span in found for time in (span.begin, span.end)})
+    begin = min(span.begin for span in stages)
+    total = max(span.end for span in stages) - begin
+    cuts = sorted({time for span in stages for time in (span.begin, span.end)})
     both = 0.0
     for left, right in itertools.pairwise(cuts):
-        steps = {span.step for span in found if span.begin <= left and span.end >= right}
+        steps = {span.step for span in stages if span.begin <= left and span.end >= right}
         both += (right - left) * (len(steps) > 1)
-    kinds = {kind: math.fsum(span.seconds for span in found if span.stage == kind) for kind in (PREPARE, LOAD, CLOSE)}
+    kinds = {kind: math.fsum(span.seconds for span in stages if span.stage == kind) for kind in (PREPARE, LOAD, CLOSE)}
     return {
         "total": total,
-        "landed": max((span.end for span in found if span.stage == LOAD), default=begin) - begin,
+        "landed": max((span.end for span in stages if span.stage == LOAD), default=begin) - begin,
         "sum": math.fsum(kinds.values()),
         **kinds,
         "share": both / total if total > 0 else 0.0,

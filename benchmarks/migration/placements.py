@@ -1,4 +1,4 @@
-"""Between which placements partitions go to and fro. Pure."""
+"""The two placements between which partitions move to and fro. Pure."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def shifted(placement: Placement, executors: Sequence[str], count: int) -> dict[
     return result
 
 
-def differences(now: Placement, wanted: Placement) -> dict[int, str]:
+def differences(now: Placement, target: Placement) -> dict[int, str]:
     """Return the partitions that are not where they are wanted, with where that is."""
-    return {partition: executor for partition, executor in wanted.items() if now.get(partition) != executor}
+    return {partition: executor for partition, executor in target.items() if now.get(partition) != executor}

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.migration.summary import GOAL, row_figures
-from benchmarks.migration.ways import RESTART, WAYS
+from benchmarks.migration.variants import RESTART, VARIANTS
+from benchmarks.report.plots import pyplot, save
 from testbed.progress import batches
 
 __all__ = ["draw"]
@@ -17,16 +18,11 @@ _COLORS = {"live": "#1b7837", "restart": "#b2182b", "at-once": "#2166ac", "one-b
 
 def draw(figures: dict[str, Any], directory: Path) -> None:
     """Draw what there are figures for."""
-    import matplotlib as mpl  # the benchmark's own dependency
-
-    mpl.use("Agg")
-    mpl.rcParams.update({"font.size": 9, "font.family": "sans-serif"})
     records = [record for record in figures["rows"] if record.get("phases") and record.get("batches")]
     rows = [row_figures(record) for record in records]
     pairs = [(record, row) for record, row in zip(records, rows, strict=True) if row["ways"]]
     if not pairs:
         return
-    directory.mkdir(parents=True, exist_ok=True)
     _peaks([row for _, row in pairs], directory / "migration-peak.png")
     # Most is moved, and the state is largest: what there is to see.
     shown = sorted(pairs, key=lambda pair: (pair[1]["row"]["moves"], pair[1]["row"]["keys"]))[-_PANELS:]
@@ -35,17 +31,16 @@ def draw(figures: dict[str, Any], directory: Path) -> None:
 
 def _peaks(rows: list[dict[str, Any]], path: Path) -> None:
     """Bars: the longest batch over steady, by row and way; lines for the spread and for the noise."""
-    from matplotlib import pyplot as plt
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    figure, axes = plt.subplots(figsize=(10, 4.5))
-    width = 0.8 / len(WAYS)
-    for number, way in enumerate(WAYS):
+    figure, axes = pyplot().subplots(figsize=(10, 4.5))
+    width = 0.8 / len(VARIANTS)
+    for number, way in enumerate(VARIANTS):
         for index, row in enumerate(rows):
             values = row["ways"].get(way.name, {}).get("peak_ratio")
             if values:
-                at = index + (number - (len(WAYS) - 1) / 2) * width
+                at = index + (number - (len(VARIANTS) - 1) / 2) * width
                 axes.bar(at, values[0], width, color=_COLORS[way.name])
                 axes.plot([at, at], values[1:], color="black", linewidth=1)
     for index, row in enumerate(rows):
@@ -59,32 +54,34 @@ def _peaks(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylim(bottom=0.9)
     axes.set_ylabel("longest batch over steady (times)")
     axes.set_xticks(range(len(rows)), [row["row"]["name"] for row in rows], rotation=30, ha="right")
-    handles: list[Any] = [Patch(color=_COLORS[way.name]) for way in WAYS]
+    handles: list[Any] = [Patch(color=_COLORS[way.name]) for way in VARIANTS]
     handles += [
         Line2D([], [], color="black", linestyle=":"),
         Line2D([], [], color="grey"),
         Line2D([], [], color="black"),
     ]
-    labels = [way.name for way in WAYS] + ["longest quiet batch", f"goal: {GOAL}", "smallest to largest"]
+    labels = [way.name for way in VARIANTS] + ["longest quiet batch", f"goal: {GOAL}", "smallest to largest"]
     axes.legend(handles, labels, fontsize=8, frameon=False, ncols=4, loc="upper left")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -> None:
     """Batch durations over time, with the times of the moves and the gaps of the restarts."""
-    from matplotlib import pyplot as plt
-
-    figure, every = plt.subplots(len(pairs), 1, figsize=(10, 2.8 * len(pairs)), squeeze=False, layout="constrained")
+    figure, every = pyplot().subplots(
+        len(pairs), 1, figsize=(10, 2.8 * len(pairs)), squeeze=False, layout="constrained"
+    )
     for (record, row), (axes,) in zip(pairs, every, strict=True):
-        known = batches(record["batches"])
+        committed = batches(record["batches"])
         phases = [phase for phase in record["phases"] if "ordered" in phase]
         zero = record["phases"][0]["quiet_from"]
         for phase in phases:
             begin, color = phase["ordered"] - zero, _COLORS[phase["way"]]
             landed = [line["at"] - zero for line in phase.get("journal", ()) if line["after"] == "drained"]
             if phase["way"] == RESTART.name:
-                before = max((batch.end for batch in known if batch.begin < phase["ordered"]), default=phase["ordered"])
-                after = min((batch.end for batch in known if batch.begin > phase["ordered"]), default=before)
+                before = max(
+                    (batch.end for batch in committed if batch.begin < phase["ordered"]), default=phase["ordered"]
+                )
+                after = min((batch.end for batch in committed if batch.begin > phase["ordered"]), default=before)
                 axes.plot([before - zero, after - zero], [after - before] * 2, color=color, linewidth=2)
                 axes.axvspan(before - zero, after - zero, color=color, alpha=0.15, linewidth=0)
             elif landed:
@@ -94,7 +91,7 @@ def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -
             axes.annotate(
                 phase["way"], (begin, 1), xycoords=("data", "axes fraction"), color=color, fontsize=7, va="bottom"
             )
-        shown = [batch for batch in known if batch.end >= zero]
+        shown = [batch for batch in committed if batch.end >= zero]
         axes.plot([batch.end - zero for batch in shown], [batch.seconds for batch in shown], "k.", markersize=3)
         axes.set_ylim(bottom=0)
         axes.set_ylabel("batch duration (s)")
@@ -102,11 +99,4 @@ def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -
     every[-1][0].set_xlabel(
         "time (s); shaded: from the order to the last landing, or between the commits around a restart"
     )
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
-    plt.close(figure)
+    save(figure, path)

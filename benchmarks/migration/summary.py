@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.migration.overlap import overlap, spans
-from benchmarks.migration.ways import ONE_BY_ONE, RESTART, WAYS
+from benchmarks.migration.variants import ONE_BY_ONE, RESTART, VARIANTS
 from testbed.progress import Batch, batches
 
 __all__ = ["AFTERMATH", "GOAL", "middle", "phase_figures", "row_figures"]
@@ -23,15 +23,15 @@ _TICK = 0.002  # Spark's times are whole milliseconds
 CALM = 3  # batches in a row that are not slow: it has settled
 
 
-def phase_figures(phase: Mapping[str, Any], known: Sequence[Batch], query: str) -> dict[str, Any]:
+def phase_figures(phase: Mapping[str, Any], committed: Sequence[Batch], query: str) -> dict[str, Any]:
     """Return the figures of one phase; KeyError or ValueError where it was not measured to its end."""
     ordered, end = phase["ordered"] + _TICK, phase["end"]
-    quiet = [batch for batch in known if batch.begin >= phase["quiet_from"] and batch.end <= ordered]
+    quiet = [batch for batch in committed if batch.begin >= phase["quiet_from"] and batch.end <= ordered]
     if len(quiet) < CALM:
         raise ValueError(f"only {len(quiet)} quiet batches")
     seconds = [batch.seconds for batch in quiet]
     steady = statistics.median(seconds)
-    after = [batch for batch in known if ordered < batch.end and batch.begin < end]
+    after = [batch for batch in committed if ordered < batch.end and batch.begin < end]
     figures: dict[str, Any] = {
         "way": phase["way"],
         "repeat": phase["repeat"],
@@ -43,13 +43,13 @@ def phase_figures(phase: Mapping[str, Any], known: Sequence[Batch], query: str) 
     ends = [batch.end for batch in quiet]
     period = statistics.median(right - left for left, right in itertools.pairwise(ends))
     if phase["way"] == RESTART.name:
-        figures |= _restarted(phase, known, period, steady)
+        figures |= _restarted(phase, committed, period, steady)
     else:
         figures |= _moved(phase, after, steady)
         figures |= _predicted(phase["decision"].get("price"), figures, query)
         figures["load"] = _load(phase, quiet)
-        found = spans(phase["journal"], overlapped=phase["way"] != ONE_BY_ONE.name)
-        figures["overlap"] = overlap(found)
+        stages = spans(phase["journal"], overlapped=phase["way"] != ONE_BY_ONE.name)
+        figures["overlap"] = overlap(stages)
     figures["peak_ratio"] = figures["peak"] / steady
     figures["extra_noise"] = figures["quiet_deviation"] * math.sqrt(figures["window"])
     figures["settled"] = _settled(after, figures.pop("first_calm"), GOAL * steady, max(seconds))
@@ -79,11 +79,11 @@ def _moved(phase: Mapping[str, Any], after: Sequence[Batch], steady: float) -> d
     }
 
 
-def _restarted(phase: Mapping[str, Any], known: Sequence[Batch], period: float, steady: float) -> dict[str, Any]:
+def _restarted(phase: Mapping[str, Any], committed: Sequence[Batch], period: float, steady: float) -> dict[str, Any]:
     """The gap between two commits takes the place of the longest batch."""
     stopping = phase["restart"]["stopping"]
-    before = [batch for batch in known if batch.begin < stopping]  # one that was interrupted is not among the committed
-    after = [batch for batch in known if batch.begin > stopping]
+    before = [batch for batch in committed if batch.begin < stopping]  # an interrupted one is not in it
+    after = [batch for batch in committed if batch.begin > stopping]
     if not before or not after:
         raise ValueError("no batch was committed before or after the restart")
     gap = after[0].end - before[-1].end
@@ -101,30 +101,30 @@ def _restarted(phase: Mapping[str, Any], known: Sequence[Batch], period: float, 
 
 
 def _predicted(price: Mapping[str, Any] | None, figures: Mapping[str, Any], query: str) -> dict[str, Any]:
-    """What was predicted, and by how much it missed: predicted over measured, less one."""
+    """Prediction and its error: predicted over measured, less one."""
     if not price or query not in price.get("peak", {}):
         return {}
-    found: dict[str, Any] = {"predicted_peak": price["peak"][query], "predicted_total": price["total"]}
-    found["peak_error"] = price["peak"][query] / figures["peak"] - 1
+    predicted: dict[str, Any] = {"predicted_peak": price["peak"][query], "predicted_total": price["total"]}
+    predicted["peak_error"] = price["peak"][query] / figures["peak"] - 1
     if figures["landing"]:
-        found["total_error"] = price["total"] / figures["landing"] - 1
-    return found
+        predicted["total_error"] = price["total"] / figures["landing"] - 1
+    return predicted
 
 
 def _load(phase: Mapping[str, Any], quiet: Sequence[Batch]) -> float | None:
-    """By how much longer than usual the moved partitions' first tasks ran on their targets; the middle one."""
+    """Extra time of the moved partitions' first tasks on their targets, over their usual time; the median."""
     usual: dict[int, list[float]] = {}
     numbers = {batch.number for batch in quiet}
     for batch, partition, seconds in phase.get("tasks", ()):
         if batch in numbers:
             usual.setdefault(int(partition), []).append(seconds)
     landing = {int(line["partition"]): int(line["batch"]) for line in phase["journal"] if line["after"] == "drained"}
-    found = [
+    loads = [
         seconds - statistics.median(usual[int(partition)])
         for batch, partition, seconds in phase.get("tasks", ())
         if landing.get(int(partition)) == batch and int(partition) in usual
     ]
-    return statistics.median(found) if found else None
+    return statistics.median(loads) if loads else None
 
 
 def _settled(after: Sequence[Batch], first_calm: int, limit: float, quiet_peak: float) -> int | None:
@@ -140,18 +140,18 @@ def _settled(after: Sequence[Batch], first_calm: int, limit: float, quiet_peak: 
 
 def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of a row: each way's phases, and over them the median, the smallest and the largest."""
-    known = batches(record.get("batches", ()))
+    committed = batches(record.get("batches", ()))
     query = record.get("query", "")
     problems: list[str] = [record["error"]] if record.get("error") else []
     phases = []
     for phase in record.get("phases", ()):
         try:
-            phases.append(phase_figures(phase, known, query))
+            phases.append(phase_figures(phase, committed, query))
         except (KeyError, ValueError) as error:
             problems.append(f"{phase['way']} {phase['repeat'] + 1}: {error}")
     ways = {
         way.name: _summed([phase for phase in phases if phase["way"] == way.name])
-        for way in WAYS
+        for way in VARIANTS
         if any(phase["way"] == way.name for phase in phases)
     }
     end = record.get("end", {})
@@ -175,12 +175,12 @@ def _summed(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         | {f"overlap.{name}": value for name, value in phase.get("overlap", {}).items()}
         for phase in phases
     ]
-    found = {}
+    summary = {}
     for name in dict.fromkeys(name for phase in flat for name in phase):
         values = [phase[name] for phase in flat if phase.get(name) is not None]
         if values:
-            found[name] = [statistics.median(values), min(values), max(values)]
-    return found
+            summary[name] = [statistics.median(values), min(values), max(values)]
+    return summary
 
 
 def middle(values: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""The input: the same keys in the same batches whenever it is run, and what the state must be at its end.
+"""The input, which is the same in every run, and the state that must be there at its end.
 
 Spark's ``rate-micro-batch`` source gives every batch `PARALLEL` numbers; each stands for a slice of rows, so that a
 batch's content follows from its number alone, also after a restart. The first batches bring every key once; each later
@@ -54,11 +54,11 @@ class Input:
 
     @property
     def inverse(self) -> int:
-        """What undoes the stride, modulo the keys."""
+        """Inverse of the stride, modulo the keys."""
         return pow(STRIDE, -1, self.keys)
 
 
-def stream(spark: SparkSession, given: Input) -> DataFrame:
+def stream(spark: SparkSession, spec: Input) -> DataFrame:
     """Return the running count and sum of each key."""
     from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
@@ -71,23 +71,23 @@ def stream(spark: SparkSession, given: Input) -> DataFrame:
         return f"if({end} > {begin}, sequence({begin}, {end} - 1), array())"
 
     low, high = (
-        f"({given.keys}L * ({batch} * {PARALLEL} + {part} + {at}) div {given.preload * PARALLEL})" for at in (0, 1)
+        f"({spec.keys}L * ({batch} * {PARALLEL} + {part} + {at}) div {spec.preload * PARALLEL})" for at in (0, 1)
     )
-    first = f"(({batch} - {given.preload}) * {given.rows}L"
-    begin, end = (f"{first} + {given.rows}L * ({part} + {at}) div {PARALLEL})" for at in (0, 1))
-    preload = f"{batch} < {given.preload}"
+    first = f"(({batch} - {spec.preload}) * {spec.rows}L"
+    begin, end = (f"{first} + {spec.rows}L * ({part} + {at}) div {PARALLEL})" for at in (0, 1))
+    preload = f"{batch} < {spec.preload}"
     numbers = slices.select(
         F.expr(preload).alias("preload"),
         F.explode(F.expr(f"if({preload}, {sequence(low, high)}, {sequence(begin, end)})")).alias("number"),
     )
     rows = numbers.select(
-        F.expr(f"if(preload, number, number * {STRIDE}L % {given.keys}L)").alias("key"),
+        F.expr(f"if(preload, number, number * {STRIDE}L % {spec.keys}L)").alias("key"),
         F.expr("if(preload, 0L, number)").alias("number"),
     )
     return rows.groupBy("key").agg(F.count("*").alias("count"), F.sum("number").alias("sum"))
 
 
-def audit(spark: SparkSession, given: Input, checkpoint: str, batches: int) -> dict[str, Any]:
+def audit(spark: SparkSession, spec: Input, checkpoint: str, batches: int) -> dict[str, Any]:
     """Hold the state that the checkpoint has after so many batches against the input, key by key.
 
     ``lost`` and ``doubled`` are rows too few and too many; ``different``: keys whose count is right and whose sum is
@@ -96,15 +96,15 @@ def audit(spark: SparkSession, given: Input, checkpoint: str, batches: int) -> d
     from pyspark.sql import functions as F  # noqa: N812
 
     state = spark.read.format("statestore").option("batchId", batches - 1).load(checkpoint)
-    found = state.select("key.key", *(f"value.{name}" for name in state.schema["value"].dataType.fieldNames()))  # type: ignore[attr-defined]
-    found = found.toDF("key", "count", "sum")
-    later = given.later(batches)
-    first = f"(id * {given.inverse}L % {given.keys}L)"
-    times = f"if({first} < {later}L, ({later}L - 1 - {first}) div {given.keys}L + 1, 0L)"
-    wanted = spark.range(given.keys).selectExpr(
-        "id", f"1 + {times} AS times", f"{times} * {first} + {given.keys}L * ({times} * ({times} - 1) div 2) AS total"
+    stored = state.select("key.key", *(f"value.{name}" for name in state.schema["value"].dataType.fieldNames()))  # type: ignore[attr-defined]
+    stored = stored.toDF("key", "count", "sum")
+    later = spec.later(batches)
+    first = f"(id * {spec.inverse}L % {spec.keys}L)"
+    times = f"if({first} < {later}L, ({later}L - 1 - {first}) div {spec.keys}L + 1, 0L)"
+    expected = spark.range(spec.keys).selectExpr(
+        "id", f"1 + {times} AS times", f"{times} * {first} + {spec.keys}L * ({times} * ({times} - 1) div 2) AS total"
     )
-    both = wanted.join(found, wanted["id"] == found["key"], "full_outer")
+    both = expected.join(stored, expected["id"] == stored["key"], "full_outer")
     count, times_ = F.coalesce(F.col("count"), F.lit(0)), F.coalesce(F.col("times"), F.lit(0))
     row = both.select(
         F.sum(F.greatest(times_ - count, F.lit(0))).alias("lost"),
@@ -116,12 +116,12 @@ def audit(spark: SparkSession, given: Input, checkpoint: str, batches: int) -> d
     ).first()
     assert row is not None  # noqa: S101  an aggregate has one row
     result = {name: int(value or 0) for name, value in row.asDict().items()}
-    wanted_rows = given.total(batches)
+    expected_rows = spec.total(batches)
     return result | {
         "batches": batches,
-        "wanted_keys": given.keys,
-        "wanted_rows": wanted_rows,
-        "ok": result["rows"] == wanted_rows
-        and result["keys"] == given.keys
+        "wanted_keys": spec.keys,
+        "wanted_rows": expected_rows,
+        "ok": result["rows"] == expected_rows
+        and result["keys"] == spec.keys
         and not any(result[name] for name in ("lost", "doubled", "different", "unknown")),
     }

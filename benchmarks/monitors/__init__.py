@@ -1,1 +1,1 @@
-"""What the monitors cost, how exact they are, and how many of them one Redis bears."""
+"""Cost and accuracy of the monitors, and the load of many of them on one Redis."""

@@ -1,4 +1,4 @@
-"""The benchmark's Spark application: ``python app.py DIRECTORY`` runs what ``plan.json`` there says.
+"""The benchmark's Spark application: ``python -m benchmarks.monitors.app DIRECTORY`` runs the ``plan.json`` there.
 
 It and the benchmark talk by files: the application touches ``asks-<n>`` when phase n may be prepared, and goes on when
 ``ready-<n>`` is there.
@@ -6,8 +6,6 @@ It and the benchmark talk by files: the application touches ``asks-<n>`` when ph
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own doc
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import rechannel
+from testbed.driver import open_session, read_plan, write_answer
 
 SETTLE = 3  # batches after a phase begins that do not count
 ROWS = 20_000
@@ -31,8 +30,8 @@ KEYS = 4999
 def burn(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     """Use the CPU that this key's rows ask for, and tell how much it was and in which partition."""
     before = time.thread_time()
-    wanted = sum(float(frame["cost"].sum()) for frame in frames)
-    while time.thread_time() - before < wanted:
+    seconds = sum(float(frame["cost"].sum()) for frame in frames)
+    while time.thread_time() - before < seconds:
         pass
     context = TaskContext.get()
     partition = context.partitionId() if context else -1
@@ -40,7 +39,7 @@ def burn(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> 
     yield pd.DataFrame({"partition": [partition], "burned": [time.thread_time() - before]})
 
 
-class Talk:
+class Handshake:
     """The files by which application and benchmark wait for each other."""
 
     def __init__(self, directory: Path) -> None:
@@ -67,13 +66,13 @@ class DriverCpu:
         return {name: times.user + times.system for name, times in used.items()}
 
 
-def overhead(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str, Any]:
+def overhead(spark: SparkSession, plan: dict[str, Any], handshake: Handshake) -> dict[str, Any]:
     """Run batches back to back, in phases without and with link and agents, by turns; without at both ends."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
     counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
     writer = counts.writeStream.outputMode("update").format("noop").trigger(processingTime="0 seconds")
     driver_cpu = DriverCpu()
-    query = writer.option("checkpointLocation", str(talk.directory / "checkpoint")).start()
+    query = writer.option("checkpointLocation", str(handshake.directory / "checkpoint")).start()
     phases = []
 
     def batch() -> int:
@@ -90,7 +89,7 @@ def overhead(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str,
     for number in range(2 * plan["rounds"] + 1):
         on = number % 2 == 1
         link = rechannel.attach(spark, strict=True) if on else None
-        talk.next(number)
+        handshake.next(number)
         first = batch() + SETTLE
         wait(first)
         before, began = driver_cpu(), time.time()
@@ -104,12 +103,12 @@ def overhead(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str,
             link.detach()
             if link.problem:
                 raise RuntimeError(link.problem)
-    talk.next(2 * plan["rounds"] + 1)
+    handshake.next(2 * plan["rounds"] + 1)
     query.stop()
     return {"phases": phases}
 
 
-def accuracy(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str, Any]:
+def accuracy(spark: SparkSession, plan: dict[str, Any], handshake: Handshake) -> dict[str, Any]:
     """Burn known CPU in Python state; an idle pause before and after keeps other work out of the windows."""
     rechannel.attach(spark, strict=True)
     burned: Counter[int] = Counter()
@@ -122,33 +121,27 @@ def accuracy(spark: SparkSession, plan: dict[str, Any], talk: Talk) -> dict[str,
         batches.append(batch)
 
     reader = spark.readStream.schema("k long, cost double").option("maxFilesPerTrigger", 1)
-    rows = reader.json(str(talk.directory / "inbox"))
+    rows = reader.json(str(handshake.directory / "inbox"))
     state = rows.groupBy("k").applyInPandasWithState(
         burn, "partition int, burned double", "k long", "update", GroupStateTimeout.NoTimeout
     )
     writer = state.writeStream.outputMode("update").foreachBatch(keep)
-    query = writer.option("checkpointLocation", str(talk.directory / "checkpoint")).start()
+    query = writer.option("checkpointLocation", str(handshake.directory / "checkpoint")).start()
     for number in range(3):  # warm up, measure, end
         query.processAllAvailable()
-        talk.next(number)
+        handshake.next(number)
     query.stop()
     return {"burned": {str(partition): seconds for partition, seconds in burned.items()}, "batches": len(batches)}
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Run the plan and leave ``result.json``."""
-    plan = json.loads((directory / "plan.json").read_text())
-    builder: Any = SparkSession.builder
-    for key, value in plan["conf"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    result = {"overhead": overhead, "accuracy": accuracy}[plan["kind"]](spark, plan, Talk(directory))
-    partial = directory / "result.partial"
-    partial.write_text(json.dumps(result))
-    partial.rename(directory / "result.json")
+    directory, plan = read_plan()
+    spark = open_session(plan["conf"], "ERROR")
+    result = {"overhead": overhead, "accuracy": accuracy}[plan["kind"]](spark, plan, Handshake(directory))
+    write_answer(directory / "result.json", result)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

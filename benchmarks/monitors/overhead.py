@@ -1,71 +1,67 @@
-"""What agents and link cost: the same query without and with them, by turns, in one run."""
+"""Cost of agents and link: the same query without and with them, by turns, in one run."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.monitors.bench import cpu_seconds, open_bench
+from benchmarks.monitors.session import MonitorSession
+from benchmarks.report.results import progress
+from testbed.processes import cpu_seconds
 
 STARTING = 4.0  # seconds of an agent's life that are not looked at: Python and its imports
 
 
-def measure(directory: Path, partitions: int, rounds: int, batches: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(directory: Path, partitions: int, rounds: int, batches: int) -> dict[str, Any]:
     """Return medians and ratios for one number of partitions, on two one-core executors."""
-    with open_bench(directory, cores=1) as bench:
-        name = f"overhead-{partitions}"
+    with MonitorSession(directory, cores=1) as session:
         plan = {"kind": "overhead", "rounds": rounds, "batches": batches, "warm_up": batches}
-        conf = {"spark.sql.shuffle.partitions": str(partitions)}
-        application = bench.start_application(name, plan, conf, 1)
+        application = session.start_application(f"overhead-{partitions}", plan, partitions)
         agents: list[tuple[float, float]] = []
-        looks: list[_Look] = []
+        samples: list[_Sample] = []
         # Odd phases are those with link and agents; an application that asks for one has ended the one before.
         for number in range(2 * rounds + 2):
-            bench.wait(f"phase {number}", (application / f"asks-{number}").exists)
-            say(f"{partitions} partitions: phase {number} of {2 * rounds + 1}")
-            if looks:
-                agents += [look.taken() for look in looks]
-                looks = []
-                bench.stop_agents()
+            session.await_phase(application, number)
+            progress(f"{partitions} partitions: phase {number} of {2 * rounds + 1}")
+            if samples:
+                agents += [sample.usage() for sample in samples]
+                samples = []
+                session.stop_agents()
             elif number % 2 == 1:
-                started = bench.start_agents()
+                processes = session.start_agents()
                 time.sleep(STARTING)
-                looks = [_Look(process.pid) for process in started]
+                samples = [_Sample(process.pid) for process in processes]
             (application / f"ready-{number}").touch()
-        result = bench.result(application, name)
-    return {"partitions": partitions, **_summed(result["phases"]), **_agent_figures(agents)}
+        result = session.result(application)
+    agent = {"agent_cores": max(cores for cores, _ in agents), "agent_rss": max(rss for _, rss in agents)}
+    return {"partitions": partitions, **_summed(result["phases"]), **agent}
 
 
-class _Look:
-    """A process from now on."""
+class _Sample:
+    """CPU and memory of a process from now on."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._cpu = cpu_seconds(self._process)
         self._at = time.monotonic()
 
-    def taken(self) -> tuple[float, float]:
-        """Cores it used since, and its resident bytes."""
+    def usage(self) -> tuple[float, float]:
+        """Return the cores it used since, and its resident bytes."""
         used = cpu_seconds(self._process) - self._cpu
         return used / (time.monotonic() - self._at), float(self._process.memory_info().rss)
 
 
-def _agent_figures(taken: list[tuple[float, float]]) -> dict[str, float]:
-    return {"agent_cores": max(cores for cores, _ in taken), "agent_rss": max(rss for _, rss in taken)}
-
-
 def _summed(phases: list[dict[str, Any]]) -> dict[str, Any]:
     off, on = (
-        [statistics.median(phase["seconds"]) for phase in phases if phase["on"] is wanted] for wanted in (False, True)
+        [statistics.median(phase["seconds"]) for phase in phases if phase["on"] is state] for state in (False, True)
     )
     cpu = {
-        (wanted, part): statistics.mean(phase["cpu"][part] for phase in phases if phase["on"] is wanted)
-        for wanted in (False, True)
+        (state, part): statistics.mean(phase["cpu"][part] for phase in phases if phase["on"] is state)
+        for state in (False, True)
         for part in ("python", "jvm")
     }
     # Each phase with them is held against the mean of the phases before and after: what drifts cancels out.

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.nexmark``: run Nexmark's queries on a Spark, measure them, and check what they put out."""
+"""``python -m benchmarks.nexmark``: run Nexmark's queries on a Spark, measure them, and audit their output."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.nexmark.bench import Measured, NotFinishedError, run
+from benchmarks.nexmark.measure import QueryFigures, measure
 from benchmarks.nexmark.queries import IMPOSSIBLE, QUERIES, workload
-from benchmarks.policies.machine import machine, write
-from benchmarks.workloads.base import Input
+from benchmarks.report.results import ResultFile, argument_parser, machine
+from benchmarks.workloads.base import Feed, Input
+from benchmarks.workloads.trial import NotFinishedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,52 +22,50 @@ HEADER = f"{'query':8} {'events/s':>10} {'mean':>8} {'p99':>8} {'state rows':>11
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the queries that are asked for; 0 if all ran and no audit found a difference."""
-    given = _parse(arguments)
+    """Run the requested queries; 0 if all ran and no audit found a difference."""
+    options = _parse(arguments)
     from pyspark.errors import PySparkException
 
-    spark, failed = _session(given.master), 0
-    batches = given.batches or (QUICK if given.quick else BATCHES)
+    spark, failed = _session(options.master), 0
+    batches = options.batches or (QUICK if options.quick else BATCHES)
     figures: dict[str, Any] = {
         "machine": machine(),
         "spark": spark.version,
         "master": spark.sparkContext.master,
-        "partitions": given.partitions,
-        "seed": given.seed,
+        "partitions": options.partitions,
+        "seed": options.seed,
         "queries": [],
         "failed": {},
     }
+    results = ResultFile(options.json, figures)
     try:
-        _say(f"Spark {spark.version}, {spark.sparkContext.master}, {given.partitions} partitions")
-        _say(HEADER)
-        for name in given.queries:
+        print(f"Spark {spark.version}, {figures['master']}, {options.partitions} partitions\n{HEADER}", flush=True)
+        for name in options.queries:
             chosen = workload(name)
-            rows = given.events_per_batch or chosen.rows
-            source = Input(rows=rows, seed=given.seed, seconds=given.seconds_per_batch)
+            rows = options.events_per_batch or chosen.rows
+            feed = Feed(spark, Input(rows, seed=options.seed, seconds=options.seconds_per_batch), options.partitions)
             try:
-                measured = run(spark, chosen, source, given.partitions, batches, given.audit, given.checkpoints)
+                query = measure(chosen, feed, batches, audited=options.audit, checkpoints=options.checkpoints)
             except (NotFinishedError, PySparkException, ValueError) as error:
                 figures["failed"][name] = str(error).partition("\n")[0]
-                _say(f"{name:8} FAILED: {figures['failed'][name]}")
+                print(f"{name:8} FAILED: {figures['failed'][name]}", flush=True)
                 failed += 1
             else:
-                _say(line(measured))
-                failed += measured.audit is not None and not measured.audit["ok"]
-                figures["queries"].append(measured.as_dict())
-            if given.json:  # what there is, should a later query fail
-                write(given.json, figures)
+                print(line(query), flush=True)
+                failed += query.audit is not None and not query.audit["ok"]
+                figures["queries"].append(query.as_dict())
+            results.save()
     finally:
         spark.stop()
     return 1 if failed else 0
 
 
-def line(measured: Measured) -> str:
-    """Return a result as a row of the table."""
-    found = measured.audit
-    checked = "not checked" if found is None else "ok" if found["ok"] else f"DIFFERENT {found}"
+def line(query: QueryFigures) -> str:
+    """Return the figures as a row of the table."""
+    audit = "not checked" if query.audit is None else "ok" if query.audit["ok"] else f"DIFFERENT {query.audit}"
     return (
-        f"{measured.query.removeprefix('nexmark-'):8} {measured.events_per_second:>10,.0f} {measured.mean:>7.2f}s "
-        f"{measured.p99:>7.2f}s {measured.state_rows:>11,} {measured.rows:>10,}  {checked}"
+        f"{query.query.removeprefix('nexmark-'):8} {query.events_per_second:>10,.0f} {query.mean:>7.2f}s "
+        f"{query.p99:>7.2f}s {query.state_rows:>11,} {query.rows:>10,}  {audit}"
     )
 
 
@@ -82,18 +81,17 @@ def chosen_queries(text: str) -> list[str]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.nexmark", description=__doc__)
-    parser.add_argument("--queries", type=chosen_queries, default="all", metavar="q3,q5", help="which ones (all)")
-    parser.add_argument("--master", metavar="URL", help="of the Spark cluster (Spark's own configuration, or local[*])")
-    parser.add_argument("--events-per-batch", type=int, metavar="N", help="persons, auctions and bids (by query)")
-    parser.add_argument("--seconds-per-batch", type=int, default=1, metavar="N", help="of event time (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} batches of each query")
-    parser.add_argument("--batches", type=int, metavar="N", help=f"of each query ({BATCHES})")
-    parser.add_argument("--partitions", type=int, default=4, metavar="N", help="of the state (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other events (%(default)s)")
-    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="that all executors see (a temporary one here)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures")
-    parser.add_argument("--audit", action=argparse.BooleanOptionalAction, default=True, help="check the output (yes)")
+    parser = argument_parser("benchmarks.nexmark", __doc__, f"{QUICK} batches of each query")
+    add = parser.add_argument
+    add("--queries", type=chosen_queries, default="all", metavar="q3,q5", help="which ones (all)")
+    add("--master", metavar="URL", help="of the Spark cluster (Spark's own configuration, or local[*])")
+    add("--events-per-batch", type=int, metavar="N", help="persons, auctions and bids (by query)")
+    add("--seconds-per-batch", type=int, default=1, metavar="N", help="of event time (%(default)s)")
+    add("--batches", type=int, metavar="N", help=f"of each query ({BATCHES})")
+    add("--partitions", type=int, default=4, metavar="N", help="of the state (%(default)s)")
+    add("--seed", type=int, default=0, metavar="N", help="another seed, other events (%(default)s)")
+    add("--checkpoints", type=Path, metavar="DIR", help="that all executors see (a temporary one here)")
+    add("--audit", action=argparse.BooleanOptionalAction, default=True, help="check the output (yes)")
     return parser.parse_args(arguments)
 
 
@@ -109,10 +107,6 @@ def _session(master: str | None) -> SparkSession:
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # a query that is stopped in the middle of a batch logs errors
     return spark
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ _DIGEST = 128  # characters that one hash of a text gives
 
 @dataclass(frozen=True)
 class Shape:
-    """How often each kind of event comes and how hot the hot ones are; the defaults are Nexmark's.
+    """Frequency of each kind of event and share of the hot ones; the defaults are Nexmark's.
 
     Of ``hot_auctions`` bids all but one go to the hot auction; so with ``hot_sellers`` and ``hot_bidders``.
     ``in_flight`` auctions are open at a time, ``active`` persons sell and bid. The sizes are bytes of an event.
@@ -177,17 +177,17 @@ class Events:
     @property
     def longest(self) -> int:
         """Milliseconds of event time that an auction is open at most: twice those in which ``in_flight`` more come."""
-        given, shape = self.feed.given, self.shape
+        source, shape = self.feed.given, self.shape
         events = shape.in_flight * shape.total // shape.auctions
-        return max(2 * (events * given.seconds * 1000 // _most(given)), 1)
+        return max(2 * (events * source.seconds * 1000 // _most(source)), 1)
 
     @property
     def reach(self) -> int:
         """Seconds of event time that lie at most between an auction and any bid on it, early or late."""
-        given, shape = self.feed.given, self.shape
+        source, shape = self.feed.given, self.shape
         auctions = max(shape.in_flight, HOT_EVERY) + LEAD
-        batches = (auctions + shape.auctions) * shape.total // (shape.auctions * _least(given)) + 2
-        return batches * given.seconds
+        batches = (auctions + shape.auctions) * shape.total // (shape.auctions * _least(source)) + 2
+        return batches * source.seconds
 
     def _kind(self, first: int, count: int) -> DataFrame:
         """Return the events of one kind with their times and the last person and auction that there are by then."""
@@ -249,23 +249,23 @@ def _url(site: Column) -> Column:
     )
 
 
-def _most(given: Input) -> int:
-    return max(given.rows, _spiked(given))
+def _most(source: Input) -> int:
+    return max(source.rows, _spiked(source))
 
 
-def _least(given: Input) -> int:
-    return min(given.rows, _spiked(given))
+def _least(source: Input) -> int:
+    return min(source.rows, _spiked(source))
 
 
-def _spiked(given: Input) -> int:
-    return int(given.rows * given.spike) if given.cycle else given.rows
+def _spiked(source: Input) -> int:
+    return int(source.rows * source.spike) if source.cycle else source.rows
 
 
-def _event(given: Input) -> Column:
+def _event(source: Input) -> Column:
     """Return the number of a row without the gaps that a feed's numbers have where only some batches are larger."""
-    if _most(given) == _least(given):
+    if _most(source) == _least(source):
         return F.col("number")
-    at, place = given.spike_at, f"batch % {given.cycle}"
-    cycle = at * given.rows + (given.cycle - at) * _spiked(given)
-    before = f"least({place}, {at}L) * {given.rows} + greatest({place} - {at}, 0L) * {_spiked(given)}"
-    return F.expr(f"batch div {given.cycle} * {cycle} + {before} + number - batch * {_most(given)}L")
+    at, place = source.spike_at, f"batch % {source.cycle}"
+    cycle = at * source.rows + (source.cycle - at) * _spiked(source)
+    before = f"least({place}, {at}L) * {source.rows} + greatest({place} - {at}, 0L) * {_spiked(source)}"
+    return F.expr(f"batch div {source.cycle} * {cycle} + {before} + number - batch * {_most(source)}L")

@@ -138,8 +138,8 @@ def q23(events: Events) -> Output:
 
 def _windowed(events: DataFrame, *columns: str) -> DataFrame:
     """Return columns of events with their window, which from here on is the only event time there is."""
-    kept = [_plain(name) if name == "dateTime" else F.col(name) for name in columns]
-    return events.withWatermark("dateTime", DELAY).select(F.window("dateTime", PERIOD).alias("window"), *kept)
+    plain_columns = [_plain(name) if name == "dateTime" else F.col(name) for name in columns]
+    return events.withWatermark("dateTime", DELAY).select(F.window("dateTime", PERIOD).alias("window"), *plain_columns)
 
 
 def _plain(time: str) -> Column:

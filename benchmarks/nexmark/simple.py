@@ -95,10 +95,12 @@ def q21(events: Events) -> Output:
 
     Spark's ``regexp_extract`` gives an empty text where Flink's gives null.
     """
-    found = F.expr("nullif(regexp_extract(url, '(&|^)channel_id=([^&]*)', 2), '')")
-    known = F.expr("case lower(channel) when 'apple' then '0' when 'google' then '1' when 'facebook' then '2'"
+    by_url = F.expr("nullif(regexp_extract(url, '(&|^)channel_id=([^&]*)', 2), '')")
+    by_name = F.expr("case lower(channel) when 'apple' then '0' when 'google' then '1' when 'facebook' then '2'"
                    " when 'baidu' then '3' end")  # fmt: skip
-    bids = events.bids().select("auction", "bidder", "price", "channel", F.coalesce(known, found).alias("channel_id"))
+    bids = events.bids().select(
+        "auction", "bidder", "price", "channel", F.coalesce(by_name, by_url).alias("channel_id")
+    )
     return Output("nexmark-q21", bids.where("channel_id is not null"), "append")
 
 

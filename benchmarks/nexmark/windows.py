@@ -165,5 +165,5 @@ def _report(events: Events, keys: list[str]) -> DataFrame:
         counts += [F.count(F.when(some, 1)).alias(column) for some, column in had]
     report = by_who.groupBy("window", *keys).agg(F.max("latest").alias("latest"), *counts)
     day, minute = F.date_format("latest", "yyyy-MM-dd").alias("day"), F.date_format("latest", "HH:mm").alias("minute")
-    made = [F.col(column) for column in report.columns if column not in ("window", "latest", *keys)]
-    return report.select(*keys, day, *([minute] if keys else []), *made, *_bounds("window"))
+    count_columns = [F.col(column) for column in report.columns if column not in ("window", "latest", *keys)]
+    return report.select(*keys, day, *([minute] if keys else []), *count_columns, *_bounds("window"))

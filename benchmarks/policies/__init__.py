@@ -1,1 +1,1 @@
-"""What the placement policies make of generated situations, and how long they take; writes ``docs/policies.md``."""
+"""Placements and decision times of the policies on generated situations; writes ``docs/policies.md``."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.policies import comparison, optimum, scale
-from benchmarks.policies.document import render
-from benchmarks.policies.machine import say, write
+from benchmarks.policies.report import render
+from benchmarks.report.results import ResultFile, argument_parser, write_page
 
 PARTS = ("compare", "optimum", "scale", "growth")
 LIMIT = 120.0  # processor seconds for one run of one policy
@@ -18,29 +16,27 @@ QUICK_LIMIT = 5.0
 
 
 def main() -> None:
-    """Measure the parts that are asked for, keep their figures in a file, and write the page from it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.policies", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed, few instances, small sizes: some minutes")
-    parser.add_argument("--only", choices=PARTS, action="append", help="only this part; may be given again")
-    parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from what the file has")
+    """Measure the requested parts, keep their figures in a file, and write the page from it."""
+    parser = argument_parser(
+        "benchmarks.policies", __doc__, "one seed, few instances, small sizes: some minutes", PARTS
+    )
+    parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from the figures")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help=f"for one run of one policy ({LIMIT:g})")
-    parser.add_argument("--json", type=Path, metavar="FILE", required=True, help="the figures; other parts' are kept")
     parser.add_argument("--document", type=Path, metavar="PAGE", help="write the page, and its plots into images/")
-    arguments = parser.parse_args()
-    figures: dict[str, Any] = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-    figures["policies"] = comparison.describe()
-    for part in () if arguments.no_run else arguments.only or PARTS:
-        figures[part] = {"quick": arguments.quick, **_measured(part, arguments.quick, arguments.limit)}
-        write(arguments.json, figures)  # what there is, should the next part fail
-    if arguments.document:
+    options = parser.parse_args()
+    results = ResultFile(options.json)
+    results.figures["policies"] = comparison.describe()
+    for part in () if options.no_run else options.only or PARTS:
+        results.figures[part] = {"quick": options.quick, **_measure(part, options.quick, options.limit)}
+        results.save()
+    if options.document:
         from benchmarks.policies import plots  # needs matplotlib, which the figures do not
 
-        plots.draw(figures, arguments.document.parent / "images")
-        arguments.document.write_text(render(figures))
-        say(f"written: {arguments.document}")
+        plots.draw(results.figures, options.document.parent / "images")
+        write_page(options.document, render(results.figures))
 
 
-def _measured(part: str, quick: bool, limit: float | None) -> dict[str, Any]:
+def _measure(part: str, quick: bool, limit: float | None) -> dict[str, Any]:
     seconds = limit or (QUICK_LIMIT if quick else LIMIT)
     calls: dict[str, Callable[[], dict[str, Any]]] = {
         "compare": lambda: comparison.measure(range(1 if quick else 3)),

@@ -1,4 +1,4 @@
-"""Every policy on every generator: what its placements cost, beside what no placement can beat."""
+"""Every policy on every generator: the cost of its placements, beside the lower bound."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from benchmarks.policies.machine import machine, say
-from rechannel.policies.adaptive.lower_bounds import certified_bound
+from benchmarks.report.results import machine, progress
+from rechannel.policies.adaptive.adaptive import certified_bound
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.compare import PolicyResult, compare, cost_of
 from rechannel.policies.scenarios.generators import GENERATORS, generate
@@ -29,7 +29,7 @@ _DEVIATES = re.compile(r"(?i)deviation|choice|paper|storm|twister2")
 
 
 def describe() -> list[dict[str, Any]]:
-    """What the registry and the modules say of each policy, and every default parameter."""
+    """Return each policy's description in registry and modules, and its default parameters."""
     policies = []
     for entry in POLICIES.values():
         defaults = entry.parameters()
@@ -56,7 +56,7 @@ def measure(seeds: Sequence[int], names: Sequence[str] = ()) -> dict[str, Any]:
     began, rows = machine(), []
     for name in names or GENERATORS:
         for seed in seeds:
-            say(f"compare: {name}, seed {seed}")
+            progress(f"compare: {name}, seed {seed}")
             rows += _rows(name, seed)
     return {
         "machine": began,
@@ -76,10 +76,10 @@ def _rows(name: str, seed: int) -> list[dict[str, Any]]:
     same = {"generator": name, "seed": seed, "bound": bound}
     now = asdict(cost_of(scenario, scenario.current))
     rows = [{**same, "policy": CURRENT, "figures": now, "moves": 0, "bytes_moved": 0.0, "seconds": 0.0, "error": ""}]
-    asked = [(row.policy, row) for row in compare(scenario, list(POLICIES), {}, time.process_time)]
+    answers = [(row.policy, row) for row in compare(scenario, list(POLICIES), {}, time.process_time)]
     eager = compare(scenario, ["adaptive"], {"adaptive": {"min_step": 0.0}}, time.process_time)
-    asked.insert(1, (EAGER, eager[0]))
-    return rows + [{**same, **_row(label, row)} for label, row in asked]
+    answers.insert(1, (EAGER, eager[0]))
+    return rows + [{**same, **_row(label, row)} for label, row in answers]
 
 
 def _row(label: str, row: PolicyResult) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _plain(value: object) -> object:
 
 
 def _meaning(text: str | None) -> list[str]:
-    """What a class of parameters says of them, without saying whose they are."""
+    """Return the description of a class of parameters without its first words, which name the policy."""
     first, *rest = _paragraphs(text)
     first = re.sub(r"^Settings of `[\w-]+`[.:;]? ?", "", first)
     return [part for part in (first[:1].upper() + first[1:], *rest) if part]
@@ -106,6 +106,6 @@ def _meaning(text: str | None) -> list[str]:
 
 def _paragraphs(text: str | None) -> list[str]:
     """Paragraphs on one line each, in Markdown instead of reStructuredText."""
-    found = [" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n")]
-    found = [re.sub(r":[a-z]+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", part) for part in found if part]
-    return [part.replace("``", "`") for part in found]
+    paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n")]
+    paragraphs = [re.sub(r":[a-z]+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", part) for part in paragraphs if part]
+    return [part.replace("``", "`") for part in paragraphs]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.policies import literal
+from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.situations import changed, situation
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.policy import adaptive
@@ -47,17 +47,17 @@ def run(what: str, kind: str, tasks: int, limit: float, **rest: int) -> dict[str
     """
     job = json.dumps({"what": what, "kind": kind, "tasks": tasks, "limit": limit, **rest})
     command = ["env", *(f"{name}=1" for name in _THREADS), sys.executable, "-m", "benchmarks.policies.measure", job]
-    patience = 60 + 10 * limit  # on the clock, since other processes may take the core
+    timeout = 60 + 10 * limit  # on the clock, since other processes may take the core
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)  # noqa: S603 - our own interpreter and module
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)  # noqa: S603 - our own interpreter and module
     except subprocess.TimeoutExpired:
-        return {"starved": patience}
+        return {"starved": timeout}
     if done.returncode == -signal.SIGXCPU:
         return {"over": limit}
     if done.returncode:
         raise RuntimeError(f"{job}: ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     what, rest = job.pop("what"), {key: job[key] for key in ("cores", "seed") if key in job}
     scenario = situation(job["kind"], job["tasks"], **rest)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "tasks": sum(stage.n for stage in scenario.workload.placeable),
         "executors": scenario.cluster.size,
         "pairs": sum(stream.summary()[0] for stream in scenario.workload.streams),
@@ -75,10 +75,10 @@ def main() -> None:
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (int(most) + 1, hard))
     if what == ADAPTIVE:
-        found.update(_adaptive(scenario, rest.get("seed", 0)))
+        figures.update(_adaptive(scenario, rest.get("seed", 0)))
     else:
-        found["seconds"] = _mean(_call(what, scenario))
-    sys.stdout.write(json.dumps({**found, "peak_mib": _peak()}))
+        figures["seconds"] = _mean(_call(what, scenario))
+    sys.stdout.write(json.dumps({**figures, "peak_mib": _peak()}))
 
 
 def _call(what: str, scenario: Scenario) -> Callable[[], object]:
@@ -86,13 +86,13 @@ def _call(what: str, scenario: Scenario) -> Callable[[], object]:
     if what == LITERAL:
         sys.setrecursionlimit(1_000_000)
         units = flatten(cluster, workload, current)  # the objects are made from it, that is not measured
-        return lambda: literal.stream_classification(units)
+        return lambda: reference.stream_classification(units)
     if what == PIPELINES:
         return lambda: pipelines(workload)
     if what == LITERAL_PIPELINES:
         sys.setrecursionlimit(1_000_000)
         parts, edges = [stage.n for stage in workload.placeable], operator_edges(workload)
-        return lambda: literal.pipelines(parts, edges)
+        return lambda: reference.pipelines(parts, edges)
     entry = POLICIES[what]
     return lambda: entry.place(cluster, workload, current, entry.parameters())
 
@@ -127,10 +127,10 @@ def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 def _mean(call: Callable[[], object]) -> float:
     """Of as many calls as the clock needs to tell."""
-    taken: list[float] = []
-    while sum(taken) < _LEAST and len(taken) < _MOST:
-        taken.append(_timed(call)[0])
-    return sum(taken) / len(taken)
+    durations: list[float] = []
+    while sum(durations) < _LEAST and len(durations) < _MOST:
+        durations.append(_timed(call)[0])
+    return sum(durations) / len(durations)
 
 
 def _peak() -> float:

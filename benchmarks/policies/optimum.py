@@ -1,4 +1,4 @@
-"""How far ``adaptive`` is from the exact optimum of small stages, and its cut beside a graph partitioner's.
+"""Distance of ``adaptive`` from the exact optimum of small stages, and its cut beside a graph partitioner's.
 
 The optimum is HiGHS': the least T so that every unit is on one executor and none works for longer than T, a mixed
 integer program for each stage. Stages of one query on one-core executors that nobody else uses do not touch each other,
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.policies.machine import machine, say
-from rechannel.policies.adaptive.lower_bounds import certified_bound
+from benchmarks.report.results import machine, progress
+from rechannel.policies.adaptive.adaptive import certified_bound
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
@@ -64,15 +64,15 @@ def optimal_seconds(busy: FloatArray, speed: FloatArray, patience: float = PATIE
         highs.setOptionValue(option, value)
     least = max(float(busy.sum() / speed.sum()), float(busy.max() / speed.max()))
     slowest = highs.addVariable(lb=least)
-    taken = [[highs.addBinary() for _ in speed] for _ in busy]
-    for row in taken:
+    assigned = [[highs.addBinary() for _ in speed] for _ in busy]
+    for row in assigned:
         highs.addConstr(sum(row) == 1)
     for executor, rate in enumerate(speed.tolist()):
         highs.addConstr(
-            sum(need * row[executor] for need, row in zip(busy.tolist(), taken, strict=True)) <= rate * slowest
+            sum(need * row[executor] for need, row in zip(busy.tolist(), assigned, strict=True)) <= rate * slowest
         )
     highs.minimize(slowest)
-    values = np.array([[highs.variableValue(one) for one in row] for row in taken])
+    values = np.array([[highs.variableValue(one) for one in row] for row in assigned])
     work = np.bincount(values.argmax(axis=1), weights=busy, minlength=len(speed))  # exact, the program rounds
     proved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
     return float((work / speed).max()), bool(proved)
@@ -83,7 +83,7 @@ def measure(instances: int, seeds: int) -> dict[str, Any]:
     began, rows = machine(), []
     for seed in range(instances):
         if seed % 10 == 0:
-            say(f"optimum: instance {seed} of {instances}")
+            progress(f"optimum: instance {seed} of {instances}")
         rows.append(_against_optimum(seed))
     graphs = [row for name in ("sparse", "chains") for seed in range(seeds) for row in _graphs(name, seed)]
     return {"machine": began, "rate": RATE, "instances": rows, "graphs": graphs}
@@ -93,13 +93,13 @@ def _against_optimum(seed: int) -> dict[str, Any]:
     scenario = instance(seed)
     cluster, workload = scenario.cluster, scenario.workload
     began = time.process_time()
-    found = [optimal_seconds(stage.busy, cluster.speed) for stage in workload.stages]
+    optima = [optimal_seconds(stage.busy, cluster.speed) for stage in workload.stages]
     row: dict[str, Any] = {
         "seed": seed,
         "executors": cluster.size,
         "partitions": [stage.n for stage in workload.stages],
-        "optimum": RATE * sum(seconds for seconds, _ in found),
-        "proved": all(proved for _, proved in found),
+        "optimum": RATE * sum(seconds for seconds, _ in optima),
+        "proved": all(proved for _, proved in optima),
         "bound": certified_bound(cluster, workload),
         "highs_seconds": time.process_time() - began,
         "policies": {},
@@ -137,7 +137,7 @@ def metis(scenario: Scenario) -> Placement:
 
 
 def _graphs(name: str, seed: int) -> list[dict[str, Any]]:
-    say(f"optimum: METIS and {name}, seed {seed}")
+    progress(f"optimum: METIS and {name}, seed {seed}")
     scenario = generate(f"{name}:seed={seed}")
     cluster, workload = scenario.cluster, scenario.workload
     began = time.process_time()
@@ -151,16 +151,16 @@ def _graphs(name: str, seed: int) -> list[dict[str, Any]]:
     total = sum(stream.summary()[1] for stream in workload.streams)
     rows = []
     for label, placement, seconds in answers:
-        found = cost_of(scenario, placement)
+        cost = figures(scenario, placement)
         rows.append(
             {
                 "generator": name,
                 "seed": seed,
                 "policy": label,
-                "cut": found.inter_executor_bytes_per_second / total,
-                "path": found.seconds_per_second / certified_bound(cluster, workload),
-                "highest_utilization": found.highest_utilization,
-                "load_spread": found.load_spread,
+                "cut": cost.inter_executor_bytes_per_second / total,
+                "path": cost.seconds_per_second / certified_bound(cluster, workload),
+                "highest_utilization": cost.highest_utilization,
+                "load_spread": cost.load_spread,
                 "seconds": seconds,
             }
         )

@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.report.plots import pyplot, save
+
 __all__ = ["draw"]
 
 _WORST = 4.0  # paths so many times the bound and longer have the last color
@@ -14,14 +16,6 @@ _STYLES = ("o-", "s-", "^-", "D-", "v-", "P-", "X-", "*-", "<-", ">-", "h-", "p-
 
 def draw(figures: dict[str, Any], directory: Path) -> None:
     """Draw what there are figures for."""
-    import matplotlib as mpl  # the benchmark's own dependency
-
-    mpl.use("Agg")
-    # Text stays text, which keeps the files small; ids and metadata do not change from run to run.
-    mpl.rcParams.update(
-        {"svg.fonttype": "none", "svg.hashsalt": "rechannel", "font.size": 9, "font.family": "sans-serif"}
-    )
-    directory.mkdir(parents=True, exist_ok=True)
     if "compare" in figures:
         _paths(figures["compare"], directory / "policies-path.svg")
     if "growth" in figures:
@@ -30,7 +24,6 @@ def draw(figures: dict[str, Any], directory: Path) -> None:
 
 def _paths(compared: dict[str, Any], path: Path) -> None:
     """Policies by generators, colored by path over bound."""
-    from matplotlib import pyplot as plt
     from matplotlib.colors import LogNorm
 
     names, policies = list(compared["generators"]), list(dict.fromkeys(row["policy"] for row in compared["rows"]))
@@ -42,7 +35,7 @@ def _paths(compared: dict[str, Any], path: Path) -> None:
     table = [
         [median(cells[policy, name]) if (policy, name) in cells else None for name in names] for policy in policies
     ]
-    figure, axes = plt.subplots(figsize=(10, 5))
+    figure, axes = pyplot(svg_text=True).subplots(figsize=(10, 5))
     shown = [[float("nan") if value is None else min(value, _WORST) for value in row] for row in table]
     mesh = axes.pcolormesh(shown, cmap="viridis_r", norm=LogNorm(1, _WORST), rasterized=True)
     for y, row in enumerate(table):
@@ -57,16 +50,14 @@ def _paths(compared: dict[str, Any], path: Path) -> None:
     bar = figure.colorbar(mesh, ax=axes, label="path over bound (s/s over s/s, 1 = none is shorter)", pad=0.01)
     bar.set_ticks([1, 1.5, 2, 3, 4], labels=["1", "1.5", "2", "3", "4 and more"])
     bar.minorticks_off()
-    _save(figure, path)
+    save(figure, path)
 
 
 def _growth(grown: dict[str, Any], path: Path) -> None:
     """Seconds by tasks, one line for each policy, both axes logarithmic."""
-    from matplotlib import pyplot as plt
-
     names = list(dict.fromkeys(row["what"] for row in grown["rows"]))
-    figure, both = plt.subplots(1, 2, figsize=(10, 4.5), sharey=True)
-    palette = plt.get_cmap("tab20")
+    figure, both = pyplot(svg_text=True).subplots(1, 2, figsize=(10, 4.5), sharey=True)
+    palette = pyplot(svg_text=True).get_cmap("tab20")
     for axes, kind in zip(both, ("dense", "sparse"), strict=True):
         for index, name in enumerate(names):
             rows = [row for row in grown["rows"] if (row["what"], row["kind"]) == (name, kind) and "seconds" in row]
@@ -83,13 +74,4 @@ def _growth(grown: dict[str, Any], path: Path) -> None:
     both[0].set_ylabel("processor time of one decision (s)")
     handles, labels = both[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="center left", bbox_to_anchor=(0.91, 0.5), fontsize=8, frameon=False)
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
-    # Lines that end in blanks are matplotlib's habit, not ours.
-    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+    save(figure, path)

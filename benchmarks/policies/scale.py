@@ -1,4 +1,4 @@
-"""How long decisions take: the default policy at a thousand executors, and the growth of all others."""
+"""Decision times: the default policy at a thousand executors, and the growth of all others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.policies import literal
+from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.block_cyclic import BlockCyclic, class_schedule, edge_schedule
-from benchmarks.policies.machine import machine, say
 from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
 from benchmarks.policies.situations import KINDS, situation
+from benchmarks.report.results import machine, progress
 from rechannel.migration.plan.edge_coloring import color_edges
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
@@ -35,9 +35,9 @@ def large(tasks: int, limit: float) -> dict[str, Any]:
     """``adaptive`` with so many tasks: from Spark's placement, and from its own after every busy time changed."""
     began, rows = machine(), []
     for kind, cores in (("dense", 1), ("dense", 4), ("sparse", 4)):
-        say(f"scale: {kind}, {cores} cores an executor, {tasks:,} tasks")
-        found = run(ADAPTIVE, kind, tasks, limit, cores=cores, seed=0)
-        rows.append({"kind": kind, "cores": cores, "tasks": tasks, **found})
+        progress(f"scale: {kind}, {cores} cores an executor, {tasks:,} tasks")
+        figures = run(ADAPTIVE, kind, tasks, limit, cores=cores, seed=0)
+        rows.append({"kind": kind, "cores": cores, "tasks": tasks, **figures})
     return {"machine": began, "limit": limit, "seed": 0, "rows": rows}
 
 
@@ -58,11 +58,11 @@ def _grown(what: str, kind: str, sizes: Sequence[int], limit: float) -> list[dic
         if size == LARGE and _predicted(rows, size) > limit:
             rows.append({"what": what, "kind": kind, "size": size, "predicted": _predicted(rows, size)})
             break
-        found = run(what, kind, size, limit)
-        told = f"{found['seconds']:.3g} s" if "seconds" in found else f"ended, {found}"
-        say(f"growth: {what}, {kind}, {size:,} tasks: {told}")
-        rows.append({"what": what, "kind": kind, "size": size, **found})
-        if "seconds" not in found and what != "adaptive":  # which looks at large situations less often, not longer
+        figures = run(what, kind, size, limit)
+        text = f"{figures['seconds']:.3g} s" if "seconds" in figures else f"ended, {figures}"
+        progress(f"growth: {what}, {kind}, {size:,} tasks: {text}")
+        rows.append({"what": what, "kind": kind, "size": size, **figures})
+        if "seconds" not in figures and what != "adaptive":  # which looks at large situations less often, not longer
             break
     return rows
 
@@ -91,23 +91,23 @@ def check_stream_classification(scenario: Scenario) -> bool:
     """Whether the literal reading places everything as the policy does."""
     cluster, workload, current = scenario.cluster, scenario.workload, scenario.current
     units = flatten(cluster, workload, current)
-    found = units.placement(np.array(literal.stream_classification(units), dtype=np.int64))
-    return found == stream_classification(cluster, workload, current).placement
+    placement = units.placement(np.array(reference.stream_classification(units), dtype=np.int64))
+    return placement == stream_classification(cluster, workload, current).placement
 
 
 def check_pipelines(scenario: Scenario) -> bool:
     """Whether the literal reading finds the same pipelines in the same order."""
     workload = scenario.workload
     keys = [stage.key for stage in workload.placeable]
-    found = literal.pipelines([stage.n for stage in workload.placeable], operator_edges(workload))
-    return [{keys[operator]: index for operator, index in one.items()} for one in found] == pipelines(workload)
+    expected = reference.pipelines([stage.n for stage in workload.placeable], operator_edges(workload))
+    return [{keys[operator]: index for operator, index in one.items()} for one in expected] == pipelines(workload)
 
 
 def check_redistribution(layout: BlockCyclic) -> bool:
     """Whether counting every task finds the same classes, costs and steps as the closed forms."""
-    counted = literal.classes(layout.sources, layout.targets, layout.before, layout.after)
+    counted = reference.classes(layout.sources, layout.targets, layout.before, layout.after)
     closed = [
-        literal.PairClass(one.key, one.cost, dict(zip(one.pairs, one.steps, strict=True))) for one in layout.classes()
+        reference.PairClass(one.key, one.cost, dict(zip(one.pairs, one.steps, strict=True))) for one in layout.classes()
     ]
     return counted == closed
 
@@ -115,11 +115,11 @@ def check_redistribution(layout: BlockCyclic) -> bool:
 def _redistribution() -> list[dict[str, Any]]:
     rows = []
     for numbers in LAYOUTS:
-        say(f"growth: redistribution {numbers}")
+        progress(f"growth: redistribution {numbers}")
         layout = BlockCyclic(*numbers)
         times = {}
         for name, call in (
-            ("literal", lambda numbers=numbers: literal.classes(*numbers)),
+            ("literal", lambda numbers=numbers: reference.classes(*numbers)),
             ("classes", lambda layout=layout: layout.classes()),
         ):
             began = time.process_time()

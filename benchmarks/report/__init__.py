@@ -1,1 +1,1 @@
-"""``docs/benchmarks.md``: one page from what the benchmarks measured."""
+"""``docs/benchmarks.md``: one page from the figures of the benchmarks, and the tools of all generated pages."""

@@ -1,13 +1,11 @@
-"""``python -m benchmarks.simulation [--quick] [--only PART] [--json FILE] [--plots DIR]``: past the machine.
+"""``python -m benchmarks.simulation [--quick] [--only PART] [--json FILE] [--plots DIR]``: simulated benchmarks.
 
 The figures go to a file as JSON (parts that are not run now are kept), the section of the report to standard output.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
 import sys
 import tempfile
 import time
@@ -16,76 +14,70 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import fleet as agents
-from benchmarks.policies.machine import machine, say, write
-from benchmarks.simulation import fleet, large, paper
+from benchmarks.report.results import ResultFile, argument_parser, machine, progress
+from benchmarks.simulation import fleet, large, migration_paper
 from benchmarks.simulation.calibration import read_runs, validate
-from benchmarks.simulation.document import section
+from benchmarks.simulation.report import section
 
 PARTS = ("calibration", "paper", "hour", "large", "decisions", "fleet")
 
 
 def main() -> None:
-    """Run the parts that are asked for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer: some minutes")
-    parser.add_argument("--only", choices=PARTS, action="append", help="only this part; may be given again")
+    """Run the requested parts."""
+    parser = argument_parser("benchmarks.simulation", __doc__, "smaller and fewer: some minutes", PARTS)
     parser.add_argument(
         "--live",
         type=Path,
         action="append",
         metavar="FILE",
-        help="measured runs to calibrate with, a list of LiveRun; may be given again",
+        help="LiveRun records to calibrate with; may be given again",
     )
-    parser.add_argument("--no-run", action="store_true", help="only tell and draw what the file has")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="where the plots go")
-    given = parser.parse_args()
-    if missing := [str(file) for file in given.live or () if not file.is_file()]:
+    parser.add_argument("--no-run", action="store_true", help="only print and draw the figures of the file")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="directory for the plots")
+    options = parser.parse_args()
+    if missing := [str(file) for file in options.live or () if not file.is_file()]:
         parser.error(f"--live: no such file: {', '.join(missing)}; python -m benchmarks.live --runs writes one")
-    figures: dict[str, Any] = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
-    for name, part in () if given.no_run else _parts(given.quick, given.live).items():
-        if given.only and name not in given.only:
+    results = ResultFile(options.json)
+    for name, part in () if options.no_run else _parts(options.quick, options.live).items():
+        if options.only and name not in options.only:
             continue
         began = time.monotonic()
-        figures[name] = {"quick": given.quick, "machine": machine(), **part()}
-        figures[name]["took"] = time.monotonic() - began
-        say(f"{name}: {figures[name]['took']:.0f} s")
-        if given.json:
-            write(given.json, figures)  # what there is, should the next part fail
-    if given.plots:
+        results.figures[name] = {"quick": options.quick, "machine": machine(), **part()}
+        results.figures[name]["took"] = time.monotonic() - began
+        progress(f"{name}: {results.figures[name]['took']:.0f} s")
+        results.save()
+    if options.plots:
         from benchmarks.simulation import plots  # needs matplotlib, which the figures do not
 
-        plots.draw(figures, given.plots)
-    sys.stdout.write(section(figures))
+        plots.draw(results.figures, options.plots)
+    sys.stdout.write(section(results.figures))
 
 
 def _parts(quick: bool, live: Sequence[Path] | None) -> dict[str, Callable[[], dict[str, Any]]]:
     tasks, seconds = (10_000, 900.0) if quick else (100_000, 3600.0)
-    policies = large.POLICIES
-    ways = [(name, None) for name in policies] + [("adaptive", large.MORE_MOVES)]
+    policies = [(name, None) for name in large.POLICIES] + [("adaptive", large.MORE_MOVES)]
     shape = fleet.Shape(100, 12, 4, 200) if quick else fleet.Shape()
+    sizes = (10, 50) if quick else migration_paper.SIZES
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "paper": lambda: paper.migrations((10, 50) if quick else paper.SIZES, 3 if quick else 20, say),
-        "hour": lambda: paper.expansion(1 if quick else 20, 600.0 if quick else 3600.0, say),
-        "large": lambda: large.hour(tasks, seconds, ways, say),
-        "decisions": lambda: {"tasks": tasks, "rows": large.decisions(tasks, 120.0, say)},
+        "paper": lambda: migration_paper.migrations(sizes, 3 if quick else 20),
+        "hour": lambda: migration_paper.expansion(1 if quick else 20, 600.0 if quick else 3600.0),
+        "large": lambda: large.hour(tasks, seconds, policies),
+        "decisions": lambda: {"tasks": tasks, "rows": large.decisions(tasks, 120.0)},
         "fleet": lambda: _fleet(shape, quick),
     }
     runs = [run for file in live or () for run in json.loads(file.read_text())]
     if runs:
         parts = {"calibration": lambda: validate(read_runs(runs))} | parts
     elif live:
-        say(f"calibration: no runs in {', '.join(map(str, live))}")
+        progress(f"calibration: no runs in {', '.join(map(str, live))}")
     return parts
 
 
 def _fleet(shape: fleet.Shape, quick: bool) -> dict[str, Any]:
-    root = Path(tempfile.mkdtemp(prefix="rechannel-simulation-"))
-    try:
-        found = fleet.measure(root / "controller", shape, 12.0 if quick else 90.0, say)
-        return found | {"agents_alone": agents.measure(root / "agents", shape.agents, 10.0 if quick else 30.0, say)}
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="rechannel-simulation-", ignore_cleanup_errors=True) as directory:
+        root = Path(directory)
+        figures = fleet.measure(root / "controller", shape, 12.0 if quick else 90.0)
+        return figures | {"agents_alone": agents.measure(root / "agents", shape.agents, 10.0 if quick else 30.0)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How well the simulation tells what was measured: fitted to some batches of live runs, held against the others.
+"""Error of the simulation: fitted to some batches of live runs, compared with the others.
 
 Each workload has a fit of its own, as what Spark does around its tasks differs. A batch is predicted by the engine
 itself, alone and without noise: overhead, stages as long as their slowest executor, and the loads of the partitions
@@ -66,11 +66,11 @@ class LiveRun:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> LiveRun:
         """Read one; ValueError names a field that is missing or not known."""
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         for name in record:
-            if name not in known:
-                raise ValueError(f"live run: no field {name!r}, there are: {', '.join(known)}")
-        for name in known[:-1]:
+            if name not in names:
+                raise ValueError(f"live run: no field {name!r}, there are: {', '.join(names)}")
+        for name in names[:-1]:
             if name not in record:
                 raise ValueError(f"live run: {name} is missing")
         return cls(**record)
@@ -83,7 +83,7 @@ def read_runs(records: Sequence[Mapping[str, Any]]) -> list[LiveRun]:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was fitted, in seconds and bytes per second.
+    """Fitted costs, in seconds and bytes per second.
 
     ``scale_known``: paths differed enough to tell it, else it is 1; ``loads_known``: some batch had a load.
     """
@@ -144,33 +144,33 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
     batch lasts as long as the median of what the fit has seen, ``turn`` of who says the median of what it has seen of
     the same run. Raises ValueError where there is no batch without a move.
     """
-    known: dict[str, list[tuple[str, list[_Point]]]] = {}
+    by_workload: dict[str, list[tuple[str, list[_Point]]]] = {}
     for run in runs:
-        known.setdefault(run.workload, []).append((run.situation, _points(run)))
-    told: dict[str, list[FloatArray]] = {"all": [], "quiet": [], "moving": [], "unseen": []}
+        by_workload.setdefault(run.workload, []).append((run.situation, _points(run)))
+    columns_of: dict[str, list[FloatArray]] = {"all": [], "quiet": [], "moving": [], "unseen": []}
     fits = {}
-    for workload, rows in known.items():
-        seen = [point for _, points in rows for point in points[::every]]
-        if all(point.moves for point in seen):
+    for workload, rows in by_workload.items():
+        fitted_points = [point for _, points in rows for point in points[::every]]
+        if all(point.moves for point in fitted_points):
             continue
-        fits[workload] = _fitted(seen)
+        fits[workload] = _fitted(fitted_points)
         for _, points in rows:
             held = [point for number, point in enumerate(points) if number % every]
-            columns = _told(held, fits[workload], seen, points[::every])
+            columns = _told(held, fits[workload], fitted_points, points[::every])
             moving = np.array([bool(point.moves) for point in held], dtype=np.bool_)
-            for name, wanted in (("all", slice(None)), ("quiet", ~moving), ("moving", moving)):
-                told[name].append(columns[:, wanted])
+            for name, selected in (("all", slice(None)), ("quiet", ~moving), ("moving", moving)):
+                columns_of[name].append(columns[:, selected])
         for situation in sorted({situation for situation, _ in rows}):
             own = [point for name, points in rows if name == situation for point in points]
             others = [point for name, points in rows if name != situation for point in points[::every]]
             if not all(point.moves for point in others):
-                told["unseen"].append(_told(own, _fitted(others), others, ()))
+                columns_of["unseen"].append(_told(own, _fitted(others), others, ()))
     if not fits:
         raise ValueError("batches: at least one without a move is needed")
-    whole = {name: np.concatenate(parts, axis=1) for name, parts in told.items() if parts}
+    whole = {name: np.concatenate(parts, axis=1) for name, parts in columns_of.items() if parts}
     return {
-        "fits": {workload: asdict(found) for workload, found in fits.items()},
-        "runs": {workload: len(rows) for workload, rows in known.items()},
+        "fits": {workload: asdict(fit) for workload, fit in fits.items()},
+        "runs": {workload: len(rows) for workload, rows in by_workload.items()},
         **{
             guess: {name: errors(rows[at], rows[-1]) for name, rows in whole.items() if not np.isnan(rows[at]).any()}
             for at, guess in enumerate(("errors", "constant", "turn"))
@@ -178,9 +178,9 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
     }
 
 
-def _told(points: Sequence[_Point], fitted: Fit, seen: Sequence[_Point], turn: Sequence[_Point]) -> FloatArray:
+def _told(points: Sequence[_Point], fitted: Fit, fitted_points: Sequence[_Point], turn: Sequence[_Point]) -> FloatArray:
     """Return four rows: what the model says of the points, what two constants say (nan: unknown), what was measured."""
-    constants = [np.full(len(points), np.median(_measured(some)) if some else np.nan) for some in (seen, turn)]
+    constants = [np.full(len(points), np.median(_measured(some)) if some else np.nan) for some in (fitted_points, turn)]
     return np.array([_predictions(points, fitted.costs), *constants, _measured(points)])
 
 
@@ -203,7 +203,7 @@ def _points(run: LiveRun) -> list[_Point]:
     if not workload.stages:
         raise ValueError(f"live run {run.name}: query: {run.query!r} is none of the scenario's")
     at = {stage.key: scenario.current[stage.key].copy() for stage in workload.placeable}
-    found = []
+    points = []
     for row in sorted(run.batches, key=lambda row: int(row["batch"])):
         landing = [one for one in run.moves if int(one["batch"]) == int(row["batch"]) and one["stage"] in at]
         before = Placement({key: array.copy() for key, array in at.items()})
@@ -212,8 +212,8 @@ def _points(run: LiveRun) -> list[_Point]:
             at[move.stage][move.partition] = move.target
         sizes = np.array([float(one["bytes"]) for one in landing])
         seconds, rows = float(row["milliseconds"]) / 1e3, float(row.get("input", 1.0))
-        found.append(_Point(scenario.cluster, workload, before, moves, sizes, rows, seconds))
-    return found
+        points.append(_Point(scenario.cluster, workload, before, moves, sizes, rows, seconds))
+    return points
 
 
 def _move(row: Mapping[str, Any], scenario: Scenario) -> Move:
@@ -225,30 +225,30 @@ def _move(row: Mapping[str, Any], scenario: Scenario) -> Move:
 
 
 def _fitted(points: Sequence[_Point]) -> Fit:
-    quiet, moving = ([point for point in points if bool(point.moves) is wanted] for wanted in (False, True))
+    quiet, moving = ([point for point in points if bool(point.moves) is has_moves] for has_moves in (False, True))
     if not quiet:
         raise ValueError("batches: at least one without a move is needed")
     paths, seconds = _predictions(quiet, Costs()), _measured(quiet)
-    known = bool(paths.max() - paths.min() > _SPREAD * paths.max())
-    overhead, scale = _line(paths, seconds) if known else (max(float(np.median(seconds - paths)), 0.0), 1.0)
+    scale_known = bool(paths.max() - paths.min() > _SPREAD * paths.max())
+    overhead, scale = _line(paths, seconds) if scale_known else (max(float(np.median(seconds - paths)), 0.0), 1.0)
     if not moving:
-        return Fit(overhead, scale, 0.0, float("inf"), known, False)
+        return Fit(overhead, scale, 0.0, float("inf"), scale_known, False)
     measured = _measured(moving)
 
     def wrong(fixed: float, rate: float) -> float:
         costs = Costs(commit=overhead, scale=scale, load_overhead=fixed, load_rate=rate)
         return float(np.abs(_predictions(moving, costs) / measured - 1.0).mean())
 
-    found = min((wrong(fixed, float(rate)), fixed, float(rate)) for fixed in _OVERHEADS for rate in _RATES)
+    best = min((wrong(fixed, float(rate)), fixed, float(rate)) for fixed in _OVERHEADS for rate in _RATES)
     apart, factor = 0.4, float(_RATES[1] / _RATES[0]) ** 0.5
     for _ in range(_FINER):
-        _, fixed, rate = found
+        _, fixed, rate = best
         around = (
             (max(fixed + step, 0.0), rate * times) for step in (-apart, 0, apart) for times in (1 / factor, 1, factor)
         )
-        found = min(found, *((wrong(*pair), *pair) for pair in around))
+        best = min(best, *((wrong(*pair), *pair) for pair in around))
         apart, factor = apart / 2, factor**0.5
-    return Fit(overhead, scale, found[1], found[2], known, True)
+    return Fit(overhead, scale, best[1], best[2], scale_known, True)
 
 
 def _line(paths: FloatArray, seconds: FloatArray) -> tuple[float, float]:
@@ -269,14 +269,14 @@ def _line(paths: FloatArray, seconds: FloatArray) -> tuple[float, float]:
 
 def _predictions(points: Sequence[_Point], costs: Costs) -> FloatArray:
     """Of each point; batches that are alike, as most are, are predicted once."""
-    known: dict[tuple[object, ...], float] = {}
-    found = []
+    by_batch: dict[tuple[object, ...], float] = {}
+    seconds = []
     for point in points:
         key = (id(point.workload), point.before, point.moves, point.sizes.tobytes(), point.input)
-        if key not in known:
-            known[key] = point.predicted(costs)
-        found.append(known[key])
-    return np.array(found)
+        if key not in by_batch:
+            by_batch[key] = point.predicted(costs)
+        seconds.append(by_batch[key])
+    return np.array(seconds)
 
 
 def _measured(points: Sequence[_Point]) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The shipped policies and the shipped planner at work on a simulation: what a controller would decide, every so often.
+"""The shipped policies and the shipped planner at work on a simulation, as a controller decides at intervals.
 
 A decision is the policy's proposal with the parameters a controller asks it with, disposed of by the laws, the gate and
 the planner of steps (:mod:`rechannel.migration.plan.constraints`). What a controller sees is not what is: a partition's
@@ -10,11 +10,12 @@ Left out of a controller's restraint: agreement of several decisions, rollback, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from benchmarks.report.results import progress
 from benchmarks.simulation.engine import Simulation, Step
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import parameters_for
@@ -27,13 +28,13 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
-__all__ = ["Controller", "Made", "decide", "seen"]
+__all__ = ["Controller", "Observation", "SimulatedDecision", "decide", "measured_workload"]
 
 _STORES = [Operator(operator=0, name="stateful", stores=["default"])]
 
 
 @dataclass(frozen=True)
-class Made:
+class SimulatedDecision:
     """One decision: when, why, how many moves in how many steps, and the processor seconds it took.
 
     ``policy_seconds`` of the policy alone, ``seconds`` with laws, gate and steps.
@@ -48,69 +49,78 @@ class Made:
     seconds: float
 
 
-def decide(
-    policy: str,
-    settings: Settings,
-    cluster: Cluster,
-    workload: Workload,
-    current: Placement,
-    *,
-    batch_seconds: Mapping[str, float] | None = None,
-    batch_period: Mapping[str, float] | None = None,
-    at: float = 0.0,
-) -> tuple[Made, list[Step]]:
-    """Decide as a controller does; the steps are empty where nothing may move.
+@dataclass(frozen=True)
+class Observation:
+    """A controller's view of the simulation when it decides.
 
-    ``batch_seconds`` and ``batch_period``: what a batch of each query lasts now, and from start to start.
+    ``batch_seconds`` and ``batch_period``: what a batch of each query lasts, and the time from start to start; ``at``:
+    the simulated time.
     """
+
+    cluster: Cluster
+    workload: Workload
+    current: Placement
+    batch_seconds: Mapping[str, float] = field(default_factory=dict)
+    batch_period: Mapping[str, float] = field(default_factory=dict)
+    at: float = 0.0
+
+
+def decide(policy: str, settings: Settings, observation: Observation) -> tuple[SimulatedDecision, list[Step]]:
+    """Decide as a controller does; the steps are empty where nothing may move."""
     began = time.process_time()
     try:
-        wanted = propose(policy, cluster, workload, current, parameters_for(policy, settings)).placement
+        proposal = propose(
+            policy, observation.cluster, observation.workload, observation.current, parameters_for(policy, settings)
+        )
     except (ModelError, ScaleOutError, PolicyLawError) as error:
-        took = time.process_time() - began
-        return Made(at, "refused", str(error), 0, 0, took, took), []
-    thought = time.process_time() - began
-    facts = _facts(cluster, workload, current, batch_seconds or {}, batch_period or {})
-    disposed = apply_constraints(wanted, facts, settings, PlanOptions("simulated"))
-    steps = _steps(disposed, facts)
-    took = time.process_time() - began
-    return Made(at, disposed.code, disposed.sentence, len(disposed.moves), len(steps), thought, took), steps
+        seconds = time.process_time() - began
+        return SimulatedDecision(observation.at, "refused", str(error), 0, 0, seconds, seconds), []
+    policy_seconds = time.process_time() - began
+    inputs = _plan_inputs(observation)
+    plan = dispose(proposal.placement, inputs, settings, decision="simulated")
+    steps = _steps(plan, inputs)
+    seconds = time.process_time() - began
+    return SimulatedDecision(
+        observation.at, plan.code, plan.sentence, len(plan.moves), len(steps), policy_seconds, seconds
+    ), steps
 
 
-def _facts(
-    cluster: Cluster,
-    workload: Workload,
-    current: Placement,
-    seconds: Mapping[str, float],
-    period: Mapping[str, float],
-) -> PlanInputs:
+def _plan_inputs(observation: Observation) -> PlanInputs:
     numbers: dict[str, tuple[str, int]] = {}
-    found: dict[str, list[StatefulStage]] = {query: [] for query in workload.queries}
-    for stage in workload.placeable:
-        number = len(found[stage.query])
+    stages: dict[str, list[StatefulStage]] = {query: [] for query in observation.workload.queries}
+    for stage in observation.workload.placeable:
+        number = len(stages[stage.query])
         numbers[stage.key] = stage.query, number
-        found[stage.query].append(
+        stages[stage.query].append(
             StatefulStage(stage=number, partitions=stage.n, operators=_STORES, placement=[""] * stage.n)
         )
     queries = {
-        name: QueryState(query=name, run="run", name=name, batch=0, active=True, stages=stages)
-        for name, stages in found.items()
+        name: QueryState(query=name, run="run", name=name, batch=0, active=True, stages=own)
+        for name, own in stages.items()
     }
-    return PlanInputs(cluster, workload, current, numbers, queries, batch_seconds=seconds, batch_period=period)
+    return PlanInputs(
+        observation.cluster,
+        observation.workload,
+        observation.current,
+        numbers,
+        queries,
+        batch_seconds=observation.batch_seconds,
+        batch_period=observation.batch_period,
+    )
 
 
 def _steps(disposed: ReviewedPlan, facts: PlanInputs) -> list[Step]:
     keys = {unit: key for key, unit in facts.stages.items()}
     index = facts.cluster.index_of
-    found: dict[int, list[Move]] = {}
+    by_step: dict[int, list[Move]] = {}
     for move in disposed.moves:
         source = index(move.source) if move.source else UNPLACED
         one = Move(keys[move.query, move.stage], move.partition, source, index(move.target))
-        found.setdefault(move.step, []).append(one)
-    return [tuple(found[step]) for step in sorted(found)]
+        by_step.setdefault(move.step, []).append(one)
+    return [tuple(by_step[step]) for step in sorted(by_step)]
 
 
-def seen(simulation: Simulation, random: np.random.Generator, batches: int = 3) -> Workload:
+def measured_workload(simulation: Simulation, random: np.random.Generator, batches: int = 3) -> Workload:
     """The workload as its last batches tell it: what is, uncertain by the noise of so many batches."""
     deviation = simulation.costs.noise / batches**0.5
     stages = []
@@ -124,15 +134,14 @@ def seen(simulation: Simulation, random: np.random.Generator, batches: int = 3) 
 
 @dataclass
 class Controller:
-    """Decides on a simulation every so often (seconds), and steers what it decided. ``made``: what it did."""
+    """Decides on a simulation every so often (seconds), and steers what it decided. ``decisions``: those so far."""
 
     simulation: Simulation
     policy: str
     settings: Settings
     every: float = 300.0
     seed: int = 0
-    say: Callable[[str], None] = lambda _: None
-    made: list[Made] = field(default_factory=list)
+    decisions: list[SimulatedDecision] = field(default_factory=list)
 
     def begin(self, first: float | None = None) -> None:
         """Decide for the first time at ``first`` (after one interval unless given), and go on."""
@@ -143,21 +152,16 @@ class Controller:
         simulation, now = self.simulation, self.simulation.now
         simulation.at(now + self.every, self._decide)
         if simulation.migrating:
-            self.made.append(Made(now, "migration-running", "a migration is under way", 0, 0, 0.0, 0.0))
+            self.decisions.append(
+                SimulatedDecision(now, "migration-running", "a migration is under way", 0, 0, 0.0, 0.0)
+            )
             return
         seconds, period = self._durations(now)
-        made, steps = decide(
-            self.policy,
-            self.settings,
-            simulation.cluster,
-            seen(simulation, self._random),
-            simulation.placement,
-            batch_seconds=seconds,
-            batch_period=period,
-            at=now,
-        )
-        self.made.append(made)
-        self.say(f"{self.policy} at {now:.0f} s, {made.seconds:.2f} s of thought: {made.sentence}")
+        workload = measured_workload(simulation, self._random)
+        observation = Observation(simulation.cluster, workload, simulation.placement, seconds, period, now)
+        decision, steps = decide(self.policy, self.settings, observation)
+        self.decisions.append(decision)
+        progress(f"{self.policy} at {now:.0f} s, {decision.seconds:.2f} s of thought: {decision.sentence}")
         simulation.steer(steps)
 
     def _durations(self, now: float) -> tuple[dict[str, float], dict[str, float]]:
@@ -166,10 +170,12 @@ class Controller:
         for batch in reversed(self.simulation.batches):
             if batch.end < now - self.every:
                 break
-            if len(known := last.setdefault(batch.query, [])) < 4:
-                known.append((batch.start, batch.seconds))
-        seconds = {query: float(np.mean([took for _, took in known])) for query, known in last.items()}
+            if len(recent := last.setdefault(batch.query, [])) < 4:
+                recent.append((batch.start, batch.seconds))
+        seconds = {query: float(np.mean([took for _, took in recent])) for query, recent in last.items()}
         period = {
-            query: (known[0][0] - known[-1][0]) / (len(known) - 1) for query, known in last.items() if len(known) > 1
+            query: (recent[0][0] - recent[-1][0]) / (len(recent) - 1)
+            for query, recent in last.items()
+            if len(recent) > 1
         }
         return seconds, period

@@ -1,4 +1,4 @@
-"""Loads that change: what each partition works wanders, and now and then some become hot.
+"""Loads that change: each partition's work wanders, and now and then some become hot.
 
 The logarithm of a partition's load returns to its mean (an Ornstein-Uhlenbeck walk), and a few partitions at a time
 are hot for a while. All factors of a stage are scaled so that its load as a whole stays what it was: what changes is
@@ -37,15 +37,15 @@ class Drift:
         """Let the loads of a simulation drift from its start on; the same seed drifts the same whatever is moved."""
         stages = simulation.workload.placeable
         random = np.random.default_rng(self.seed)
-        kept = float(np.exp(-self.every / self.memory))
-        fresh = self.deviation * (1 - kept**2) ** 0.5
+        memory = float(np.exp(-self.every / self.memory))
+        fresh = self.deviation * (1 - memory**2) ** 0.5
         walk = {stage.key: np.zeros(stage.n) for stage in stages}
         until = {stage.key: np.full(stage.n, -1.0) for stage in stages}
 
         def step() -> None:
             now = simulation.now
             for stage in stages:
-                walk[stage.key] = kept * walk[stage.key] + random.normal(0.0, fresh, stage.n)
+                walk[stage.key] = memory * walk[stage.key] + random.normal(0.0, fresh, stage.n)
                 until[stage.key][random.random(stage.n) < self.hot] = now + self.lasts
                 heat = np.where(until[stage.key] > now, self.times, 1.0)
                 simulation.factors[stage.key] = _scaled(stage, np.exp(walk[stage.key]) * heat)

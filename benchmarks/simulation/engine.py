@@ -33,7 +33,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["Batch", "Costs", "Simulation", "Step", "steps_of"]
+__all__ = ["Batch", "Costs", "Simulation", "Step"]
 
 Step = tuple[Move, ...]
 """Moves that are taken over together."""
@@ -41,7 +41,7 @@ Step = tuple[Move, ...]
 
 @dataclass(frozen=True)
 class Costs:
-    """What a batch costs beside its tasks' work, in seconds and bytes per second.
+    """Costs of a batch beside its tasks' work, in seconds and bytes per second.
 
     ``planning`` and ``commit`` of each batch, by the driver; ``task`` of each task, whatever it does; ``scale``: what a
     task takes over what it is said to take. A load takes ``load_overhead`` and its bytes at ``load_rate``, and
@@ -79,7 +79,7 @@ class Batch:
 
     @property
     def seconds(self) -> float:
-        """How long it lasted."""
+        """Duration."""
         return self.end - self.start
 
 
@@ -97,7 +97,7 @@ class _Query:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where a stage's tasks are: for each turn, the task that every executor runs in it, and what each one fetches."""
+    """Places of a stage's tasks: for each turn, the task that every executor runs in it, and its fetches."""
 
     turns: tuple[tuple[IntArray, IntArray], ...]
     remote: FloatArray | None
@@ -144,7 +144,7 @@ class Simulation:
 
     @property
     def placement(self) -> Placement:
-        """Where the partitions are now."""
+        """Current places of the partitions."""
         return Placement({key: array.copy() for key, array in self._at.items()})
 
     @property
@@ -248,7 +248,7 @@ class Simulation:
         return self._through_uplinks(layout, query.input, ends)
 
     def _run_floating(self, work: FloatArray) -> float:
-        """What runs anywhere is divided evenly over the cores of the executor that was seen to run it."""
+        """Divide the work of tasks without a place evenly over the cores of the executor that ran them."""
         here = np.flatnonzero(work)
         if not here.size:
             return self.now
@@ -259,7 +259,7 @@ class Simulation:
         return float(np.where(np.isfinite(end), end, self.now).max())
 
     def _fetched(self, start: FloatArray, size: FloatArray, executors: IntArray) -> FloatArray:
-        """When each task has what it fetches, its executor's link serving one after the other."""
+        """Return the end of each task's fetch, its executor's link serving one after the other."""
         wants = size > 0
         begin = np.maximum(start, self._link[executors])
         done = np.where(wants, begin + size / self.cluster.bandwidth[executors], start)
@@ -302,11 +302,3 @@ class Simulation:
         rate = stage.batches_per_second
         outside = sum_by_index(cluster.subcluster[down], crossing / rate, len(self._uplink)) if uplinks else None
         return np.asarray(remote / rate), outside
-
-
-def steps_of(moves: Sequence[Move], steps: IntArray) -> list[Step]:
-    """The moves of each step, given the step of each move, counted from 0."""
-    found: list[list[Move]] = [[] for _ in range(int(steps.max(initial=-1)) + 1)]
-    for move, step in zip(moves, steps.tolist(), strict=True):
-        found[step].append(move)
-    return [tuple(step) for step in found]

@@ -1,4 +1,4 @@
-"""What Redis and a real controller need when a thousand agents and one link report a hundred thousand partitions.
+"""Load on Redis and a real controller from a thousand agents and one link with a hundred thousand partitions.
 
 The messages are synthetic, the server and the controller are not: agents write a window every five seconds, a link its
 report every second and a batch of each query as often as it runs, and ``rechannel controller`` reads, says again and
@@ -11,10 +11,7 @@ Bounds of messages are looked at first: what of such an application fits into th
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,22 +20,33 @@ import psutil
 import redis
 
 from benchmarks.monitors import fleet as agents
-from rechannel.conf.loader import load
+from benchmarks.report.results import progress
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
-from rechannel.wire.envelope import EnvelopeFactory, encode
-from rechannel.wire.keys import MAX_MESSAGE_BYTES
-from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
-from rechannel.wire.messages import AnyBody, Decision, ExecutorInfo, LinkReport, Operator, QueryState, StatefulStage
-from rechannel.wire.redis.capacity import batch_budget
+from rechannel.wire.codes import Outcome
+from rechannel.wire.envelope_factory import EnvelopeFactory
+from rechannel.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    AgentWindow,
+    AnyBody,
+    BatchReport,
+    Decision,
+    ExecutorInfo,
+    LinkReport,
+    Operator,
+    QueryState,
+    StageRun,
+    StatefulStage,
+    TaskRow,
+    encode,
+)
+from rechannel.wire.redis.capacity import batch_room
 from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import make_keys
-from testbed.processes import ProcessGroup
-from testbed.redis_server import RedisServer
+from testbed.processes import cpu_seconds
+from testbed.stack import Stack
 
 __all__ = ["Shape", "bounds", "measure"]
 
-ROOT = Path(__file__).parents[2]
 APPLICATION = "app-20261122000000-0000"
 WINDOW, OUTPUTS, CORES = 5.0, 20, 4
 STARTING = 8.0  # seconds of the controller's life that are not looked at
@@ -47,7 +55,7 @@ _CLUSTER = "default"
 
 @dataclass(frozen=True)
 class Shape:
-    """How much there is: ``agents`` nodes of one executor; queries of so many stages of so many partitions.
+    """Size of the fleet: ``agents`` nodes of one executor; queries of so many stages of so many partitions.
 
     ``period``: seconds from one batch of a query to its next.
     """
@@ -64,12 +72,12 @@ class Shape:
         return self.queries * self.stages * self.partitions
 
     def executor(self, query: int, stage: int, partition: int) -> str:
-        """Where a partition is: spread over all executors, in another order for each stage."""
+        """Executor of a partition: spread over all, in another order for each stage."""
         return str((partition * 7 + stage * 131 + query * 977) % self.agents)
 
 
 def report(shape: Shape, now: float) -> LinkReport:
-    """What the link says of its application."""
+    """Return the link's report of its application."""
     infos = [
         ExecutorInfo(executor=str(i), host=f"node-{i}", cores=CORES, added=now - 3600, memory=2**33)
         for i in range(shape.agents)
@@ -135,11 +143,8 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
 
 
 def window(shape: Shape, number: int, now: float, outputs: int = OUTPUTS) -> AgentWindow:
-    """One window of one node."""
-    partitions = shape.partitions
-    return agents.window(
-        number, now, application=APPLICATION, executors=1, cores=CORES, partitions=partitions, outputs=outputs
-    )
+    """Return one window of one node."""
+    return agents.window(number, now, agents.WindowShape(APPLICATION, 1, CORES, shape.partitions, outputs))
 
 
 def bounds(shape: Shape) -> dict[str, Any]:
@@ -162,31 +167,24 @@ def bounds(shape: Shape) -> dict[str, Any]:
     }
 
 
-def measure(directory: Path, shape: Shape, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(directory: Path, shape: Shape, seconds: float) -> dict[str, Any]:
     """Run a controller for so long before it decides, and until it has decided (four minutes at most)."""
+    sections = {
+        "redis": {"timeout": 10.0},
+        "controller": {"lease": 60.0},
+        "reschedule": {"timeout": STARTING + seconds},
+    }
     directory.mkdir(parents=True)
-    private, public = make_keys(directory / "keys")
-    with ProcessGroup(directory / "logs") as group:
-        server = RedisServer(group, options={"maxmemory": "0"}).start()
-        config = directory / "rechannel.toml"
-        config.write_text(
-            f'[redis]\nurl = "{server.url}"\ntimeout = 10.0\n[controller]\nlease = 60.0\n'
-            f'[signing]\nprivate_key_file = "{private}"\npublic_key_file = "{public}"\n'
-            f"[reschedule]\ntimeout = {STARTING + seconds}\n"
-        )
-        pushing = _Pushing(load(config, {}), shape)
-        say(f"fleet: {shape.agents:,} agents and {shape.total:,} partitions: filling")
-        pushing.fill()
-        command = [sys.executable, "-m", "rechannel", "controller"]
-        path = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
-        environment = {**os.environ, "RECHANNEL_CONFIG": str(config), "PYTHONPATH": path}
-        process = psutil.Process(group.start("controller", command, env=environment).pid)
+    with Stack(directory, sections, redis_options={"maxmemory": "0"}) as stack:
+        pushing = _Pushing(stack.settings, shape)
         try:
-            found = _watched(group, pushing, process, server, seconds, say)
+            progress(f"fleet: {shape.agents:,} agents and {shape.total:,} partitions: filling")
+            pushing.fill()
+            process = psutil.Process(stack.start_controller().pid)
+            figures = _watch(stack, pushing, process, seconds)
         finally:
             pushing.close()
-            server.close()
-    return {"shape": {**shape.__dict__, "total": shape.total}, "bounds": bounds(shape), **found}
+    return {"shape": {**shape.__dict__, "total": shape.total}, "bounds": bounds(shape), **figures}
 
 
 class _Pushing:
@@ -257,33 +255,26 @@ class _Pushing:
         self.store.append(keys.WINDOWS, body.node, self.authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
 
 
-def _watched(
-    group: ProcessGroup,
-    pushing: _Pushing,
-    process: psutil.Process,
-    server: RedisServer,
-    seconds: float,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    client = redis.Redis(unix_socket_path=str(server.socket_path))
+def _watch(stack: Stack, pushing: _Pushing, process: psutil.Process, seconds: float) -> dict[str, Any]:
+    client = redis.Redis(unix_socket_path=str(stack.redis.socket_path))
     pushing.run(time.monotonic() + STARTING)
-    say(f"fleet: the controller runs, {seconds:g} s before it decides")
-    before, cpu, began = client.info("all"), _cpu(process), time.monotonic()
+    progress(f"fleet: the controller runs, {seconds:g} s before it decides")
+    before, cpu, began = client.info("all"), cpu_seconds(process), time.monotonic()
     rss: list[int] = []
     while time.monotonic() < began + seconds - 3.0:
         pushing.run(time.monotonic() + 1.0)
-        group.check()
+        stack.group.check()
         rss.append(process.memory_info().rss)
-    took, quiet, after = time.monotonic() - began, _cpu(process) - cpu, client.info("all")
-    say("fleet: it decides")
-    cpu, deciding, peak = _cpu(process), time.monotonic(), 0
+    took, quiet, after = time.monotonic() - began, cpu_seconds(process) - cpu, client.info("all")
+    progress("fleet: it decides")
+    cpu, deciding, peak = cpu_seconds(process), time.monotonic(), 0
     decision: Decision | None = None
-    while (decision is None or decision.outcome == "not-ready") and time.monotonic() < deciding + 240.0:
+    while (decision is None or decision.outcome == Outcome.NOT_READY) and time.monotonic() < deciding + 240.0:
         pushing.run(time.monotonic() + 1.0)
-        group.check()
+        stack.group.check()
         peak = max(peak, process.memory_info().rss)
-        told = [item.body for item in pushing.store.last(keys.DECISIONS, "", 1)]
-        decision = next((body for body in told if isinstance(body, Decision)), decision)
+        bodies = [item.body for item in pushing.store.last(keys.DECISIONS, "", 1)]
+        decision = next((body for body in bodies if isinstance(body, Decision)), decision)
     memory = client.info("memory")["used_memory"]
     client.close()
     return {
@@ -291,24 +282,13 @@ def _watched(
         "controller": {
             "cores": quiet / took,
             "rss_mib": max(rss) / 2**20,
-            "deciding_cpu": _cpu(process) - cpu,
+            "deciding_cpu": cpu_seconds(process) - cpu,
             "deciding_seconds": time.monotonic() - deciding,
             "deciding_rss_mib": max(peak, *rss) / 2**20,
         },
         "decision": None
         if decision is None
         else {"outcome": decision.outcome, "reason": decision.reason, "sentence": decision.sentence},
-        "redis": {
-            "cores": sum(after[name] - before[name] for name in ("used_cpu_user", "used_cpu_sys")) / took,
-            "bytes_in_per_second": (after["total_net_input_bytes"] - before["total_net_input_bytes"]) / took,
-            "bytes_out_per_second": (after["total_net_output_bytes"] - before["total_net_output_bytes"]) / took,
-            "commands_per_second": (after["total_commands_processed"] - before["total_commands_processed"]) / took,
-            "memory_mib": memory / 2**20,
-        },
+        "redis": {**agents.redis_load(before, after, took), "memory_mib": memory / 2**20},
         "worst_lateness_seconds": pushing.late,
     }
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)

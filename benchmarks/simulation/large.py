@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,8 @@ import numpy as np
 
 from benchmarks.policies.measure import ADAPTIVE, run
 from benchmarks.policies.situations import changed, situation
-from benchmarks.simulation.control import Controller, decide
+from benchmarks.report.results import progress
+from benchmarks.simulation.control import Controller, Observation, decide
 from benchmarks.simulation.drift import Drift
 from benchmarks.simulation.engine import Batch, Costs, Simulation
 from rechannel.conf.settings import Settings
@@ -46,34 +47,34 @@ EVERY = 300.0
 
 def hour_scenario(tasks: int) -> Scenario:
     """Dense shuffles on one-core executors, a quarter of them busy."""
-    given = situation("dense", tasks)
-    stages = (replace(stage, busy=stage.busy * LOAD) for stage in given.workload.stages)
-    return Scenario(given.name, given.cluster, Workload(tuple(stages), given.workload.streams), given.current)
+    scenario = situation("dense", tasks)
+    stages = (replace(stage, busy=stage.busy * LOAD) for stage in scenario.workload.stages)
+    return Scenario(
+        scenario.name, scenario.cluster, Workload(tuple(stages), scenario.workload.streams), scenario.current
+    )
 
 
 def settings_with(moves: int | None) -> Settings:
     """The defaults, with another limit of moves in one migration if one is given."""
-    given = Settings()
-    return given if moves is None else replace(given, migration=replace(given.migration, max_moves=moves))
+    settings = Settings()
+    return settings if moves is None else replace(settings, migration=replace(settings.migration, max_moves=moves))
 
 
-def hour(
-    tasks: int, seconds: float, ways: Sequence[tuple[str, int | None]], say: Callable[[str], None]
-) -> dict[str, Any]:
+def hour(tasks: int, seconds: float, ways: Sequence[tuple[str, int | None]]) -> dict[str, Any]:
     """Simulate each (policy, limit of moves), and first without any."""
     scenario = hour_scenario(tasks)
     rows = []
     for policy, moves in ((AS_IS, None), *ways):
-        say(f"hour: {policy}{f', {moves:,} moves' if moves else ''}, {tasks:,} partitions")
+        progress(f"hour: {policy}{f', {moves:,} moves' if moves else ''}, {tasks:,} partitions")
         simulation = Simulation(scenario.cluster, scenario.workload, scenario.current, COSTS, seed=1)
         Drift(seed=2).begin(simulation)
-        controller = Controller(simulation, policy, settings_with(moves), EVERY, 3, say)
+        controller = Controller(simulation, policy, settings_with(moves), EVERY, 3)
         if policy != AS_IS:
             controller.begin()
         simulation.run(seconds)
         row: dict[str, Any] = {"policy": policy, "limit": moves}
         row |= _durations(simulation.batches, seconds)
-        row["made"] = [asdict(one) for one in controller.made]
+        row["made"] = [asdict(decision) for decision in controller.decisions]
         rows.append(row)
     first = {row["query"]: row["mean"] for row in rows[0]["queries"]}
     for row in rows:
@@ -81,8 +82,8 @@ def hour(
         row["over_as_is"] = {"median": median(ratios), "best": min(ratios), "worst": max(ratios)}
         del row["queries"]
     executors, count = scenario.cluster.size, sum(stage.n for stage in scenario.workload.placeable)
-    known = {"executors": executors, "partitions": count, "queries": len(scenario.workload.queries)}
-    return {**known, "seconds": seconds, "every": EVERY, "costs": asdict(COSTS), "load": LOAD, "rows": rows}
+    counts = {"executors": executors, "partitions": count, "queries": len(scenario.workload.queries)}
+    return {**counts, "seconds": seconds, "every": EVERY, "costs": asdict(COSTS), "load": LOAD, "rows": rows}
 
 
 def _durations(batches: Sequence[Batch], seconds: float) -> dict[str, Any]:
@@ -103,16 +104,16 @@ def _durations(batches: Sequence[Batch], seconds: float) -> dict[str, Any]:
         "median": float(np.median(took)),
         "p95": float(np.quantile(took, 0.95)),
         "landed": int(landed.sum()),
-        "queries": [{"query": query, "mean": float(np.mean(known))} for query, known in by_query.items()],
+        "queries": [{"query": query, "mean": float(np.mean(durations))} for query, durations in by_query.items()],
         "minutes": minutes,
     }
 
 
-def decisions(tasks: int, limit: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def decisions(tasks: int, limit: float) -> list[dict[str, Any]]:
     """Each policy's decision in a process of its own; ``adaptive`` with more moves and, alone, by its defaults too."""
     rows = []
     for policy, moves in (*((name, None) for name in POLICIES), ("adaptive", MORE_MOVES)):
-        say(f"decision: {policy}{f', {moves:,} moves' if moves else ''}, {tasks:,} partitions")
+        progress(f"decision: {policy}{f', {moves:,} moves' if moves else ''}, {tasks:,} partitions")
         job = json.dumps({"policy": policy, "moves": moves, "tasks": tasks, "limit": limit})
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         done = subprocess.run(  # noqa: S603 - our own interpreter and module
@@ -122,9 +123,9 @@ def decisions(tasks: int, limit: float, say: Callable[[str], None]) -> list[dict
             check=False,
             env={**os.environ, **threads},
         )
-        found = json.loads(done.stdout) if not done.returncode else {"problem": f"ended with {done.returncode}"}
-        rows.append({"policy": policy, "limit": moves, **found})
-    say("decision: adaptive by its defaults, without laws, gate and steps")
+        figures = json.loads(done.stdout) if not done.returncode else {"problem": f"ended with {done.returncode}"}
+        rows.append({"policy": policy, "limit": moves, **figures})
+    progress("decision: adaptive by its defaults, without laws, gate and steps")
     rows.append(
         {"policy": "adaptive, policy alone", "limit": None, "alone": run(ADAPTIVE, "dense", tasks, limit, seed=0)}
     )
@@ -140,19 +141,19 @@ def main() -> None:
     built = _resident("VmRSS")
     with contextlib.suppress(OSError):  # so that building it is not in the peak; where it cannot be, it is
         Path("/proc/self/clear_refs").write_text("5")
-    cold, steps = decide(job["policy"], settings, cluster, workload, current)
+    cold, steps = decide(job["policy"], settings, Observation(cluster, workload, current))
     first_peak = _resident("VmHWM")
     at = {key: array.copy() for key, array in current.assignments.items()}
     for move in (move for step in steps for move in step):
         at[move.stage][move.partition] = move.target
     later, moved = changed(workload, 1), type(current)(at)
-    warm, _ = decide(job["policy"], settings, cluster, later, moved)
-    found = {"cold": asdict(cold), "warm": asdict(warm), "built_mib": built, "peak_mib": first_peak}
+    warm, _ = decide(job["policy"], settings, Observation(cluster, later, moved))
+    figures = {"cold": asdict(cold), "warm": asdict(warm), "built_mib": built, "peak_mib": first_peak}
     if warm.seconds < job["limit"] / 20:  # it is some times slower while it is traced
         tracemalloc.start()
-        decide(job["policy"], settings, cluster, later, moved)
-        found["traced_mib"] = tracemalloc.get_traced_memory()[1] / 2**20
-    sys.stdout.write(json.dumps(found))
+        decide(job["policy"], settings, Observation(cluster, later, moved))
+        figures["traced_mib"] = tracemalloc.get_traced_memory()[1] / 2**20
+    sys.stdout.write(json.dumps(figures))
 
 
 def _resident(field: str) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.simulation.ways import WAYS
+from benchmarks.report.plots import pyplot, save
+from benchmarks.simulation.variants import VARIANTS
 
 __all__ = ["draw"]
 
@@ -15,17 +16,9 @@ _METRICS = (("tuples_std", "std of tuples (%)"), ("load_std", "std of busy share
 
 def draw(figures: dict[str, Any], directory: Path) -> None:
     """Draw what there are figures for."""
-    import matplotlib as mpl  # the benchmark's own dependency
-
-    mpl.use("Agg")
-    # Text stays text, which keeps the files small; ids and metadata do not change from run to run.
-    mpl.rcParams.update(
-        {"svg.fonttype": "none", "svg.hashsalt": "rechannel", "font.size": 9, "font.family": "sans-serif"}
-    )
-    directory.mkdir(parents=True, exist_ok=True)
     if "paper" in figures:
-        kept = {row["way"]: row["windows"] for row in figures["paper"]["rows"] if "windows" in row}
-        _series(kept, directory / "simulation-migration.svg")
+        series = {row["way"]: row["windows"] for row in figures["paper"]["rows"] if "windows" in row}
+        _series(series, directory / "simulation-migration.svg")
     if "hour" in figures:
         _series(figures["hour"]["series"], directory / "simulation-hour.svg")
     if "large" in figures:
@@ -34,13 +27,11 @@ def draw(figures: dict[str, Any], directory: Path) -> None:
 
 def _series(series: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Each metric over the time, one line a way."""
-    from matplotlib import pyplot as plt
-
-    figure, every = plt.subplots(len(_METRICS), 1, figsize=(10, 8), sharex=True, layout="constrained")
+    figure, every = pyplot(svg_text=True).subplots(len(_METRICS), 1, figsize=(10, 8), sharex=True, layout="constrained")
     for axes, (metric, label) in zip(every, _METRICS, strict=True):
-        for way, color in zip((way.name for way in WAYS), _COLORS, strict=False):
+        for way, color in zip((way.name for way in VARIANTS), _COLORS, strict=False):
             windows = series.get(way, [])
-            style = "--" if way == WAYS[0].name else "-"
+            style = "--" if way == VARIANTS[0].name else "-"
             times = [row["at"] for row in windows]
             axes.plot(times, [row[metric] for row in windows], style, color=color, linewidth=1, label=way)
         axes.set_ylabel(label)
@@ -48,30 +39,19 @@ def _series(series: dict[str, list[dict[str, float]]], path: Path) -> None:
     every[-1].set_yscale("log")
     every[-1].set_xlabel("simulated time (s)")
     every[0].legend(fontsize=8, frameon=False, ncols=3)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _large(part: dict[str, Any], path: Path) -> None:
     """The mean batch of each minute, one line a policy."""
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(10, 4.5), layout="constrained")
+    figure, axes = pyplot(svg_text=True).subplots(figsize=(10, 4.5), layout="constrained")
     for row, color in zip(part["rows"], _COLORS, strict=False):
-        known = [(minute + 1, value) for minute, value in enumerate(row["minutes"]) if value is not None]
+        minutes = [(minute + 1, value) for minute, value in enumerate(row["minutes"]) if value is not None]
         label = f"{row['policy']}, {row['limit']:,} moves" if row["limit"] else row["policy"]
-        axes.plot([at for at, _ in known], [value for _, value in known], color=color, linewidth=1.2, label=label)
+        axes.plot([at for at, _ in minutes], [value for _, value in minutes], color=color, linewidth=1.2, label=label)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("simulated time (min)")
     axes.set_ylabel("mean batch (s)")
     axes.grid(visible=True, linewidth=0.3)
     axes.legend(fontsize=8, frameon=False, ncols=2)
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
-    # Lines that end in blanks are matplotlib's habit, not ours.
-    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+    save(figure, path)

@@ -1,1 +1,1 @@
-"""What the live comparison runs: streaming queries whose whole input follows from the number of a batch."""
+"""Workloads of the live comparison: streaming queries whose input follows from the number of a batch."""

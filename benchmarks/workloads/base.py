@@ -1,4 +1,4 @@
-"""What a workload is, and the rows that all of them read.
+"""Workloads and the rows that all of them read.
 
 Spark's ``rate-micro-batch`` source gives every batch the same few numbers; each stands for a slice of rows. What a
 batch brings therefore follows from its number alone, on every placement and after every restart, and the very same
@@ -22,7 +22,7 @@ _BITS = 53  # of a hash that a double holds exactly
 
 @dataclass(frozen=True)
 class Input:
-    """How many rows come, and how unevenly.
+    """Number and skew of the rows.
 
     ``rows`` in a batch; ``keys`` that there are; ``skew``: exponent of Zipf's law over them, 0 for even. In every
     ``cycle`` of batches (0: there is none), the batches from position ``spike_at`` on bring ``spike`` times as many

@@ -147,11 +147,11 @@ def correlated(feed: Feed) -> list[Output]:
 def follower(key: Column, tries: int, partitions: int) -> Column:
     """Return a key that the partition after ``key``'s holds: Spark's own hash, tried on the keys set aside for it."""
     base = F.floor(key / tries) * tries
-    wanted = (F.pmod(F.hash(key), F.lit(partitions)) + 1) % partitions
+    partition = (F.pmod(F.hash(key), F.lit(partitions)) + 1) % partitions
     tried = F.sequence(base, base + (tries - 1))
-    held = F.filter(tried, lambda one: F.pmod(F.hash(one), F.lit(partitions)) == wanted)
+    candidates = F.filter(tried, lambda one: F.pmod(F.hash(one), F.lit(partitions)) == partition)
     astray = F.floor(key / tries) % ASTRAY == 0
-    return F.when(astray, base).otherwise(F.coalesce(F.get(held, 0), base))
+    return F.when(astray, base).otherwise(F.coalesce(F.get(candidates, 0), base))
 
 
 def _workload(name: str, summary: str, source: str, build: Callable[[Feed], list[Output]], rows: int) -> Workload:

@@ -147,10 +147,10 @@ def _fixed(feed: Feed, table: pd.DataFrame) -> DataFrame:
 
 def _destinations(feed: Feed) -> Output:
     tables = year()
-    known = _flights(feed).join(_fixed(feed, tables.airports), "dest")
-    known = known.join(_fixed(feed, tables.planes), "plane", "left")  # of one flight in six, the plane is in no table
+    joined = _flights(feed).join(_fixed(feed, tables.airports), "dest")
+    joined = joined.join(_fixed(feed, tables.planes), "plane", "left")  # of one flight in six, the plane is in no table
     counts = (
-        known.repartition(feed.partitions, "airport")
+        joined.repartition(feed.partitions, "airport")
         .groupBy("airport")
         .agg(
             F.count(F.lit(1)).alias("flights"),

@@ -39,8 +39,8 @@ def _clicks(feed: Feed) -> DataFrame:
     fields = [page, *(column.cast("string") for column in (status, place, feed.key() + 1))]
     lines = feed.rows().select("batch", F.concat_ws("\t", *fields).alias("line"))
     parts = lines.select("batch", F.split("line", "\t").alias("part"))
-    taken = ("page", "string"), ("status", "int"), ("zip", "int"), ("user", "int")
-    return parts.select("batch", *(F.get("part", at).cast(kind).alias(name) for at, (name, kind) in enumerate(taken)))
+    columns = ("page", "string"), ("status", "int"), ("zip", "int"), ("user", "int")
+    return parts.select("batch", *(F.get("part", at).cast(kind).alias(name) for at, (name, kind) in enumerate(columns)))
 
 
 def simple(feed: Feed) -> list[Output]:

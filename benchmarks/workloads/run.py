@@ -1,4 +1,4 @@
-"""Starting a workload's queries, and holding what they put out against the batch computation over the same rows."""
+"""Start of a workload's queries, and the audit of their output by a batch computation over the same rows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.workloads.base import Feed, Input, Output, Workload
+from benchmarks.workloads.base import Feed, Output, Workload
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["OBSERVED", "Digest", "audit", "start"]
+__all__ = ["OBSERVED", "Committed", "Digest", "audit", "start"]
 
 _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 OBSERVED = "output"
@@ -22,13 +22,31 @@ OBSERVED = "output"
 
 @dataclass(frozen=True)
 class Digest:
-    """How many rows, and the sum of their hashes: equal for equal rows in whatever order and batches they came."""
+    """Number of rows and sum of their hashes: equal for equal rows in any order and any batches."""
 
     rows: int
     total: int
 
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.rows + other.rows, self.total + other.total)
+
+    @classmethod
+    def of(cls, observed: Any) -> Digest | None:
+        """Return the digest of a batch's observation; None without one."""
+        return None if observed is None else cls(int(observed["rows"]), int(observed["digest"]))
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The batches of one query: their number from 0 on, the digest of their output, and the watermark of the last."""
+
+    batches: int = 0
+    output: Digest = Digest(0, 0)
+    watermark: str = ""
+
+    def add(self, batch: int, output: Digest | None, watermark: str) -> Committed:
+        """Return the same with one more batch."""
+        return Committed(batch + 1, self.output + (output or Digest(0, 0)), watermark)
 
 
 def _columns(frame: DataFrame) -> list[Any]:
@@ -49,86 +67,75 @@ def start(workload: Workload, feed: Feed, checkpoint: Path, interval: str = "0 s
     return started
 
 
-def audit(
-    spark: SparkSession,
-    workload: Workload,
-    given: Input,
-    partitions: int,
-    checkpoint: Path,
-    batches: Mapping[str, int],
-    put_out: Mapping[str, Digest],
-    watermarks: Mapping[str, str],
-) -> dict[str, Any]:
-    """Hold each query's output against the batch computation; by query ``ok``, and what was found and wanted.
+def audit(workload: Workload, feed: Feed, checkpoint: Path, committed: Mapping[str, Committed]) -> dict[str, Any]:
+    """Compare each query's output with the batch computation over the same rows; return the comparison by query.
 
-    ``lost`` and ``doubled`` are rows of the output that are missing or too many (of an ``append`` query: on balance),
-    ``different`` those with another value. ``rows_lost`` and ``rows_doubled`` are rows of the input, where the output
-    counts them: the sums of what its keys have too little and too much, apart.
-
-    ``batches`` committed by each query, from 0 on; ``put_out``: for ``append`` queries the sum of their observed
-    digests; ``watermarks``: the watermark under which the last batch ran, as its progress event says.
+    ``ok``: they are equal. ``lost`` and ``doubled`` are rows of the output that are missing or too many (of an
+    ``append`` query: on balance), ``different`` those with another value. ``rows_lost`` and ``rows_doubled`` are rows
+    of the input, where the output counts them: the sums of what its keys have too little and too much, apart.
     """
+    spark = feed.spark
     result: dict[str, Any] = {}
     # A side that seems small in the plan would be broadcast, and its texts may be more than the driver's memory holds.
     before = spark.conf.get(_BROADCAST)
     spark.conf.set(_BROADCAST, "-1")
     try:
-        for name, count in batches.items():
-            feed = Feed(spark, given, partitions, replay=count)
-            wanted_output = next(output for output in workload.build(feed) if output.name == name)
-            if wanted_output.mode == "append":
-                result[name] = _append(wanted_output, put_out[name], watermarks.get(name, ""))
+        for name, batches in committed.items():
+            replay = type(feed)(spark, feed.given, feed.partitions, replay=batches.batches)
+            expected = next(output for output in workload.build(replay) if output.name == name)
+            if expected.mode == "append":
+                result[name] = _append(expected, batches)
             else:
-                result[name] = _update(spark, wanted_output, checkpoint / name, count)
+                result[name] = _update(expected, checkpoint / name, batches.batches)
     finally:
         spark.conf.set(_BROADCAST, str(before))
     return result
 
 
-def _append(wanted: Output, found: Digest, watermark: str) -> dict[str, Any]:
+def _append(expected: Output, committed: Committed) -> dict[str, Any]:
     from pyspark.sql import functions as F  # noqa: N812
 
-    frame = wanted.frame
-    if wanted.closes:
-        frame = frame.where(F.col(wanted.closes) <= F.to_timestamp(F.lit(watermark)))
+    frame, output = expected.frame, committed.output
+    if expected.closes:
+        frame = frame.where(F.col(expected.closes) <= F.to_timestamp(F.lit(committed.watermark)))
     row = frame.agg(*_columns(frame)).first()
     assert row is not None  # noqa: S101  an aggregate has one row
     right = Digest(int(row["rows"]), int(row["digest"]))
     return {
-        "ok": found == right and right.rows > 0,
-        "rows": found.rows,
-        "lost": max(0, right.rows - found.rows),
-        "doubled": max(0, found.rows - right.rows),
-        "different": found.rows == right.rows and found != right,
+        "ok": output == right and right.rows > 0,
+        "rows": output.rows,
+        "lost": max(0, right.rows - output.rows),
+        "doubled": max(0, output.rows - right.rows),
+        "different": output.rows == right.rows and output != right,
     }
 
 
-def _update(spark: SparkSession, wanted: Output, checkpoint: Path, batches: int) -> dict[str, Any]:
+def _update(expected: Output, checkpoint: Path, batches: int) -> dict[str, Any]:
     """Compare key by key: Spark's own reader of a checkpoint has the state after a batch."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructField, StructType
 
-    names = wanted.frame.columns
-    values = [name for name in names if name not in wanted.keys]
-    state = spark.read.format("statestore").option("batchId", batches - 1).load(str(checkpoint))
+    names = expected.frame.columns
+    values = [name for name in names if name not in expected.keys]
+    state = expected.frame.sparkSession.read.format("statestore").option("batchId", batches - 1).load(str(checkpoint))
     held = list(state.schema["value"].dataType)  # type: ignore[call-overload]
     if len(held) != len(values):
         names_held = [field.name for field in held]
-        raise ValueError(f"{wanted.name} keeps {names_held} and puts out {values}: they cannot be compared")
+        raise ValueError(f"{expected.name} keeps {names_held} and puts out {values}: they cannot be compared")
     # By place: two counts are two fields of one name, which would be taken for one.
     by_place = StructType(
         [StructField(f"found_{name}", each.dataType) for name, each in zip(values, held, strict=True)]
     )
-    found = state.select("key.*", F.col("value").cast(by_place).alias("_value"))
-    found = found.toDF(*wanted.keys, "_value").select(*wanted.keys, "_value.*")
-    both = wanted.frame.withColumn("_wanted", F.lit(1)).join(
-        found.withColumn("_found", F.lit(1)), [*wanted.keys], "full"
+    stored = state.select("key.*", F.col("value").cast(by_place).alias("_value"))
+    stored = stored.toDF(*expected.keys, "_value").select(*expected.keys, "_value.*")
+    both = expected.frame.withColumn("_wanted", F.lit(1)).join(
+        stored.withColumn("_found", F.lit(1)), [*expected.keys], "full"
     )
     same = F.lit(True)
     for name in values:
         same &= F.col(name).eqNullSafe(F.col(f"found_{name}"))
     row = both.select(
-        *_by_sign(wanted.counts),
+        *_by_sign(expected.counts),
         F.count_if(F.col("_found").isNull()).alias("lost"),
         F.count_if(F.col("_wanted").isNull()).alias("doubled"),
         F.count_if(F.col("_found").isNotNull() & F.col("_wanted").isNotNull() & ~same).alias("different"),

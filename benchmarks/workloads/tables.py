@@ -51,5 +51,5 @@ class Table:
         at = F.col("number") % self.rows
         numbered = rows.withColumn("chunk_id", at - at % self.chunk)
         joined = numbered.join(F.broadcast(self.frame), "chunk_id")
-        taken = [F.get(name, (at % self.chunk).cast("int")).alias(name) for name in self.columns]
-        return joined.select(*rows.columns, F.expr(f"number div {self.rows}").alias("again"), *taken)
+        columns = [F.get(name, (at % self.chunk).cast("int")).alias(name) for name in self.columns]
+        return joined.select(*rows.columns, F.expr(f"number div {self.rows}").alias("again"), *columns)

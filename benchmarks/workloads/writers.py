@@ -1,4 +1,4 @@
-"""``python -m benchmarks.workloads.writers``: what batches cost with another shuffle writer.
+"""``python -m benchmarks.workloads.writers``: cost of batches with another shuffle writer.
 
 ``spark.shuffle.sort.bypassMergeThreshold=0`` keeps Spark from the writer that may lose rows when an executor is ended
 by SIGTERM (SPARK-37473). Two applications stand on one cluster, one with that setting and one without; they run the
@@ -24,7 +24,7 @@ from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.run import start
 from testbed.processes import ProcessGroup
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 ROOT = Path(__file__).parents[2]
@@ -55,25 +55,25 @@ def application(path: Path) -> None:
     """Be one of the two applications: run as many batches as each line of standard input says, and tell their times."""
     from pyspark.sql import SparkSession
 
-    given = json.loads(path.read_text())
+    plan = json.loads(path.read_text())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else prints does not answer
     builder = SparkSession.builder
-    for key, value in given["spark"].items():
+    for key, value in plan["spark"].items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    workload = WORKLOADS[given["workload"]]
-    feed = Feed(spark, Input(given["rows"], workload.keys, workload.skew), PARTITIONS)
+    workload = WORKLOADS[plan["workload"]]
+    feed = Feed(spark, Input(plan["rows"], workload.keys, workload.skew), PARTITIONS)
     for line in sys.stdin:
         (query,) = start(workload, feed, path.parent / "checkpoint")
         while sum(one.numInputRows > 0 for one in query.recentProgress) < int(line):
             if error := query.exception():
                 raise error
             time.sleep(0.02)
-        told = [one.durationMs["triggerExecution"] / 1000 for one in query.recentProgress if one.numInputRows]
+        seconds = [one.durationMs["triggerExecution"] / 1000 for one in query.recentProgress if one.numInputRows]
         query.stop()
-        answers.write(json.dumps(told[: int(line)]) + "\n")
+        answers.write(json.dumps(seconds[: int(line)]) + "\n")
         answers.flush()
     spark.stop()
 
@@ -84,7 +84,7 @@ def measure(workload: str, turns: int, batches: int) -> dict[str, Any]:
         directory = Path(name)
         workers = [WorkerSpec(node, 2, 2048) for node in NODES]
         with StandaloneCluster(
-            group, directory / "cluster", workers, executor_memory_mb=900, log_level="warn"
+            group, directory / "cluster", workers, SparkOptions(executor_memory_mb=900, log_level="warn")
         ) as cluster:
             applications = {cured: _application(cluster, directory, workload, cured) for cured in (True, False)}
             try:
@@ -143,18 +143,18 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=10, help="counted in a turn [default: 10]")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--application", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.application:
-        application(given.application)
+    options = parser.parse_args()
+    if options.application:
+        application(options.application)
         return 0
-    measured = [measure(name, given.turns, given.batches) for name in given.only or ROWS]
-    for one in measured:
-        low, high = one["interval"]
-        counted = len(one["turns"]) * given.batches
-        print(f"{one['workload']}: {one['ratio']:.2f} ({low:.2f} to {high:.2f}) of {counted} batches each")
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(measured, indent=1) + "\n")
+    results = [measure(name, options.turns, options.batches) for name in options.only or ROWS]
+    for result in results:
+        low, high = result["interval"]
+        counted = len(result["turns"]) * options.batches
+        print(f"{result['workload']}: {result['ratio']:.2f} ({low:.2f} to {high:.2f}) of {counted} batches each")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
     return 0
 
 

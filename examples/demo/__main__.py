@@ -25,7 +25,7 @@ _CHANGE_PATIENCE = 90.0  # seconds for a node to be emptied, and for an added on
 
 @dataclass(frozen=True)
 class Plan:
-    """How many batches each part of the run takes, by the slowest query, and how long at most."""
+    """Batches of each part of the run, by the slowest query, and the time limit."""
 
     warm_up: int = 4
     before: int = 6
@@ -117,7 +117,7 @@ class Run:
             for _ in range(20):
                 self._show(self.stage.feed(), "waiting for figures")
                 time.sleep(0.1)
-        self.stage.group.start("history", view.follow_command(), env=view.environment())
+        view.follow()
 
     def _rebalance(self, view: RechannelView) -> None:
         self.timeline.asked = time.time()
@@ -161,7 +161,7 @@ class Run:
 
     def _added_holds(self) -> bool:
         rows = {query: placement_rows(self.log, query) for query in self.stage.queries}
-        return all(any(host == ADDED and count for host, _, count, _ in found) for found in rows.values())
+        return all(any(host == ADDED and count for host, _, count, _ in placement) for placement in rows.values())
 
     def _take_in(self, view: RechannelView) -> None:
         log = self.stage.group.processes["history"].log
@@ -237,23 +237,23 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; 0 if the audit passed, no query was restarted and no task attempt failed."""
-    given = _arguments(arguments)
+    parsed = _arguments(arguments)
     options = Options(
-        files=given.files,
-        rows_per_file=given.rows,
-        partitions=given.partitions,
-        quota=given.quota,
-        service_ms=given.service_ms,
-        use_quota=not given.no_quota,
-        with_rechannel=not given.without_rechannel,
+        files=parsed.files,
+        rows_per_file=parsed.rows,
+        partitions=parsed.partitions,
+        quota=parsed.quota,
+        service_ms=parsed.service_ms,
+        use_quota=not parsed.no_quota,
+        with_rechannel=not parsed.without_rechannel,
     )
-    plan = Plan(given.warm_up, given.before, given.after, given.seconds)
+    plan = Plan(parsed.warm_up, parsed.before, parsed.after, parsed.seconds)
     screen = Screen()
-    if given.json is not None and not given.json.resolve().parent.is_dir():
-        screen.say(f"--json: there is no directory {given.json.resolve().parent}; make it first", "red")
+    if parsed.json is not None and not parsed.json.resolve().parent.is_dir():
+        screen.say(f"--json: there is no directory {parsed.json.resolve().parent}; make it first", "red")
         return 2
-    root = given.keep.resolve() if given.keep else Path(tempfile.mkdtemp(prefix="rechannel-demo-"))
-    if given.keep:
+    root = parsed.keep.resolve() if parsed.keep else Path(tempfile.mkdtemp(prefix="rechannel-demo-"))
+    if parsed.keep:
         root.mkdir(parents=True, exist_ok=True)
         if any(root.iterdir()):
             screen.say(f"{root} is not empty; name another directory", "red")
@@ -266,17 +266,17 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except (RuntimeError, OSError) as error:  # a part that died, or was not ready in time: its log is in the message
         screen.say(f"FAILED: {error}", "bold red")
-        if given.json is not None:
-            given.json.write_text(json.dumps({"ok": False, "error": str(error)}, indent=2) + "\n")
+        if parsed.json is not None:
+            parsed.json.write_text(json.dumps({"ok": False, "error": str(error)}, indent=2) + "\n")
         return 1
     finally:
         screen.close()
-        if not given.keep:
+        if not parsed.keep:
             shutil.rmtree(root, ignore_errors=True)
     ok = _judge(outcome, screen)
     outcome["ok"] = ok
-    if given.json is not None:
-        given.json.write_text(json.dumps(outcome, indent=2) + "\n")
+    if parsed.json is not None:
+        parsed.json.write_text(json.dumps(outcome, indent=2) + "\n")
     return 0 if ok else 1
 
 

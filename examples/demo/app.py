@@ -1,4 +1,4 @@
-"""The driver program: starts the queries, runs them to the end of the replay, audits what they wrote.
+"""The driver program: starts the queries, runs them to the end of the replay, audits their output.
 
 A plain Structured Streaming application in a process of its own. It joins Rechannel with one line, and only if asked.
 """

@@ -22,7 +22,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What the comparison of one query came to. ``different`` counts keys on both sides with other values.
+    """Result of the comparison of one query. ``different`` counts keys on both sides with other values.
 
     ``rows_lost`` and ``rows_doubled`` are flights: what the keys' counts have too little and too much, apart.
     """

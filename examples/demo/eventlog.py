@@ -1,4 +1,4 @@
-"""What Spark's own event log says about a run: placements, busy time, failed attempts, restarts.
+"""Spark's own event log of a run: placements, busy time, failed attempts, restarts.
 
 Read independently of Rechannel, so that the demo's verdict does not rest on the thing it judges.
 """
@@ -46,7 +46,7 @@ class EventLog:
 
     @property
     def restarts(self) -> int:
-        """How often a query was started beyond its first time, and ended by an error."""
+        """Number of starts of a query beyond its first, and of ends by an error."""
         return sum(count - 1 for count in self.starts.values()) + len(self.errors)
 
     def poll(self) -> None:
@@ -67,8 +67,8 @@ class EventLog:
     def latest(self, query: str) -> StatefulBatch | None:
         """Return the newest batch of a query, by its name, whose placement is known in full."""
         ids = [query_id for query_id, name in self.names.items() if name == query]
-        known = [batch for (query_id, _), batch in self.batches.items() if query_id in ids and batch.complete]
-        return max(known, key=lambda batch: batch.batch_id, default=None)
+        complete = [batch for (query_id, _), batch in self.batches.items() if query_id in ids and batch.complete]
+        return max(complete, key=lambda batch: batch.batch_id, default=None)
 
     def busy_share(self, query: str, first: int, last: int) -> dict[str, float]:
         """Return each executor's share of the time that a query's stateful tasks took in a range of batches."""
@@ -109,8 +109,8 @@ class EventLog:
         stateful = any(rdd["Name"].endswith("StateStoreRDD") for rdd in info["RDD Info"])
         self._stages[info["Stage ID"]] = (query_id, int(batch), stateful)
         if stateful:
-            seen = self.batches.setdefault((query_id, int(batch)), StatefulBatch(query_id, int(batch)))
-            seen.tasks = max(seen.tasks, info["Number of Tasks"])
+            stateful_batch = self.batches.setdefault((query_id, int(batch)), StatefulBatch(query_id, int(batch)))
+            stateful_batch.tasks = max(stateful_batch.tasks, info["Number of Tasks"])
 
     def _on_sparklistenertaskend(self, event: dict[str, Any]) -> None:
         info, reason = event["Task Info"], event["Task End Reason"]["Reason"]

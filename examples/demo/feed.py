@@ -26,7 +26,7 @@ class Progress:
 
     @property
     def started(self) -> float:
-        """When the batch began, by the wall clock."""
+        """Begin of the batch, by the wall clock."""
         return self.wall - self.trigger_ms / 1000
 
 

@@ -55,7 +55,7 @@ _TOUR_SCHEMA = f"tailnum string, {_TOUR_STATE}"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a run keeps its input, checkpoints and output."""
+    """Directories of a run: input, checkpoints and output."""
 
     root: Path
 
@@ -125,9 +125,8 @@ class _Tour:
 
     __slots__ = ("delay", "first", "gap", "last", "legs", "miles", "worst")
 
-    def __init__(self, first: int, last: int, legs: int, delay: int, worst: int, gap: int, miles: int) -> None:
-        self.first, self.last, self.legs = first, last, legs
-        self.delay, self.worst, self.gap, self.miles = delay, worst, gap, miles
+    def __init__(self, *values: int) -> None:
+        self.first, self.last, self.legs, self.delay, self.worst, self.gap, self.miles = values
 
     def fly(self, at: int, delay: int, miles: int) -> None:
         self.gap = max(self.gap, at - self.last)
@@ -141,6 +140,16 @@ class _Tour:
         return (self.first, self.last, self.legs, self.delay, self.worst, self.gap, self.miles)
 
 
+def _departures(frames: Iterable[pd.DataFrame]) -> list[tuple[int, int, int]]:
+    """Return time, delay and miles of each departure, in the order of time."""
+    rows: list[tuple[int, int, int]] = []
+    for frame in frames:
+        seconds = frame["event_time"].to_numpy().astype("datetime64[s]").astype("int64").tolist()
+        delays = frame["dep_delay"].fillna(0).astype("int64").tolist()  # none where no delay was recorded
+        rows += zip(seconds, delays, frame["distance"].tolist(), strict=True)
+    return sorted(rows, key=itemgetter(0))
+
+
 def _tour_updater(service_ms: float) -> Callable[..., Iterator[pd.DataFrame]]:
     def update(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         tour = _Tour(*state.get) if state.exists else None
@@ -150,19 +159,16 @@ def _tour_updater(service_ms: float) -> Callable[..., Iterator[pd.DataFrame]]:
                 finished.append((key[0], *tour.values()))
             state.remove()
         else:
-            rows: list[tuple[int, float, int]] = []
-            for frame in frames:
-                seconds = frame["event_time"].to_numpy().astype("datetime64[s]").astype("int64").tolist()
-                rows += zip(seconds, frame["dep_delay"].tolist(), frame["distance"].tolist(), strict=True)
+            departures = _departures(frames)
             if service_ms:
-                time.sleep(service_ms * len(rows) / 1000)
-            for at, delay, miles in sorted(rows, key=itemgetter(0)):
+                time.sleep(service_ms * len(departures) / 1000)
+            for at, delay, miles in departures:
                 if tour is not None and at - tour.last > TOUR_GAP_S:
                     finished.append((key[0], *tour.values()))
                     tour = None
                 if tour is None:
                     tour = _Tour(at, at, 0, 0, 0, 0, 0)
-                tour.fly(at, 0 if delay != delay else int(delay), miles)  # not equal to itself: no delay was recorded
+                tour.fly(at, delay, miles)
             if tour is not None:
                 state.update(tour.values())
                 state.setTimeoutTimestamp((tour.last + TOUR_GAP_S) * 1000 + 1)

@@ -1,19 +1,18 @@
-"""The demo's one window on Rechannel: its configuration, its processes, and its command line with ``--json``."""
+"""Rechannel as the demo sees it: its settings, and its command line with ``--json``."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-__all__ = ["Decision", "Load", "RechannelView", "Transition", "count_moves", "unsettled"]
+from testbed.stack import Stack
 
-_MODULE = "rechannel.daemon.cli.main"
+__all__ = ["SECTIONS", "Decision", "Load", "RechannelView", "Transition", "count_moves", "unsettled"]
+
 _SETTLED = frozenset({"drained", "killed", "released_idle"})
 
 
@@ -38,7 +37,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class Load:
-    """What a decision says of one executor: partitions and utilization before and after."""
+    """One executor in a decision: partitions and utilization before and after."""
 
     node: str
     executor: str
@@ -55,64 +54,29 @@ class Decision:
     loads: list[Load] = field(default_factory=list)
 
 
-class RechannelView:
-    """Writes the configuration of a run and asks the command line about it."""
+SECTIONS: dict[str, dict[str, Any]] = {
+    "cluster": {"name": "demo"},
+    "agent": {"sample": 0.5, "window": 5.0},
+    # The link would spread new queries by itself: here, what Spark does by itself is to be seen first.
+    "link": {"spread": False},
+    # The timeout is out of the way: the demo asks when it has measured. Changed executors act by themselves.
+    "reschedule": {"mode": "apply", "timeout": 3600.0, "settle": 3.0},
+    "gate": {"cooldown": 5.0},
+}
+"""Settings that agents, controller, link and command line share."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
-        self.directory = directory
-        self.config = directory / "rechannel.toml"
-        self._environment = dict(environment) | {"RECHANNEL_CONFIG": str(self.config)}
+
+class RechannelView:
+    """Asks the command line about a run."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
         self.problem = "no application reports yet"
         self._names: dict[str, str] = {}  # id of a query -> its name
 
-    def write_config(self, redis_url: str) -> Path:
-        """Write the configuration that agents, controller, link and command line share, with a fresh pair of keys."""
-        from rechannel.wire.signing import make_keys
-
-        private, public = make_keys(self.directory / "keys")
-        sections: dict[str, dict[str, Any]] = {
-            "cluster": {"name": "demo"},
-            "redis": {"url": redis_url},
-            "signing": {"private_key_file": str(private), "public_key_file": str(public)},
-            "agent": {"sample": 0.5, "window": 5.0},
-            # The link would spread new queries by itself: here, what Spark does by itself is to be seen first.
-            "link": {"directory": str(self.directory / "link"), "spread": False},
-            # The timeout is out of the way: the demo asks when it has measured. Changed executors act by themselves.
-            "reschedule": {"mode": "apply", "timeout": 3600.0, "settle": 3.0},
-            "gate": {"cooldown": 5.0},
-        }
-        lines = []
-        for section, values in sections.items():
-            lines.append(f"[{section}]\n")
-            lines += [f"{key} = {json.dumps(value)}\n" for key, value in values.items()]
-        self.config.write_text("".join(lines))
-        return self.config
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment in which Rechannel's processes and the application find the configuration."""
-        return dict(self._environment)
-
-    def agent_command(self, node: str) -> list[str]:
-        """Return the command of one node's agent."""
-        return [sys.executable, "-m", _MODULE, "agent", "--config", str(self.config), "--node", node]
-
-    def controller_command(self) -> list[str]:
-        """Return the command of the controller."""
-        return [sys.executable, "-m", _MODULE, "controller", "--config", str(self.config)]
-
-    def _ask(self, *words: str, timeout_s: float = 30.0) -> tuple[int, Any]:
-        command = [sys.executable, "-m", _MODULE, *words, "--json"]
-        done = subprocess.run(  # noqa: S603 - our own interpreter and module
-            command, env=self._environment, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-        try:
-            return done.returncode, json.loads(done.stdout)
-        except json.JSONDecodeError:
-            return done.returncode, {"error": (done.stderr or done.stdout).strip()[-500:]}
-
     def ready(self) -> bool:
         """Whether the controller has what it needs for a decision on both queries; else ``problem`` says what lacks."""
-        _, answer = self._ask("status")
+        _, answer = self._stack.cli("status")
         applications = answer.get("applications", [])
         for application in applications:
             self._names |= {query["query"]: query["name"] for query in application["queries"]}
@@ -124,34 +88,35 @@ class RechannelView:
 
     def trigger_rebalance(self) -> Decision:
         """Ask for a rebalancing now."""
-        code, answer = self._ask("rebalance", "--apply", "--reason", "demo", timeout_s=60.0)
+        code, answer = self._stack.cli("rebalance", "--apply", "--reason", "demo", patience=60.0)
         return self._decision(code, answer)
 
     def drain(self, node: str) -> str:
         """Order that a node is emptied and its executor released; returns the controller's sentence."""
-        code, answer = self._ask("drain", node, "--remove", "--reason", "demo")
+        code, answer = self._stack.cli("drain", node, "--remove", "--reason", "demo")
         if code != os.EX_OK:
             raise RuntimeError(f"draining {node} was refused: {answer.get('error', answer)}")
         return str(answer["sentence"])
 
     def last_sentence(self) -> str:
         """Return what the controller said last."""
-        _, answer = self._ask("status")
+        _, answer = self._stack.cli("status")
         return str((answer.get("controller") or {}).get("last_sentence", answer.get("error", "")))
 
-    def follow_command(self) -> list[str]:
-        """Return the command that writes every step of every move, a line each, as it happens."""
-        return [sys.executable, "-m", _MODULE, "history", "--follow", "--json"]
+    def follow(self) -> None:
+        """Start the process ``history``, which writes every step of every move, a line each, as it happens."""
+        command = [sys.executable, "-m", "rechannel", "history", "--follow", "--json"]
+        self._stack.group.start("history", command, env=self._stack.environment)
 
     def transitions(self, lines: str) -> list[Transition]:
         """Read what the follow command has written so far."""
-        found = []
+        result = []
         for line in lines.splitlines(keepends=True):
             if line.startswith("{") and line.endswith("\n"):
                 entry = json.loads(line)
                 if entry["type"] == "move":
-                    found.append(self._transition(entry))
-        return found
+                    result.append(self._transition(entry))
+        return result
 
     # What follows knows the shape of the command line's answers, and is the only place that does.
 

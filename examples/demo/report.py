@@ -1,4 +1,4 @@
-"""What the demo shows: progress, tables and the verdict; plain lines when standard output is not a terminal."""
+"""The demo's output: progress, tables and the verdict; plain lines when standard output is not a terminal."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ class Screen:
 
     def progress(self, finished: dict[str, int], last: dict[str, float], note: str, total: int) -> None:
         """Show how far the queries are, of about ``total`` batches: a bar on a terminal, else a line."""
-        words = "  ".join(f"{query}: batch {count}, {last.get(query, 0):.0f} ms" for query, count in finished.items())
+        text = "  ".join(f"{query}: batch {count}, {last.get(query, 0):.0f} ms" for query, count in finished.items())
         if self.terminal:
             done = min(min(finished.values()), total)
-            self._bar.update(self._task, completed=done, total=total, description=f"{note}  {words}")
+            self._bar.update(self._task, completed=done, total=total, description=f"{note}  {text}")
         else:
-            self.say(f"{note:24} {words}")
+            self.say(f"{note:24} {text}")
 
     def placement(self, title: str, log: EventLog, queries: Sequence[str]) -> None:
         """Show who holds what, and how the busy time is divided."""

@@ -1,11 +1,9 @@
-"""Sets the demo's stage: cluster, quotas, Redis, Rechannel's processes and the application, each its own process."""
+"""The running demo: cluster, quotas, Redis, Rechannel's processes and the application, each its own process."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +12,17 @@ from typing import Any
 from examples.demo.data import Replay, build_replay
 from examples.demo.feed import Feeder, ProgressReader
 from examples.demo.queries import QUERIES, Layout
-from examples.demo.rechannel_view import RechannelView
+from examples.demo.rechannel_view import SECTIONS, RechannelView
 from examples.demo.report import Screen
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.quota import available
-from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import ROOT, Stack
 
 __all__ = ["ADDED", "NODES", "Options", "Stage", "open_stage"]
 
 NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 ADDED = "127.0.0.6"
-_REPOSITORY = Path(__file__).resolve().parents[2]
 _UNHELD = 64.0  # cores: a quota that does not bind, until the queries have started
 # The quick compiler alone: batches are at their steady speed after a dozen instead of a hundred.
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -33,7 +30,7 @@ _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 @dataclass(frozen=True)
 class Options:
-    """How large the demo is."""
+    """Size of the demo."""
 
     files: int = 200
     rows_per_file: int = 100
@@ -52,8 +49,7 @@ class Stage:
 
     options: Options
     root: Path
-    group: ProcessGroup
-    cluster: StandaloneCluster
+    stack: Stack
     replay: Replay
     feeder: Feeder
     progress: ProgressReader
@@ -62,9 +58,14 @@ class Stage:
     load: str
 
     @property
-    def layout(self) -> Layout:
-        """The directories of the run."""
-        return Layout(self.root)
+    def group(self) -> ProcessGroup:
+        """The processes of the run."""
+        return self.stack.group
+
+    @property
+    def cluster(self) -> StandaloneCluster:
+        """The Spark cluster."""
+        return self.stack.cluster
 
     @property
     def queries(self) -> list[str]:
@@ -79,7 +80,7 @@ class Stage:
         """Start one more worker with its agent; it is held once its executor has started (`hold`)."""
         self.cluster.add_worker(_worker(ADDED, self.options, held=bool(self.cluster.quotas)))
         if self.view is not None:
-            self.group.start(f"agent-{ADDED}", self.view.agent_command(ADDED), env=self.view.environment())
+            self.stack.start_agent(ADDED)
 
     def finished(self) -> dict[str, int]:
         """Take in the application's progress; return how many batches each query has finished."""
@@ -108,19 +109,13 @@ def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
         "spark.app.name": "rechannel-demo",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
-        "spark.executorEnv.PYTHONPATH": str(_REPOSITORY),
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.sql.shuffle.partitions": str(options.partitions),
         # Thousands of tiny batches are this demo's, not production's: without these, compaction makes every tenth slow.
         "spark.sql.streaming.pollingDelay": "100ms",  # a query that waits for its next file leaves the driver in peace
         "spark.sql.streaming.fileSource.log.compactInterval": "1000",
         "spark.sql.streaming.fileSink.log.compactInterval": "1000",
     }
-
-
-def _python_path(environment: dict[str, str]) -> dict[str, str]:
-    inherited = environment.get("PYTHONPATH")
-    parts = [str(_REPOSITORY), *([inherited] if inherited else [])]
-    return environment | {"PYTHONPATH": os.pathsep.join(parts)}
 
 
 @contextlib.contextmanager
@@ -137,31 +132,25 @@ def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
         load = f"no CPU quota ({why}): each row takes {options.service_ms:g} ms of service time instead"
     screen.say(load)
     service_ms = 0.0 if held else options.service_ms
-    with contextlib.ExitStack() as stack:
-        group = stack.enter_context(ProcessGroup(root / "logs"))
-        view: RechannelView | None = None
-        if options.with_rechannel:
-            redis = stack.enter_context(RedisServer(group))
-            screen.say(f"redis: {redis.binary}, private socket")
-            view = RechannelView(root, _python_path(dict(os.environ)))
-            view.write_config(redis.url)
-        specs = [_worker(node, options, held=held) for node in NODES]
-        cluster = StandaloneCluster(group, root / "cluster", specs, executor_java_options=_JAVA_OPTIONS)
-        stack.enter_context(cluster)
-        screen.say(f"spark: standalone master and {len(specs)} workers on {', '.join(NODES)}")
+
+    def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
+        workers = [_worker(node, options, held=held) for node in NODES]
+        return StandaloneCluster(group, path, workers, SparkOptions(executor_java_options=_JAVA_OPTIONS))
+
+    with Stack(root, SECTIONS, cluster) as stack:
+        screen.say(f"spark: standalone master and {len(NODES)} workers on {', '.join(NODES)}")
+        view = RechannelView(stack) if options.with_rechannel else None
         if view is not None:
-            group.start("controller", view.controller_command(), env=view.environment())
+            screen.say(f"redis: {stack.redis.binary}, private socket")
+            stack.start_controller()
             for node in NODES:
-                group.start(f"agent-{node}", view.agent_command(node), env=view.environment())
+                stack.start_agent(node)
             screen.say(f"rechannel: a controller, and an agent for each of {len(NODES)} nodes")
-        (root / "conf.json").write_text(json.dumps(_spark_conf(cluster, options), indent=2))
+        (root / "conf.json").write_text(json.dumps(_spark_conf(stack.cluster, options), indent=2))
         feeder = Feeder(replay, Layout(root).inbox, root / "control", options.lead)
         feeder.advance(0)
-        command = [sys.executable, "-m", "examples.demo.app", "--root", str(root), "--conf", str(root / "conf.json")]
+        command = ["-m", "examples.demo.app", "--root", str(root), "--conf", str(root / "conf.json")]
         command += ["--service-ms", str(service_ms), *(["--attach"] if view is not None else [])]
-        environment = _python_path(cluster.driver_environment())
-        if view is not None:
-            environment["RECHANNEL_CONFIG"] = str(view.config)
-        app = group.start("app", command, env=environment, cwd=root)
+        app = stack.start_driver("app", command)
         progress = ProgressReader(root / "progress.jsonl")
-        yield Stage(options, root, group, cluster, replay, feeder, progress, app, view, load)
+        yield Stage(options, root, stack, replay, feeder, progress, app, view, load)

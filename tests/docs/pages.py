@@ -58,22 +58,22 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """Return the fenced blocks of a page in their order."""
-    found = []
+    result = []
     for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
-        language, text, said = match["language"], match["text"], match["said"] or ""
+        language, text, comment = match["language"], match["text"], match["said"] or ""
         if match["kind"] == "file":
-            found.append(Block(language, text, name=said))
+            result.append(Block(language, text, name=comment))
         else:
-            found.append(_told(language, text, said, page))
-    return found
+            result.append(_told(language, text, comment, page))
+    return result
 
 
-def _told(language: str, text: str, said: str, page: Path) -> Block:
+def _told(language: str, text: str, comment: str, page: Path) -> Block:
     given: dict[str, object] = {}
-    for part in (part.strip() for part in said.split(";")):
+    for part in (part.strip() for part in comment.split(";")):
         word, _, rest = part.partition(" ")
         if part == "not run":
-            given["left_out"] = said.partition(";")[2].strip() or "?"
+            given["left_out"] = comment.partition(";")[2].strip() or "?"
             break
         if part == "background":
             given["background"] = True
@@ -91,8 +91,8 @@ def _told(language: str, text: str, said: str, page: Path) -> Block:
 def links(page: Path) -> list[str]:
     """Return where a page links to, other hosts left out."""
     text = re.sub(r"`[^`\n]*`", "", _FENCED.sub("", page.read_text(encoding="utf-8")))
-    found = re.findall(r"\]\(([^)\s]+)\)", text)
-    return [link for link in found if not re.match(r"[a-z]+:", link)]
+    result = re.findall(r"\]\(([^)\s]+)\)", text)
+    return [link for link in result if not re.match(r"[a-z]+:", link)]
 
 
 def anchors(page: Path) -> tuple[set[str], set[str]]:
@@ -132,8 +132,8 @@ def in_nav() -> list[str]:
 def mentioned(page: Path, word: str = "rechannel") -> list[str]:
     """Return all commands of this name in a page, in blocks and within sentences, without their comments."""
     text = page.read_text(encoding="utf-8")
-    found = [found[1:-1] for found in re.findall(rf"`{word} [^`\n]+`", _FENCED.sub("", text))]
-    return found + block_commands(page, word)
+    result = [result[1:-1] for result in re.findall(rf"`{word} [^`\n]+`", _FENCED.sub("", text))]
+    return result + block_commands(page, word)
 
 
 def block_commands(page: Path, word: str = "rechannel") -> list[str]:
@@ -141,9 +141,9 @@ def block_commands(page: Path, word: str = "rechannel") -> list[str]:
     text = page.read_text(encoding="utf-8")
     lines = [line for block in _FENCED.findall(text) for line in block.splitlines()]
     lines += [line for block in _INDENTED.findall(_FENCED.sub("", text)) for line in block.splitlines()]
-    found = []
+    result = []
     for line in lines:
         bare = re.sub(r"^\$ |^(?:[A-Z_]+=\S+ +)+", "", re.sub(r"^\$ ", "", line.strip()))
         bare = re.split(r"\s+#|\s+>|\s+2>", bare)[0].removesuffix("&").strip()
-        found += [part.strip() for part in bare.split("; ") if part.strip().startswith(f"{word} ")]
-    return found
+        result += [part.strip() for part in bare.split("; ") if part.strip().startswith(f"{word} ")]
+    return result

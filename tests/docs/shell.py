@@ -64,19 +64,19 @@ class Shell:
             return ""
         deadline = time.monotonic() + block.within
         while True:
-            said, wrong = "", ""
+            output, wrong = "", ""
             for command in block.commands:
                 code, text = self._command(command, block.interrupt)
-                said += text
+                output += text
                 right = block.exits if not block.interrupt else (124,)
                 if not block.background and right is not None and code not in right:
                     wrong = f"exit code {code}"
                     break
-            if not wrong and block.says and not re.search(block.says, said):
+            if not wrong and block.says and not re.search(block.says, output):
                 wrong = f"it does not say {block.says!r}"
             if not wrong:
-                return said
-            assert time.monotonic() < deadline, f"{block.commands}: {wrong}\n{said}\n{self._files()}"
+                return output
+            assert time.monotonic() < deadline, f"{block.commands}: {wrong}\n{output}\n{self._files()}"
             time.sleep(_AGAIN)
 
     def _command(self, command: str, interrupt: float) -> tuple[int, str]:
@@ -87,8 +87,8 @@ class Shell:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{{ {command}\n}} < /dev/null\nprintf '{mark} %d %s\\n' $? \"$PWD\"\n".encode())
         self._process.stdin.flush()
-        said = self._until(mark, _PATIENCE + interrupt + (300 if "--follow" in command else 0))
-        text, _, tail = said.partition(mark)
+        output = self._until(mark, _PATIENCE + interrupt + (300 if "--follow" in command else 0))
+        text, _, tail = output.partition(mark)
         code, _, where = tail.strip().partition(" ")
         self.where = Path(where)
         self.log.append(f"$ {command}\n{text}")
@@ -96,16 +96,16 @@ class Shell:
 
     def _until(self, mark: str, patience: float) -> str:
         assert self._process.stdout is not None
-        said, deadline = b"", time.monotonic() + patience
+        output, deadline = b"", time.monotonic() + patience
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            while not (mark.encode() in said and said.endswith(b"\n")):
-                assert time.monotonic() < deadline, f"no end within {patience:g} s: {said.decode(errors='replace')}"
+            while not (mark.encode() in output and output.endswith(b"\n")):
+                assert time.monotonic() < deadline, f"no end within {patience:g} s: {output.decode(errors='replace')}"
                 if selector.select(1.0):
-                    read = os.read(self._process.stdout.fileno(), 65_536)
-                    assert read, "the shell has ended"
-                    said += read
-        return said.decode("utf-8", "replace")
+                    chunk = os.read(self._process.stdout.fileno(), 65_536)
+                    assert chunk, "the shell has ended"
+                    output += chunk
+        return output.decode("utf-8", "replace")
 
     def _swapped(self, text: str) -> str:
         for old, new in self._replaced.items():

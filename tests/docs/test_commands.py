@@ -29,23 +29,23 @@ def name(page: Path) -> str:
 
 def variants(command: str) -> list[list[str]]:
     """Return the commands that a line stands for: `a | b`, `x|y` and `[optional]` are how pages write them."""
-    found = []
+    commands_ = []
     for part in re.split(r" \| ", command.removeprefix("rechannel ").replace("…", "x")):
         part = re.sub(r"\[(?:[A-Z- ]+|--[^]]*)\]", lambda it: it[0][1:-1] if it[0].startswith("[--") else "", part)
-        words = [word.strip('",;.') for word in re.findall(r'"[^"]*"|\S+', part)]
-        choices = [word.split("|") if "|" in word and not word.startswith("-") else [word] for word in words]
-        found += [list(chosen) for chosen in itertools.product(*choices)]
-    return found
+        arguments = [word.strip('",;.') for word in re.findall(r'"[^"]*"|\S+', part)]
+        choices = [word.split("|") if "|" in word and not word.startswith("-") else [word] for word in arguments]
+        commands_ += [list(chosen) for chosen in itertools.product(*choices)]
+    return commands_
 
 
-def resolve(words: list[str]) -> tuple[click.Command, list[str]]:
+def resolve(arguments: list[str]) -> tuple[click.Command, list[str]]:
     command: click.Command = main
-    left = list(words)
+    left = list(arguments)
     while isinstance(command, click.Group) and left and not left[0].startswith("-"):
         word = left.pop(0)
         if word == "COMMAND":
             break  # any of them
-        assert word in command.commands, f"{' '.join(words)}: there is no {word}"
+        assert word in command.commands, f"{' '.join(arguments)}: there is no {word}"
         command = command.commands[word]
     return command, left
 
@@ -53,14 +53,14 @@ def resolve(words: list[str]) -> tuple[click.Command, list[str]]:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_command_and_option_is_there(page: Path):
     for line in mentioned(page):
-        for words in variants(line):
-            command, left = resolve(words)
+        for arguments in variants(line):
+            command, left = resolve(arguments)
             if command.name == SUBMIT:
                 continue  # its other options are spark-submit's
-            known = {option for item in command.params for option in (*item.opts, *item.secondary_opts)}
-            known |= {"--help", "-h", "--version"}
+            option_names = {option for item in command.params for option in (*item.opts, *item.secondary_opts)}
+            option_names |= {"--help", "-h", "--version"}
             for word in left:
-                assert not word.startswith("-") or word.split("=")[0] in known, f"{line}: {word}"
+                assert not word.startswith("-") or word.split("=")[0] in option_names, f"{line}: {word}"
 
 
 def test_pages_do_hold_commands():
@@ -84,23 +84,23 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def placed(words: list[str], place: Path) -> list[str]:
+def placed(arguments: list[str], place: Path) -> list[str]:
     """Put this machine's names for what pages name; makes what a command expects to be there, or not to be."""
-    words = [word.replace("/etc/rechannel", str(place / "etc")) for word in words]
-    changes = "--rotate" in words or "--retire" in words
+    arguments = [word.replace("/etc/rechannel", str(place / "etc")) for word in arguments]
+    changes = "--rotate" in arguments or "--retire" in arguments
     directory = place / ("etc" if changes else "new")
     names = {"NODE": "node-1", "NAME": "someone", "DIR": str(directory), "FILE": str(place / "new.toml")}
-    words = [names.get(word, word) for word in words]
-    if words[:2] == ["config", "keys"] and not changes:
-        shutil.rmtree(words[-1], ignore_errors=True)
-    elif "--retire" in words:
-        assert CliRunner().invoke(main, ["config", "keys", "--rotate", words[-1]]).exit_code == 0
+    arguments = [names.get(word, word) for word in arguments]
+    if arguments[:2] == ["config", "keys"] and not changes:
+        shutil.rmtree(arguments[-1], ignore_errors=True)
+    elif "--retire" in arguments:
+        assert CliRunner().invoke(main, ["config", "keys", "--rotate", arguments[-1]]).exit_code == 0
         shutil.move(place / "etc" / "signing.next.key", place / "etc" / "signing.key")
-    if words[0] == "acl" and "--print" not in words:
-        words.append("--print")
-    if words[0] == SUBMIT:
-        words.insert(1, "--dry-run")
-    return words
+    if arguments[0] == "acl" and "--print" not in arguments:
+        arguments.append("--print")
+    if arguments[0] == SUBMIT:
+        arguments.insert(1, "--dry-run")
+    return arguments
 
 
 RIGHT = {"doctor": (0, 4, 5, 7)}  # there is no Redis here
@@ -118,12 +118,10 @@ RUN = [
 def test_what_needs_no_cluster_is_run(page: Path, line: str, place: Path):
     if page.name == "tutorial.md" and line.split()[1] != SUBMIT:
         pytest.skip("test_tutorial runs it where it stands")
-    if page.name == "writing-a-policy.md" and "longest-first" in line:
-        pytest.skip("test_writing_a_policy runs it where that policy is installed")
-    for words in variants(line):
-        words = placed(words, place)
-        done = CliRunner().invoke(main, words)
-        assert done.exit_code in RIGHT.get(words[0], (0,)), f"{words}: {done.output}"
+    for arguments in variants(line):
+        arguments = placed(arguments, place)
+        done = CliRunner().invoke(main, arguments)
+        assert done.exit_code in RIGHT.get(arguments[0], (0,)), f"{arguments}: {done.output}"
         assert done.output.strip()
 
 
@@ -135,8 +133,8 @@ def test_the_readme_configures_what_can_be_used(tmp_path: Path):
     path = os.pathsep.join([str(programs), os.environ["PATH"]])
     environment = {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)}
     script = block.replace("/etc/rechannel", str(tmp_path / "etc"))
-    words = ["bash", "-euc", script]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    arguments = ["bash", "-euc", script]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "the configuration can be used" in done.stdout
 

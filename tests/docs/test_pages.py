@@ -46,8 +46,8 @@ def test_lists_are_lists_on_the_site_too(page: Path):
 def test_the_commands_are_not_stale():
     text = (DOCS / "cli.md").read_text(encoding="utf-8")
     assert text == reference.markdown(), "run: python -m rechannel.daemon.cli.reference docs/cli.md"
-    for words, _ in reference.commands(reference.cli):
-        assert f"\n## rechannel {' '.join(words)}\n" in text
+    for command, _ in reference.commands(reference.cli):
+        assert f"\n## rechannel {' '.join(command)}\n" in text
 
 
 def test_the_reference_is_written_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -66,8 +66,8 @@ def test_every_message_links_to_a_page_that_is_there():
 
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path):
     pytest.importorskip("mkdocs", reason="make docs installs it")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) >= len(in_nav())

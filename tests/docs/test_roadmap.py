@@ -13,14 +13,14 @@ ROWS = [line.strip("| ").split(" | ") for line in TEXT.splitlines() if re.match(
 
 
 def test_every_test_that_is_named_exists():
-    known = {
+    entries = {
         name
         for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^ *def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
     }
     named = re.findall(r"`(test_\w+)`", TEXT)
     assert len(named) > 40
-    assert not [name for name in named if name not in known]
+    assert not [name for name in named if name not in entries]
 
 
 def test_every_row_says_whether_it_works_and_what_works_names_a_test():
@@ -40,8 +40,8 @@ def test_every_row_that_does_not_work_says_why():
 
 
 def test_every_setting_that_is_named_exists():
-    known = set(fields())
-    sections = {name.partition(".")[0] for name in known} - {"policies"}
+    entries = set(fields())
+    sections = {name.partition(".")[0] for name in entries} - {"policies"}
     named = re.findall(r"`([a-z]+\.[a-z_]+)\b[^`(]*`", TEXT)
     assert named
-    assert not [name for name in named if name.partition(".")[0] in sections and name not in known]
+    assert not [name for name in named if name.partition(".")[0] in sections and name not in entries]

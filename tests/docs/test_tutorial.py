@@ -23,10 +23,10 @@ def shell(tmp_path: Path) -> Shell:
     programs = tmp_path / "programs"
     put_program(programs)
     (programs / "redis-server").symlink_to(find_server().path)
-    kept = {
+    inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "RECHANNEL"))
     }
-    environment = kept | {
+    environment = inherited | {
         "HOME": str(tmp_path),
         "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": str(ROOT / "src"),
@@ -37,9 +37,9 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_every_block_is_either_run_or_says_why_not():
-    found = blocks(TUTORIAL)
-    assert [block.left_out for block in found if block.left_out] == ["the tests run in what this makes"]
-    for block in found:
+    parts = blocks(TUTORIAL)
+    assert [block.left_out for block in parts if block.left_out] == ["the tests run in what this makes"]
+    for block in parts:
         assert block.name or block.commands, block.text
         assert all(line.startswith("$ ") for line in block.text.splitlines()) or block.name
         assert not block.name or f"`{block.name}`" in TUTORIAL.read_text(), "a reader has to be told its name"
@@ -55,12 +55,12 @@ def test_the_script_of_the_tutorial_is_python():
 
 @pytest.mark.redis
 def test_the_part_without_spark(shell: Shell):
-    found = [block for block in blocks(TUTORIAL) if not block.left_out]
-    last = next(number for number, block in enumerate(found) if any(SPARK[1] in it for it in block.commands))
-    ends = [block for block in found[last:] if "rechannel doctor" in block.commands or "wait" in block.commands]
+    parts = [block for block in blocks(TUTORIAL) if not block.left_out]
+    last = next(number for number, block in enumerate(parts) if any(SPARK[1] in it for it in block.commands))
+    ends = [block for block in parts[last:] if "rechannel doctor" in block.commands or "wait" in block.commands]
     assert len(ends) == 2
     with shell:
-        for block in [*found[:last], *ends]:
+        for block in [*parts[:last], *ends]:
             if not any(command.startswith("SPARK_LOCAL_IP") or SPARK[0] in command for command in block.commands):
                 shell.run(block)
         assert not (shell.where / "rechannel-tutorial").exists()

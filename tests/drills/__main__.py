@@ -1,4 +1,4 @@
-"""Runs the drills, keeps what they found, writes the documentation: ``python -m tests.drills --json FILE``.
+"""Runs the drills, keeps their results, writes the documentation: ``python -m tests.drills --json FILE``.
 
 What a file holds already is not run again unless it did not hold; so a run that was broken off goes on where it was.
 """
@@ -42,55 +42,55 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Run what was asked for; 1 if anything did not hold."""
-    given = arguments()
-    if given.list:
+    options = arguments()
+    if options.list:
         sys.stdout.writelines(f"{scenario.name}{' (CI)' if scenario.fast else ''}\n" for scenario in SCENARIOS)
         return 0
-    providers = given.provider or sorted(PROVIDERS)
-    only = given.only or _PARTS
-    document = results.load(given.json)
+    providers = options.provider or sorted(PROVIDERS)
+    only = options.only or _PARTS
+    document = results.load(options.json)
     document["machine"] = reliability.machine()
     broken = 0
-    if not given.render and "scenarios" in only:
-        document, broken = _scenarios(given, document, providers)
-    if not given.render and "sigterm" in only:
-        document, failed = _sigterm(given, document)
+    if not options.render and "scenarios" in only:
+        document, broken = _scenarios(options, document, providers)
+    if not options.render and "sigterm" in only:
+        document, failed = _sigterm(options, document)
         broken += failed
-    if not given.render and "load" in only:
+    if not options.render and "load" in only:
         for provider in providers:
-            found = load.run(provider, seconds=given.phase, say=to_stderr)
-            document["load"] = document.get("load", {}) | {provider: found}
-            results.save(given.json, document)
-    if not given.render and "chaos" in only:
+            outcome = load.run(provider, seconds=options.phase, say=to_stderr)
+            document["load"] = document.get("load", {}) | {provider: outcome}
+            results.save(options.json, document)
+    if not options.render and "chaos" in only:
         for provider in providers:
-            run = chaos.run(given.seed, given.minutes, provider, directory=given.logs, say=to_stderr)
+            run = chaos.run(options.seed, options.minutes, provider, directory=options.logs, say=to_stderr)
             document["chaos"] = chaos.merged(document.get("chaos", []), run)
             broken += not run["held"]
-            results.save(given.json, document)
-    if given.document is not None:
-        reliability.write(given.document, document)
-        to_stderr(f"{given.document} is written")
+            results.save(options.json, document)
+    if options.document is not None:
+        reliability.write(options.document, document)
+        to_stderr(f"{options.document} is written")
     return 1 if broken else 0
 
 
 def _scenarios(
-    given: argparse.Namespace, document: results.Document, providers: list[str]
+    options: argparse.Namespace, document: results.Document, providers: list[str]
 ) -> tuple[results.Document, int]:
     broken = 0
-    wanted = [
+    runs = [
         scenario
         for scenario in SCENARIOS
-        if (scenario.fast or not given.fast)
-        and (not given.scenario or any(re.search(words, scenario.name) for words in given.scenario))
+        if (scenario.fast or not options.fast)
+        and (not options.scenario or any(re.search(words, scenario.name) for words in options.scenario))
     ]
-    if not wanted:
-        known = "\n".join(scenario.name for scenario in SCENARIOS)
-        raise SystemExit(f"no scenario is named so; known are\n{known}")
-    session = Session(given.logs)
+    if not runs:
+        names = "\n".join(scenario.name for scenario in SCENARIOS)
+        raise SystemExit(f"no scenario is named so; known are\n{names}")
+    session = Session(options.logs)
     try:
-        for repetition in range(1, given.repeat + 1):
+        for repetition in range(1, options.repeat + 1):
             for provider in providers:
-                for scenario in wanted:
+                for scenario in runs:
                     if results.is_done(document, scenario.name, provider, repetition):
                         continue
                     try:
@@ -101,24 +101,24 @@ def _scenarios(
                         continue
                     broken += not (result.held or result.skipped)
                     document = results.merge(document, result)
-                    results.save(given.json, document)
+                    results.save(options.json, document)
     finally:
         session.close()
     return document, broken
 
 
-def _sigterm(given: argparse.Namespace, document: results.Document) -> tuple[results.Document, int]:
+def _sigterm(options: argparse.Namespace, document: results.Document) -> tuple[results.Document, int]:
     broken = 0
     for cured, attached in itertools.product((False, True), repeat=2):
         with tempfile.TemporaryDirectory(prefix="rechannel-sigterm-") as directory:
-            found = sigterm.run(
-                given.tries, cured=cured, attached=attached, directory=Path(directory) / "world", say=to_stderr
+            outcome = sigterm.run(
+                options.tries, cured=cured, attached=attached, directory=Path(directory) / "world", say=to_stderr
             )
-        for problem in found["problems"]:
+        for problem in outcome["problems"]:
             to_stderr(f"did not hold: {problem}")
-        broken += bool(found["problems"])
-        document = document | {"sigterm": sigterm.merged(document.get("sigterm", []), found)}
-        results.save(given.json, document)
+        broken += bool(outcome["problems"])
+        document = document | {"sigterm": sigterm.merged(document.get("sigterm", []), outcome)}
+        results.save(options.json, document)
     return document, broken
 
 

@@ -10,7 +10,6 @@ batch that is run again replaces itself. ``progress.jsonl`` has a line for each 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,12 @@ from typing import Any
 
 import pandas as pd
 import structlog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import rechannel
+from testbed.driver import exceptions_of, open_session, read_plan, write_answer
 from tests.drills.audit import KEYS, LINK_LOG, ROWS_PER_BATCH
 
 
@@ -41,20 +41,15 @@ def writer_of(out: Path) -> Any:
 
     def write(frame: DataFrame, batch: int) -> None:
         counts = {row["k"]: row["n"] for row in frame.collect()}
-        partial = out / f".{batch}"
-        partial.write_text(json.dumps(counts))
-        partial.replace(out / f"{batch}.json")
+        write_answer(out / f"{batch}.json", counts)
 
     return write
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Run the queries."""
-    given = json.loads((directory / "conf.json").read_text())
-    builder = SparkSession.builder
-    for key, value in given["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    directory, options = read_plan("conf.json")
+    spark = open_session(options["spark"])
     log = (directory / LINK_LOG).open("a", buffering=1)
     structlog.configure(
         processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()],
@@ -77,33 +72,31 @@ def main(directory: Path) -> None:
         name: frame.writeStream.queryName(name)
         .outputMode("update")
         .foreachBatch(writer_of(directory / "out" / name))
-        .trigger(processingTime=given["trigger"])
+        .trigger(processingTime=options["trigger"])
         .option("checkpointLocation", str(directory / f"checkpoint-{name}"))
         .start()
         for name, frame in frames.items()
     }
-    told = dict.fromkeys(queries, -1)
+    reported = dict.fromkeys(queries, -1)
     with (directory / "progress.jsonl").open("a") as progress:
         while not (directory / "stop").exists() and all(query.isActive for query in queries.values()):
             for name, query in queries.items():
                 for item in query.recentProgress:
-                    if item["batchId"] > told[name] and item["numInputRows"]:
-                        told[name] = item["batchId"]
+                    if item["batchId"] > reported[name] and item["numInputRows"]:
+                        reported[name] = item["batchId"]
                         seconds = item["durationMs"]["triggerExecution"] / 1000
                         line = {"query": name, "batch": item["batchId"], "seconds": seconds, "at": item["timestamp"]}
                         progress.write(json.dumps(line) + "\n")
             progress.flush()
             time.sleep(0.5)
-    exceptions = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
+    exceptions = exceptions_of(queries)
     for query in queries.values():
         query.stop()
     link.detach()
     document = {"exceptions": exceptions, "problem": link.problem, "failures": link.failures}
-    partial = directory / "result.partial"
-    partial.write_text(json.dumps(document))
-    partial.replace(directory / "result.json")
+    write_answer(directory / "result.json", document)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

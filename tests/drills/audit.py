@@ -1,4 +1,4 @@
-"""What must hold after every fault, worked out from files alone: the output, the journal of moves, the commits.
+"""The audit after a fault, from files alone: the output, the journal of moves, the commits.
 
 Pure but for the reading of the files that are named; needs neither Redis nor anything of Rechannel that runs.
 """
@@ -85,7 +85,7 @@ def audit(directory: Path) -> Audit:
 
 @dataclass(frozen=True)
 class Migrated:
-    """What became of a decision's moves. ``reasons``: of those given up; ``unsettled``: id -> last state."""
+    """Result of a decision's moves. ``reasons``: of those given up; ``unsettled``: id -> last state."""
 
     moves: int
     landed: int
@@ -96,11 +96,11 @@ class Migrated:
 
     def sentence(self) -> str:
         """Say it in a cell of a table."""
-        said = f"{self.landed} of {self.moves} landed"
+        summary = f"{self.landed} of {self.moves} landed"
         if self.abandoned:
             why = ", ".join(f"{reason} {count}" for reason, count in sorted(self.reasons.items()))
-            said += f", {self.abandoned} given up ({why})"
-        return f"{said}, {len(self.unsettled)} ended with the run" if self.unsettled else said
+            summary += f", {self.abandoned} given up ({why})"
+        return f"{summary}, {len(self.unsettled)} ended with the run" if self.unsettled else summary
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

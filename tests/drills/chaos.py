@@ -88,7 +88,7 @@ def run(
     say(f"seed {seed}: {len(strikes)} faults in {minutes:g} minutes; again: make chaos MINUTES={minutes:g} SEED={seed}")
     place = (directory or Path(tempfile.mkdtemp(prefix="rechannel-chaos-"))) / f"chaos-{seed}-{provider}"
     shutil.rmtree(place, ignore_errors=True)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "seed": seed,
         "minutes": minutes,
         "provider": provider,
@@ -104,38 +104,38 @@ def run(
             since, batches = time.time(), world.last_batches()
             patience = PATIENCE * 2
             world.wait("all is well after the last fault", lambda: world.lacking(since, batches), patience)
-            found["recovered"] = round(time.time() - since, 1)
+            result["recovered"] = round(time.time() - since, 1)
             world.wait("no move is left under way", world.moving)
-            said = world.stop_driver()
-            found["problems"] += [f"query {name}: {text}" for name, text in said["exceptions"].items()]
-            found["problems"] += world.watch.leaders.problems()
-            found["migrations"] = len(decisions)
+            end = world.stop_driver()
+            result["problems"] += [f"query {name}: {text}" for name, text in end["exceptions"].items()]
+            result["problems"] += world.watch.leaders.problems()
+            result["migrations"] = len(decisions)
     except (DrillError, ProcessDiedError, NetworkError, TimeoutError) as error:
-        found["problems"].append(str(error)[:4000])
-    _audit(world, found)
-    for problem in found["problems"]:
+        result["problems"].append(str(error)[:4000])
+    _audit(world, result)
+    for problem in result["problems"]:
         say(f"did not hold: {problem}")
-    say(f"{found['batches']} batches audited, {found['lost']} rows lost, {found['doubled']} doubled; seed {seed}")
-    if found["held"]:
+    say(f"{result['batches']} batches audited, {result['lost']} rows lost, {result['doubled']} doubled; seed {seed}")
+    if result["held"]:
         shutil.rmtree(place, ignore_errors=True)
     else:
         say(f"logs are kept in {place}")
-    return found
+    return result
 
 
-def _audit(world: World, found: dict[str, Any]) -> None:
+def _audit(world: World, result: dict[str, Any]) -> None:
     journal = world.journal()
     checked = audit.audit(world.app_directory)
     last = {line["move"]: line for line in journal}
-    found["problems"] += [*checked.wrong, *audit.taken_twice(journal)]
-    found |= {
+    result["problems"] += [*checked.wrong, *audit.taken_twice(journal)]
+    result |= {
         "batches": checked.batches,
         "lost": checked.lost,
         "doubled": checked.doubled,
         "landed": sum(line["after"] in ("drained", "killed") for line in last.values()),
         "abandoned": sum(line["after"] == "abandoned" for line in last.values()),
         "reasons": dict(Counter(line["reason"] for line in last.values() if line["after"] == "abandoned")),
-        "held": checked.exact and not found["problems"],
+        "held": checked.exact and not result["problems"],
     }
 
 
@@ -171,8 +171,8 @@ def _storm(
 
 def _migrate(world: World) -> str:
     """Begin a migration where none runs; raises `DrillError` where that is not possible now."""
-    if said := world.moving():
-        raise DrillError(said)
+    if end := world.moving():
+        raise DrillError(end)
     return world.start_migration(wait=3.0)[0]
 
 
@@ -189,16 +189,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="[default: a new one, which is told]")
     parser.add_argument("--provider", choices=sorted(PROVIDERS), default="hdfs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add what was found to this file")
-    given = parser.parse_args()
-    seed = secrets.randbelow(10**6) if given.seed is None else given.seed
-    found = run(seed, given.minutes, given.provider)
-    if given.json is not None:
-        document = results.load(given.json)
-        document["chaos"] = merged(document.get("chaos", []), found)
-        results.save(given.json, document)
+    options = parser.parse_args()
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    result = run(seed, options.minutes, options.provider)
+    if options.json is not None:
+        document = results.load(options.json)
+        document["chaos"] = merged(document.get("chaos", []), result)
+        results.save(options.json, document)
     else:
-        sys.stdout.write(json.dumps(found, indent=1) + "\n")
-    return 0 if found["held"] else 1
+        sys.stdout.write(json.dumps(result, indent=1) + "\n")
+    return 0 if result["held"] else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every fault: what it hits, how it strikes, how it is mended.
+"""Every fault: its target, its strike, its repair.
 
 A fault is mended by whoever mends it in the field: what was killed is started again after `RESTART` seconds, as the
 units in ``systemd/`` do it, executors by Spark's own worker; pauses, cuts and full disks end after a while.
@@ -92,8 +92,8 @@ def _cut(world: World, part: str) -> Mend:
 
 def _leader(world: World) -> str:
     """Return the controller that leads; while nobody says so, the first that runs."""
-    said = world.leader(time.time() - 20)
-    return said or next((name for name in CONTROLLERS if world.alive(f"controller-{name}")), CONTROLLERS[0])
+    leader = world.leader(time.time() - 20)
+    return leader or next((name for name in CONTROLLERS if world.alive(f"controller-{name}")), CONTROLLERS[0])
 
 
 def _kill_agent(world: World) -> Mend:
@@ -177,13 +177,13 @@ def _executor(world: World, node: str, number: int) -> Mend:
 def _node_of(world: World, end: str) -> str:
     """Return the node of the executor that the next move leaves (``source``) or goes to (``target``)."""
     try:
-        found = world.report()
+        report = world.report()
     except StoreError:
-        found = None  # Redis is down too
-    if found is not None:
-        hosts = {info.executor: info.host for info in found.body.executors}
+        report = None  # Redis is down too
+    if report is not None:
+        hosts = {info.executor: info.host for info in report.body.executors}
         for state in ("steered", "prepared", "planned"):
-            for view in found.body.moves:
+            for view in report.body.moves:
                 if view.state == state and getattr(view, end) in hosts:
                     return str(hosts[getattr(view, end)])
     return NODES[0]
@@ -304,5 +304,5 @@ FAULTS: tuple[Fault, ...] = (
 
 def named(names: Iterable[str]) -> list[Fault]:
     """Return the faults with these names."""
-    wanted = set(names)
-    return [fault for fault in FAULTS if fault.name in wanted]
+    required = set(names)
+    return [fault for fault in FAULTS if fault.name in required]

@@ -1,4 +1,4 @@
-"""Queries come first: how long batches last while Rechannel hangs, is dead, or is told nonsense.
+"""Load tests: durations of batches while Rechannel hangs, is dead, or gets garbage.
 
 Batches run back to back. Every phase of trouble stands between two healthy ones in the same run, so that what the
 machine does beside it hits both; the healthy phases beside each other tell the noise.
@@ -23,7 +23,7 @@ import redis
 from rechannel.wire import keys
 from tests.drills.proxy import Proxy
 from tests.drills.session import to_stderr
-from tests.drills.world import CLUSTER_NAME, CONTROLLERS, NODES, World
+from tests.drills.world import CLUSTER_NAME, CONTROLLERS, NODES, World, WorldOptions
 
 PHASE = 40.0  # seconds of each phase
 _REST = 5.0  # seconds at a phase's begin that are not counted: batches that began before it
@@ -56,7 +56,7 @@ def medians(batches: Sequence[Batch], phase: Phase) -> dict[str, float]:
     for batch in batches:
         if phase.begin <= batch.ended - batch.seconds and batch.ended <= phase.end:
             own.setdefault(batch.query, []).append(batch.seconds)
-    return {query: statistics.median(found) for query, found in own.items()}
+    return {query: statistics.median(figures) for query, figures in own.items()}
 
 
 def ratio(mine: dict[str, float], others: Sequence[dict[str, float]]) -> float:
@@ -71,35 +71,35 @@ def ratio(mine: dict[str, float], others: Sequence[dict[str, float]]) -> float:
 
 def compared(batches: Sequence[Batch], phases: Sequence[Phase]) -> dict[str, Any]:
     """Compare every phase of trouble with the healthy ones before and after it, and those with each other."""
-    found = [medians(batches, phase) for phase in phases]
+    figures = [medians(batches, phase) for phase in phases]
     rows = []
     for index, phase in enumerate(phases):
         if phase.name == HEALTHY:
             continue
-        beside = [found[at] for at in (index - 1, index + 1) if 0 <= at < len(phases) and phases[at].name == HEALTHY]
+        beside = [figures[at] for at in (index - 1, index + 1) if 0 <= at < len(phases) and phases[at].name == HEALTHY]
         inside = [batch for batch in batches if phase.begin <= batch.ended - batch.seconds and batch.ended <= phase.end]
         rows.append(
             {
                 "phase": phase.name,
                 "batches": len(inside),
-                "median": round(statistics.mean(found[index].values()), 3) if found[index] else 0.0,
+                "median": round(statistics.mean(figures[index].values()), 3) if figures[index] else 0.0,
                 "healthy": round(statistics.mean(value for other in beside for value in other.values()), 3),
-                "ratio": round(ratio(found[index], beside), 3),
+                "ratio": round(ratio(figures[index], beside), 3),
             }
         )
-    healthy = [medians for medians, phase in zip(found, phases, strict=True) if phase.name == HEALTHY and medians]
+    healthy = [medians for medians, phase in zip(figures, phases, strict=True) if phase.name == HEALTHY and medians]
     noise = [ratio(later, [earlier]) for earlier, later in itertools.pairwise(healthy)]
     return {"phases": rows, "noise": [round(min(noise, default=0.0), 3), round(max(noise, default=0.0), 3)]}
 
 
 def read_batches(path: Path) -> list[Batch]:
     """Read what the application told of its batches."""
-    found = []
+    figures = []
     for text in path.read_text().splitlines():
         with contextlib.suppress(ValueError, KeyError):
             line = json.loads(text)
-            found.append(Batch(line["query"], _ended(line), line["seconds"]))
-    return found
+            figures.append(Batch(line["query"], _ended(line), line["seconds"]))
+    return figures
 
 
 def _ended(line: dict[str, Any]) -> float:
@@ -146,8 +146,8 @@ def _nonsense(proxy: Proxy) -> Iterator[None]:
 @contextlib.contextmanager
 def _hostile(world: World) -> Iterator[None]:
     """Put things into Redis where the link reads them: no JSON, far too large, of the wrong kind."""
-    found = world.report()
-    application = found.application if found is not None else ""
+    figures = world.report()
+    application = figures.application if figures is not None else ""
     names = keys.Keys(CLUSTER_NAME)
     # Megabytes at once may have the server wait for its disk.
     client = redis.Redis(unix_socket_path=str(world.redis.socket_path), socket_timeout=60)
@@ -190,17 +190,17 @@ def run(
             phases.append(_phase(world, HEALTHY, contextlib.nullcontext(), seconds, say))
         time.sleep(_REST)
         progress = world.app_directory / "progress.jsonl"
-        found = compared(read_batches(progress), phases)
-        said = world.stop_driver()
+        figures = compared(read_batches(progress), phases)
+        ending = world.stop_driver()
     shutil.rmtree(place, ignore_errors=True)
-    return found | {"exceptions": said["exceptions"], "problem": said["problem"]}
+    return figures | {"exceptions": ending["exceptions"], "problem": ending["problem"]}
 
 
 class LoadWorld(World):
     """A world whose link reaches Redis through a proxy that can misbehave."""
 
     def __init__(self, directory: Path, provider: str) -> None:
-        super().__init__(directory, provider, trigger="0 seconds")
+        super().__init__(directory, provider, WorldOptions(trigger="0 seconds"))
         self.proxy: Proxy
 
     def start_driver(self) -> None:

@@ -1,4 +1,4 @@
-"""What the machine allows, and what is done to its processes."""
+"""Abilities of the machine, and signals to its processes."""
 
 from __future__ import annotations
 

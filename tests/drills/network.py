@@ -39,7 +39,7 @@ class Network:
 
     @property
     def hub_addresses(self) -> list[str]:
-        """Where a server in the hub has to listen."""
+        """Addresses on which a server in the hub has to listen."""
         return [_HUB_ADDRESS.format(n=number) for number in self._numbers.values()]
 
     def hub_from(self, part: str) -> str:

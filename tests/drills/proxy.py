@@ -29,7 +29,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Address of the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Writes the tables of ``docs/reliability.md`` from what the drills found."""
+"""Writes the tables of ``docs/reliability.md`` from the results of the drills."""
 
 from __future__ import annotations
 
@@ -86,18 +86,18 @@ def write(path: Path, document: results.Document) -> None:
     order = [(scenario.fault.name, scenario.when) for scenario in SCENARIOS]
     runs = document["runs"]
     if runs:
-        words = results.table(runs, order)
-        made = [run for run in runs if not run["skipped"]]
-        held = sum(run["held"] for run in made)
-        words += f"\n\n{held} of {len(made)} runs held, on a machine with {document['machine']['cores']} cores."
+        text = results.table(runs, order)
+        done = [run for run in runs if not run["skipped"]]
+        held = sum(run["held"] for run in done)
+        text += f"\n\n{held} of {len(done)} runs held, on a machine with {document['machine']['cores']} cores."
         if broken := results.problems(runs):
-            words += f"\n\nWhat did not hold:\n\n{broken}"
-        page = results.between_marks(page, "faults", words)
+            text += f"\n\nWhat did not hold:\n\n{broken}"
+        page = results.between_marks(page, "faults", text)
     if runs := document.get("sigterm"):
         page = results.between_marks(page, "sigterm", sigterm.table(runs))
     if chaos := document.get("chaos"):
         page = results.between_marks(page, "chaos", results.chaos_table(chaos))
     if loads := document.get("load"):
-        words = "\n\n".join(f"State in {name}:\n\n{results.load_table(load)}" for name, load in loads.items())
-        page = results.between_marks(page, "load", words)
+        text = "\n\n".join(f"State in {name}:\n\n{results.load_table(load)}" for name, load in loads.items())
+        page = results.between_marks(page, "load", text)
     path.write_text(page)

@@ -1,4 +1,4 @@
-"""What the drills found: kept in a JSON file that grows run by run, and told in `docs/reliability.md`. Pure."""
+"""Results of the drills: a JSON file that grows run by run, and the tables of `docs/reliability.md`. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What makes two results the same run."""
+        """Fields that two results of the same run share."""
         return self.scenario, self.provider, self.repetition
 
 
@@ -72,8 +72,8 @@ def save(path: Path, document: Document) -> None:
 def merge(document: Document, result: Result) -> Document:
     """Return the document with a run added, in place of an older one of the same scenario, provider and repetition."""
     row = dataclasses.asdict(result)
-    kept = [item for item in document["runs"] if _key(item) != result.key]
-    return document | {"runs": [*kept, row]}
+    others = [item for item in document["runs"] if _key(item) != result.key]
+    return document | {"runs": [*others, row]}
 
 
 def is_done(document: Document, scenario: str, provider: str, repetition: int) -> bool:
@@ -105,28 +105,28 @@ def table(runs: Iterable[Mapping[str, Any]], order: Sequence[tuple[str, str]]) -
 
 
 def _row(fault: str, when: str, runs: list[Mapping[str, Any]]) -> str:
-    made = [run for run in runs if not run["skipped"]]
-    if not made:
+    done = [run for run in runs if not run["skipped"]]
+    if not done:
         return f"| {fault} | {when} | skipped: {runs[0]['skipped']} |" + " |" * 7
-    providers = sorted({run["provider"] for run in made})
+    providers = sorted({run["provider"] for run in done})
     held = ", ".join(
         f"{name} {sum(run['held'] for run in own)} of {len(own)}"
         for name in providers
-        if (own := [run for run in made if run["provider"] == name])
+        if (own := [run for run in done if run["provider"] == name])
     )
-    if any(not run["held"] for run in made):
+    if any(not run["held"] for run in done):
         held = f"**{held}**"
     cells = [
         fault,
         when,
         held,
-        str(sum(run["lost"] for run in made)),
-        str(sum(run["doubled"] for run in made)),
-        _spread([run["failed_attempts"] for run in made]),
-        _median_worst([run["recovered"] for run in made]),
-        next((run["counted_from"] for run in made if run["counted_from"]), ""),
-        f"{_worst([run['gap'] for run in made])} / {_worst([run['usual_gap'] for run in made])}",
-        _migrations(made),
+        str(sum(run["lost"] for run in done)),
+        str(sum(run["doubled"] for run in done)),
+        _spread([run["failed_attempts"] for run in done]),
+        _median_worst([run["recovered"] for run in done]),
+        next((run["counted_from"] for run in done if run["counted_from"]), ""),
+        f"{_worst([run['gap'] for run in done])} / {_worst([run['usual_gap'] for run in done])}",
+        _migrations(done),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -137,13 +137,13 @@ def _spread(values: Sequence[int]) -> str:
 
 
 def _median_worst(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{statistics.median(known):.0f} / {max(known):.0f} s" if known else "not recovered"
+    numbers = [value for value in values if value is not None]
+    return f"{statistics.median(numbers):.0f} / {max(numbers):.0f} s" if numbers else "not recovered"
 
 
 def _worst(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{max(known):.1f} s" if known else "-"
+    numbers = [value for value in values if value is not None]
+    return f"{max(numbers):.1f} s" if numbers else "-"
 
 
 def _migrations(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -154,10 +154,10 @@ def _migrations(runs: Sequence[Mapping[str, Any]]) -> str:
     for run in moving:
         for reason, count in run["abandoned"].items():
             reasons[reason] = reasons.get(reason, 0) + count
-    said = f"{sum(run['landed'] for run in moving)} moves landed"
+    summary = f"{sum(run['landed'] for run in moving)} moves landed"
     if reasons:
-        said += ", given up: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    return said
+        summary += ", given up: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return summary
 
 
 def problems(runs: Iterable[Mapping[str, Any]]) -> str:

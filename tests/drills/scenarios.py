@@ -1,4 +1,4 @@
-"""The scenarios: each fault, while nothing moves and during a running migration; and how one is run on a world.
+"""The scenarios: each fault, while nothing moves and during a running migration; and their run on a world.
 
 What must hold in every one of them:
 
@@ -88,10 +88,10 @@ def run(world: World, scenario: Scenario, say: Callable[[str], None] = lambda _:
     mend()
     say(f"mended after {mended - struck:.0f} s")
     if fault.healed_from == "strike":
-        since, after, seen = struck, hit, batches
+        since, after, last_batches = struck, hit, batches
     else:
-        since, after, seen = mended, time.time(), meanwhile
-    world.wait("Rechannel recovers", lambda: world.lacking(after, seen), patience=max(WITHIN, PATIENCE))
+        since, after, last_batches = mended, time.time(), meanwhile
+    world.wait("Rechannel recovers", lambda: world.lacking(after, last_batches), patience=max(WITHIN, PATIENCE))
     recovered = time.time()
     world.wait("no move is left under way", world.moving)
     settled = time.time()
@@ -138,8 +138,8 @@ def _last(world: World, seconds: float) -> None:
 
 
 def _attached(world: World) -> float:
-    found = world.report()
-    return found.body.attached if found is not None else 0.0
+    report = world.report()
+    return report.body.attached if report is not None else 0.0
 
 
 def _too_few(world: World, decision: str, moves: int) -> str:

@@ -61,15 +61,15 @@ class Session:
         try:
             result = scenarios.run(world, scenario, self._say)
         except _FAILURES as error:
-            found = audit.audit(self.world.app_directory) if self.world is not None else audit.Audit(0, 0, 0)
+            verdict = audit.audit(self.world.app_directory) if self.world is not None else audit.Audit(0, 0, 0)
             self._say(f"did not hold: {error}")
             self.close(keep=True)
             return dataclasses.replace(
                 plain,
                 problems=[str(error).split("\n---")[0][:2000]],
-                lost=found.lost,
-                doubled=found.doubled,
-                batches=found.batches,
+                lost=verdict.lost,
+                doubled=verdict.doubled,
+                batches=verdict.batches,
             )
         self._runs += 1
         for problem in result.problems:

@@ -23,7 +23,7 @@ import psutil
 
 from tests.drills import audit
 from tests.drills.sigterm_app import MAP_TASKS, QUERY, ROWS, SLOW_EVERY, SLOW_S, is_slow
-from tests.drills.world import NODES, PATIENCE, World
+from tests.drills.world import NODES, PATIENCE, World, WorldOptions
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 PARTITIONS = 12
@@ -73,15 +73,9 @@ def run(
     say(f"an executor is ended with SIGTERM, {named}")
     made: list[Try] = []
     filled: dict[Path, float] = {}
-    world = World(
-        directory,
-        "hdfs",
-        trigger="1 second",
-        attached=attached,
-        app="tests.drills.sigterm_app",
-        cores=PARTITIONS // 3,  # all partitions run at once
-        spark=spark,
-    )
+    # As many cores as partitions: all of them run at once.
+    app = WorldOptions("tests.drills.sigterm_app", "1 second", cores=PARTITIONS // 3, spark=spark, attached=attached)
+    world = World(directory, "hdfs", app)
     with world:
         while len(made) < tries and not (until_lost and any(one.lost for one in made)):
             made.append(_end_one(world, audited(world.app_directory), filled))
@@ -91,21 +85,21 @@ def run(
                 f"{one.mapped:.1f} s{' and counted' if one.committed else ''}, the executor after {one.ended:.1f} s"
             )
         result = world.stop_driver()
-    found = {"cured": cured, "attached": attached, "tries": [dataclasses.asdict(one) for one in made]}
-    return found | {"problems": problems(found, result)}
+    record = {"cured": cured, "attached": attached, "tries": [dataclasses.asdict(one) for one in made]}
+    return record | {"problems": problems(record, result)}
 
 
-def problems(found: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+def problems(record: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     """Name what is a failure: rows doubled, rows lost in spite of the cure, a query or a link that ended."""
-    lost, doubled = (sum(one[name] for one in found["tries"]) for name in ("lost", "doubled"))
-    said = [f"{name} failed: {why}" for name, why in result["exceptions"].items()]
+    lost, doubled = (sum(one[name] for one in record["tries"]) for name in ("lost", "doubled"))
+    failures = [f"{name} failed: {why}" for name, why in result["exceptions"].items()]
     if result["problem"] or result["failures"]:
-        said.append(f"the link: {result['failures']} failed turns, {result['problem']}")
+        failures.append(f"the link: {result['failures']} failed turns, {result['problem']}")
     if doubled:
-        said.append(f"{doubled} rows were counted twice")
-    if lost and found["cured"]:
-        said.append(f"{lost} rows were lost though {SETTING}={CURE}")
-    return said
+        failures.append(f"{doubled} rows were counted twice")
+    if lost and record["cured"]:
+        failures.append(f"{lost} rows were lost though {SETTING}={CURE}")
+    return failures
 
 
 def audited(directory: Path) -> audit.Audit:
@@ -140,9 +134,9 @@ def _end_one(world: World, before: audit.Audit, filled: dict[Path, float]) -> Tr
     with contextlib.suppress(psutil.NoSuchProcess):
         process.wait(PATIENCE)
     ended = time.monotonic() - struck
-    wanted = batch + SLOW_EVERY - 1
+    next_slow = batch + SLOW_EVERY - 1
     world.wait(
-        "the next batch is written", lambda: "" if _last(world) >= wanted else f"batch {_last(world)}", every=0.2
+        "the next batch is written", lambda: "" if _last(world) >= next_slow else f"batch {_last(world)}", every=0.2
     )
     committed = f"{slow[1]} (executor {slow[0]})" in _finished(log, read)
     after = audited(app)
@@ -155,16 +149,16 @@ def _last(world: World) -> int:
 
 def _directories(world: World) -> dict[str, Path]:
     """Node -> where its executor keeps shuffle files; without the nodes that have none."""
-    found = {}
+    record = {}
     for node in NODES:
         executors = world.cluster.executors(node)
         blocks = [path for path in world.cluster.local_dir(node).glob("spark-*/executor-*/blockmgr-*") if path.is_dir()]
         if len(executors) == 1 and len(blocks) == 1:
-            found[node] = blocks[0]
-    return found
+            record[node] = blocks[0]
+    return record
 
 
-def _slow_on(log: Path, offset: int, found: list[str]) -> bool:
+def _slow_on(log: Path, offset: int, record: list[str]) -> bool:
     """Find the map task that is slow, once the others have ended; puts its executor and its name in ``found``."""
     text = _tail(log, offset)
     started = re.search(r"Starting (task 0\.0 in stage \S+ \(TID \d+\)) \(\S+, ?executor (\d+), partition 0,", text)
@@ -174,14 +168,14 @@ def _slow_on(log: Path, offset: int, found: list[str]) -> bool:
     stage = task.partition(" in ")[2].partition(" (")[0]
     if len(re.findall(rf"Finished task \d+\.0 in {re.escape(stage)} ", text)) < MAP_TASKS - 1:
         return False
-    found += [executor, task]
+    record += [executor, task]
     return True
 
 
 def _finished(log: Path, offset: int) -> set[str]:
     """Return the tasks that succeeded, each with its executor."""
     pattern = r"Finished (task \S+ in stage \S+ \(TID \d+\)) in \d+ ms on \S+ (\(executor \d+\))"
-    return {" ".join(found) for found in re.findall(pattern, _tail(log, offset))}
+    return {" ".join(record) for record in re.findall(pattern, _tail(log, offset))}
 
 
 def _tail(log: Path, offset: int) -> str:

@@ -1,4 +1,4 @@
-"""The application of the drill in `sigterm`: one stateful query, in which every second batch has a slow map task.
+"""The application of the drill in `sigterm`: one stateful query; every second batch has a slow map task.
 
 ``python -m tests.drills.sigterm_app DIRECTORY`` writes every batch as `app` does, and begins a slow one once the file
 ``go-<batch>`` exists. The map tasks are Spark's alone: an executor that is ended ends its Python workers first, and a
@@ -7,17 +7,15 @@ map task that still needs one fails, as it should.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
 import rechannel
+from testbed.driver import exceptions_of, open_session, read_plan, write_answer
 from tests.drills.app import writer_of
 from tests.drills.audit import KEYS
 
@@ -46,14 +44,11 @@ def is_slow(batch: int) -> bool:
     return batch % SLOW_EVERY == SLOW_EVERY - 1
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Run the query until the file ``stop`` exists."""
-    given = json.loads((directory / "conf.json").read_text())
-    builder = SparkSession.builder
-    for key, value in given["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    link = rechannel.attach(spark) if given["attached"] else None
+    directory, options = read_plan("conf.json")
+    spark = open_session(options["spark"])
+    link = rechannel.attach(spark) if options["attached"] else None
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", MAP_TASKS)
     cycle = SLOW_EVERY * ROWS
     slept = F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), F.lit(int(SLOW_S * 1000)).cast("long"))
@@ -68,23 +63,21 @@ def main(directory: Path) -> None:
         .writeStream.queryName(QUERY)
         .outputMode("update")
         .foreachBatch(writer(directory))
-        .trigger(processingTime=given["trigger"])
+        .trigger(processingTime=options["trigger"])
         .option("checkpointLocation", str(directory / f"checkpoint-{QUERY}"))
         .start()
     )
     while not (directory / "stop").exists() and query.isActive:
         time.sleep(0.2)
-    exceptions = {QUERY: str(query.exception())} if query.exception() else {}
+    exceptions = exceptions_of({QUERY: query})
     query.stop()
     document: dict[str, object] = {"exceptions": exceptions, "problem": "", "failures": 0}
     if link is not None:
         link.detach()
         document |= {"problem": link.problem, "failures": link.failures}
-    partial = directory / "result.partial"
-    partial.write_text(json.dumps(document))
-    partial.replace(directory / "result.json")
+    write_answer(directory / "result.json", document)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

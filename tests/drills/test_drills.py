@@ -1,4 +1,4 @@
-"""The fault drills as tests: each scenario with each provider; what CI has no time for is slow."""
+"""The fault drills as tests: each scenario with each provider; the long ones are slow."""
 
 from __future__ import annotations
 

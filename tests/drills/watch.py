@@ -1,4 +1,4 @@
-"""Sees every write that a controller makes, by Redis' own MONITOR: who leads, under which epoch, and who is late."""
+"""Watches every write of a controller by Redis' own MONITOR: leader, epoch, late writes."""
 
 from __future__ import annotations
 

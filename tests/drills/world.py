@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,18 +28,16 @@ from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
-from rechannel.wire.redis.errors import StoreError
-from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import make_keys
+from rechannel.wire.redis.store import Store, StoreError
 from testbed.processes import ProcessDiedError, ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import PYTHON_PATH, ROOT, next_executors, saved_plan, write_config
 from tests.drills import network as networks
 from tests.drills.audit import LINK_LOG, QUERIES, commit_times, read_journal
 from tests.drills.machine import FAKETIME, signal_tree, tmpfs_why_not
 from tests.drills.watch import Watch
 
-ROOT = Path(__file__).parents[2]
 NODES = ("127.0.0.61", "127.0.0.62", "127.0.0.63")
 CONTROLLERS = ("alpha", "beta")
 CLUSTER_NAME = "drills"
@@ -66,30 +64,35 @@ class Reported:
     body: LinkReport
 
 
+@dataclass(frozen=True)
+class WorldOptions:
+    """Application and settings of a world.
+
+    Parameters
+    ----------
+    app : module of the application
+    trigger : time between two batches
+    cores : of an executor
+    spark : settings of the application's own
+    attached : False leaves all of Rechannel out
+    moves_per_batch : moves that one batch of a query takes over at most
+    """
+
+    app: str = "tests.drills.app"
+    trigger: str = "2 seconds"
+    cores: int = 1
+    spark: Mapping[str, str] = field(default_factory=dict)
+    attached: bool = True
+    moves_per_batch: int = 1
+
+
 class World:
     """Everything a drill needs; all of it is gone when the block ends. Not for more than one thread."""
 
-    def __init__(
-        self,
-        directory: Path,
-        provider: str,
-        *,
-        trigger: str = "2 seconds",
-        link_url: str = "",
-        moves: int = 1,
-        attached: bool = True,
-        app: str = "tests.drills.app",
-        cores: int = 1,
-        spark: Mapping[str, str] | None = None,
-    ) -> None:
-        """``trigger``: time between two batches; ``moves``: those that one batch of a query takes over at most.
-
-        ``attached``: False leaves all of Rechannel out; ``app``: module of the application; ``cores`` of an executor;
-        ``spark``: settings of the application's own.
-        """
+    def __init__(self, directory: Path, provider: str, options: WorldOptions | None = None) -> None:
         self.directory = directory
         self.provider = provider
-        self.trigger = trigger
+        self.options = options or WorldOptions()
         self.app_directory = directory / "app"
         self.link_directory = directory / "link"
         self.group = ProcessGroup(directory / "logs")
@@ -100,12 +103,7 @@ class World:
         self.settings: Settings
         self.down: set[str] = set()  # parts that a fault holds down; `restart` leaves them alone
         self.fake_clock = directory / "clock"
-        self._link_url = link_url
-        self._moves_per_batch = moves
-        self._attached = attached
-        self._app = app
-        self._cores = cores
-        self._spark = dict(spark or {})
+        self._link_url = ""  # of Redis, where the link takes another way to it
         self._mounted = False
         self._open = contextlib.ExitStack()
 
@@ -134,7 +132,7 @@ class World:
             mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_MB}m,mode=700", "tmpfs", str(self.link_directory)]
             subprocess.run(mount, check=True)
             self._mounted = True
-        if self._attached:
+        if self.options.attached:
             self.redis = RedisServer(self.group, options=self._redis_options())
             self.start_redis()
             self._write_config()
@@ -142,15 +140,13 @@ class World:
             self._open.callback(self.watch.close)
             for name in CONTROLLERS:
                 self.start_controller(name)
-        workers = [WorkerSpec(node, self._cores, 768, None) for node in NODES]
+        workers = [WorkerSpec(node, self.options.cores, 768, None) for node in NODES]
         java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-        self.cluster = StandaloneCluster(
-            self.group, self.directory / "cluster", workers, executor_memory_mb=700, executor_java_options=java
-        )
+        self.cluster = StandaloneCluster(self.group, self.directory / "cluster", workers, SparkOptions(700, java))
         self._open.callback(self.cluster.close)
         with self.inside("cluster"):
             self.cluster.start(PATIENCE)
-        for node in NODES if self._attached else ():
+        for node in NODES if self.options.attached else ():
             self.start_agent(node)
         self.start_driver()
 
@@ -175,51 +171,29 @@ class World:
         return options
 
     def _write_config(self) -> None:
-        private, public = make_keys(self.directory / "keys")
-        config = self.directory / "rechannel.toml"
-        config.write_text(
-            f"""
-            [cluster]
-            name = "{CLUSTER_NAME}"
-            [redis]
-            url = "unix://{self.redis.socket_path}"
-            [signing]
-            private_key_file = "{private}"
-            public_key_file = "{public}"
-            [agent]
-            sample = 0.5
-            window = 2.0
-            [link]
-            directory = "{self.link_directory}"
-            [reschedule]
-            mode = "observe"
-            timeout = 5.0
-            settle = 3.0
-            batches = 2
-            [gate]
-            cooldown = 5.0
-            max_utilization = 10
-            [migration]
-            moves_per_batch = {self._moves_per_batch}
-            settle_batches = 2
-            """
-        )
-        self.config = config
-        self.settings = load(config, {})
+        sections: dict[str, dict[str, Any]] = {
+            "cluster": {"name": CLUSTER_NAME},
+            "agent": {"sample": 0.5, "window": 2.0},
+            "reschedule": {"mode": "observe", "timeout": 5.0, "settle": 3.0, "batches": 2},
+            "gate": {"cooldown": 5.0, "max_utilization": 10},
+            "migration": {"moves_per_batch": self.options.moves_per_batch, "settle_batches": 2},
+        }
+        self.config = write_config(self.directory, f"unix://{self.redis.socket_path}", sections)
+        self.settings = load(self.config, {})
 
     # -- parts --
 
     def inside(self, part: str) -> contextlib.AbstractContextManager[None]:
-        """Where the processes of a part are started: its namespace, or here where there are none."""
+        """Block in which the processes of a part are started: its namespace, if there are any."""
         return contextlib.nullcontext() if self.network is None else self.network.inside(part)
 
     def environment(self, part: str) -> dict[str, str]:
         """Return the environment of one of Rechannel's processes."""
         environment = dict(os.environ)
-        if self._attached:
+        if self.options.attached:
             environment["RECHANNEL_CONFIG"] = str(self.config)
-        environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-        if self._attached and self.network is not None and part:
+        environment["PYTHONPATH"] = PYTHON_PATH
+        if self.options.attached and self.network is not None and part:
             environment["RECHANNEL_REDIS__URL"] = f"redis://{self.network.hub_from(part)}:6379/0"
         return environment
 
@@ -254,7 +228,7 @@ class World:
         """Start the application, or start it again from its checkpoints."""
         for left in ("stop", "result.json"):
             (self.app_directory / left).unlink(missing_ok=True)
-        spark = self.cluster.conf(executor_cores=self._cores) | {
+        spark = self.cluster.conf(executor_cores=self.options.cores) | {
             "spark.app.name": APPLICATION,
             "spark.sql.shuffle.partitions": str(PARTITIONS),
             "spark.sql.streaming.stateStore.providerClass": PROVIDERS[self.provider],
@@ -262,11 +236,11 @@ class World:
             "spark.driver.memory": "700m",
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             # A restarted driver must not starve behind the executors of the one that was killed.
-            "spark.cores.max": str(len(NODES) * self._cores),
-            **self._spark,
+            "spark.cores.max": str(len(NODES) * self.options.cores),
+            **self.options.spark,
         }
-        given = {"spark": spark, "trigger": self.trigger, "attached": self._attached}
-        (self.app_directory / "conf.json").write_text(json.dumps(given))
+        conf = {"spark": spark, "trigger": self.options.trigger, "attached": self.options.attached}
+        (self.app_directory / "conf.json").write_text(json.dumps(conf))
         ours = self.environment("cluster")
         environment = self.cluster.driver_environment()
         environment |= {name: value for name, value in ours.items() if name.startswith("RECHANNEL_")}
@@ -274,7 +248,7 @@ class World:
         if self._link_url:
             environment["RECHANNEL_REDIS__URL"] = self._link_url
         with self.inside("cluster"):
-            command = [sys.executable, "-m", self._app, str(self.app_directory)]
+            command = [sys.executable, "-m", self.options.app, str(self.app_directory)]
             self.group.start("driver", command, env=environment, cwd=ROOT)
 
     def stop_driver(self) -> dict[str, Any]:
@@ -285,8 +259,8 @@ class World:
         result = self.app_directory / "result.json"
         if not result.exists():
             raise DrillError(f"the application ended without a result:\n{process.log_tail(30)}")
-        said: dict[str, Any] = json.loads(result.read_text())
-        return said
+        reason: dict[str, Any] = json.loads(result.read_text())
+        return reason
 
     # -- hitting them --
 
@@ -317,7 +291,7 @@ class World:
 
     def executor_pids(self, node: str) -> list[int]:
         """Return the processes of the node's executors."""
-        return [found.pid for found in self.cluster.executors(node)]
+        return [latest.pid for latest in self.cluster.executors(node)]
 
     # -- looking at them --
 
@@ -370,10 +344,10 @@ class World:
     def report(self) -> Reported | None:
         """Return the newest report of the application's link."""
         with self._reading() as store:
-            found = [store.get(keys.REPORT, name) for name in store.applications(0.0)]
+            latest = [store.get(keys.REPORT, name) for name in store.applications(0.0)]
         reports = [
             Reported(item.application, item.time, item.body)
-            for item in found
+            for item in latest
             if item is not None and isinstance(item.body, LinkReport)
         ]
         return max(reports, key=lambda item: (item.body.attached, item.time), default=None)
@@ -402,12 +376,12 @@ class World:
             return f"no commit of {', '.join(behind)} yet"
         if not self.leader(since):
             return "no leader has spoken"
-        found = self.report()
-        if found is None or found.time <= since:
+        latest = self.report()
+        if latest is None or latest.time <= since:
             return "the link has not reported"
-        report = found.body
-        seen = {query.name: query.batch for query in report.queries}
-        blind = [name for name in QUERIES if seen.get(name, -1) <= batches.get(name, -1)]
+        report = latest.body
+        batches_seen = {query.name: query.batch for query in report.queries}
+        blind = [name for name in QUERIES if batches_seen.get(name, -1) <= batches.get(name, -1)]
         if blind:
             return f"the link has seen no batch of {', '.join(blind)}"
         executors = {info.executor for info in report.executors}
@@ -422,8 +396,8 @@ class World:
                 windows = store.last(keys.WINDOWS, node, 1)
                 if not windows or windows[0].time <= since:
                     return f"no figures of {node}"
-            status = read_status(store, self.settings, time.time())
-        row = next((row for row in status.applications if row.application == found.application), None)
+            document = status.collect(store, self.settings, time.time())
+        row = next((row for row in document["applications"] if row["application"] == latest.application), None)
         if row is None:
             return "no status of the application"
         return "" if row.readiness.ready else row.readiness.sentence
@@ -431,21 +405,21 @@ class World:
     def moving(self) -> str:
         """Say which moves are under way, "" if none is."""
         try:
-            found = self.report()
+            latest = self.report()
         except StoreError as error:
             return str(error)
-        if found is None:
+        if latest is None:
             return "no report"
-        open_ = [view for view in found.body.moves if view.state in UNSETTLED]
+        open_ = [view for view in latest.body.moves if view.state in UNSETTLED]
         return f"{len(open_)} moves under way, as {open_[0].move}: {open_[0].state}" if open_ else ""
 
     def failed_tasks(self) -> int:
         """Return the failed task attempts that the link has counted."""
         try:
-            found = self.report()
+            latest = self.report()
         except StoreError:
             return 0
-        return found.body.failed_tasks if found is not None else 0
+        return latest.body.failed_tasks if latest is not None else 0
 
     def journal(self) -> list[dict[str, Any]]:
         """Return every step of a move that links have logged, also those of drivers that are gone."""
@@ -463,16 +437,16 @@ class World:
         ``wait``: seconds for which an answer is waited for, if not the command's own.
         """
         path = self.directory / "plan.json"
-        found = self.report()
-        if found is None:
+        latest = self.report()
+        if latest is None:
             raise DrillError("no report to make a plan of")
-        plan = everything_moves(found.application, found.time, found.body)
+        plan = saved_plan(CLUSTER_NAME, latest.application, latest.body, next_executors(latest.body))
         path.write_text(json.dumps(plan))
         patience = [] if wait is None else ["--wait", f"{wait:g}"]
         code, answer = self.cli("apply", str(path), "--force", "--reason", "a drill", *patience)
         if code != 0:
-            said = answer.get("sentence") or answer.get("error") if isinstance(answer, dict) else answer
-            raise DrillError(f"the migration was refused: {said}")
+            reason = answer.get("sentence") or answer.get("error") if isinstance(answer, dict) else answer
+            raise DrillError(f"the migration was refused: {reason}")
         return str(answer["decision"]["decision"]), len(answer["decision"]["moves"])
 
     def cli(self, *words: str) -> tuple[int, Any]:
@@ -488,32 +462,3 @@ class World:
             return done.returncode, json.loads(done.stdout)
         except ValueError:
             return done.returncode, (done.stdout + done.stderr).strip()
-
-
-def everything_moves(application: str, at: float, report: LinkReport) -> dict[str, Any]:
-    """Return a saved plan that brings every partition to the executor after its own."""
-    names = [info.executor for info in report.executors]
-    following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
-    moves = [
-        {
-            "query": query.query,
-            "stage": stage.stage,
-            "partition": partition,
-            "source": where,
-            "target": following[where],
-        }
-        for query in report.queries
-        for stage in query.stages
-        for partition, where in enumerate(stage.placement)
-        if where in following
-    ]
-    return {
-        "format": 1,
-        "cluster": CLUSTER_NAME,
-        "application": application,
-        "decision": "by-hand",
-        "at": at,
-        "executors": {info.executor: info.host for info in report.executors},
-        "runs": {query.query: query.run for query in report.queries},
-        "moves": moves,
-    }

@@ -1,4 +1,4 @@
-"""The live comparison on a real cluster: a session measures, moves, audits, and says what of its nodes was real."""
+"""The live comparison on a real cluster: a session measures, moves, audits, and states the real parts of its nodes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def compare(directory: Path, *options: str) -> dict[str, object]:
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=1500)
     assert not done.returncode, done.stdout + done.stderr
     (session,) = json.loads((directory / "live.json").read_text())["sessions"]
-    found: dict[str, object] = session
-    return found
+    groups: dict[str, object] = session
+    return groups
 
 
 @pytest.mark.parametrize("options", [(), ("--rootless",)], ids=["namespaces", "rootless"])
@@ -41,11 +41,11 @@ def test_a_node_becomes_slow(tmp_path: Path, options: tuple[str, ...]) -> None:
     (even,) = (each for each in figures if each["way"] == "even")
     assert even["moves"], "the placement that all begin with is not even"
     assert sorted(even["placed"].values()) == [3, 3, 3, 3]
-    found = group({"sessions": [session]})
-    (counted,) = found.values()
-    assert set(table(counted, noise(found))) == {"even"}
-    said = session["testbed"]
-    assert isinstance(said, dict)
-    assert ("by stopping processes" in said["cpu"]) is (bool(options) or not available())
-    assert not options or said["network"].startswith("loopback")
+    groups = group({"sessions": [session]})
+    (counted,) = groups.values()
+    assert set(table(counted, noise(groups))) == {"even"}
+    statement = session["testbed"]
+    assert isinstance(statement, dict)
+    assert ("by stopping processes" in statement["cpu"]) is (bool(options) or not available())
+    assert not options or statement["network"].startswith("loopback")
     assert read_runs(json.loads((tmp_path / "runs.json").read_text()))

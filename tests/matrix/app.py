@@ -20,7 +20,7 @@ from matrix.workloads import SCHEMA, STORES, WAVES, Wave, Workload
 
 
 class Written:
-    """What a query wrote: rows by batch, so that a batch that is written again replaces itself."""
+    """Output of a query: rows by batch, so that a batch that is written again replaces itself."""
 
     def __init__(self, runs: int) -> None:
         self.batches: dict[int, list[list[Any]]] = {}

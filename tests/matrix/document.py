@@ -1,4 +1,4 @@
-"""Writes the matrix in ``docs/compatibility.md`` from what its test left: ``python -m tests.matrix.document``."""
+"""Writes the matrix in ``docs/compatibility.md`` from the results of its test: ``python -m tests.matrix.document``."""
 
 from __future__ import annotations
 

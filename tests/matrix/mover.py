@@ -165,8 +165,8 @@ class Mover:
             self._store.put(keys.DESIRED, self._application, self._signer.sign(envelope))
 
         def settled() -> bool:
-            found = self._report()
-            states.update({view.move: view for view in found.moves if view.move in mine})
+            current = self._report()
+            states.update({view.move: view for view in current.moves if view.move in mine})
             done = len(states) == len(mine) and all(view.state not in OPEN for view in states.values())
             return done or (over is not None and over())
 
@@ -192,18 +192,18 @@ class Mover:
             cell.error = result["errors"].get(workload.name, "")
             written = result["written"][workload.name]
             cell.batches = len(written)
-            found = Counter[tuple[Any, ...]]()
+            current = Counter[tuple[Any, ...]]()
             last: dict[Any, tuple[Any, ...]] = {}
             for batch in sorted(written, key=int):
                 for row in written[batch]:
-                    found[tuple(row)] += 1
+                    current[tuple(row)] += 1
                     last[row[0]] = tuple(row)
             if workload.mode == "update":
-                found = Counter(last.values())
+                current = Counter(last.values())
             expected = workload.expected(rows)
-            cell.exact = not cell.error and found == expected
+            cell.exact = not cell.error and current == expected
             if not cell.exact and not cell.error:
-                missing, extra = expected - found, found - expected
+                missing, extra = expected - current, current - expected
                 cell.error = (
                     f"{missing.total()} rows missing ({sorted(missing, key=str)[:3]}), {extra.total()} too many "
                     f"({sorted(extra, key=str)[:3]})"
@@ -225,17 +225,17 @@ class Mover:
 
     def _report(self) -> LinkReport:
         self._wait("the link reports", lambda: bool(self._found()))
-        found = self._found()
-        assert found
-        return found[1]
+        current = self._found()
+        assert current
+        return current[1]
 
     def _settled(self) -> bool:
         return all(view.state not in UNSETTLED for view in self._report().moves)
 
     def _known(self, running: set[str]) -> list[Any]:
-        found = self._found()
-        queries = found[1].queries if found else []
-        names = {info.executor for info in found[1].executors} if found else set()
+        current = self._found()
+        queries = current[1].queries if current else []
+        names = {info.executor for info in current[1].executors} if current else set()
         return [
             query
             for query in queries

@@ -21,7 +21,7 @@ from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, make_keys
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(7200)]
 ROOT = Path(__file__).parents[2]
@@ -53,9 +53,7 @@ def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
             group,
             tmp_path / "cluster",
             workers,
-            executor_memory_mb=800,
-            executor_java_options=JAVA_OPTIONS,
-            log_level="warn",
+            SparkOptions(800, JAVA_OPTIONS, "warn"),
         )
         with cluster:
             movers, turns = {}, Turns(len(CORES))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.nexmark.bench import Measured, run
 from benchmarks.nexmark.events import FIRST_ID, HOT_EVERY, LEAD, NEXMARK, Events, Shape
+from benchmarks.nexmark.measure import QueryFigures, measure
 from benchmarks.nexmark.queries import QUERIES, workload
 from benchmarks.workloads.base import Feed, Input, Output, Workload
 
@@ -47,8 +47,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def events(spark: SparkSession) -> dict[str, list[Row]]:
-    made = Events(Feed(spark, Input(rows=10_000), PARTITIONS, replay=3))
-    return {kind: getattr(made, kind)().orderBy("event").collect() for kind in ("persons", "auctions", "bids")}
+    generator = Events(Feed(spark, Input(rows=10_000), PARTITIONS, replay=3))
+    return {kind: getattr(generator, kind)().orderBy("event").collect() for kind in ("persons", "auctions", "bids")}
 
 
 def last_person(event: int) -> int:
@@ -123,23 +123,28 @@ def test_texts_are_of_the_kinds_nexmark_has(events: dict[str, list[Row]]) -> Non
 
 
 def test_larger_batches_leave_no_gap_between_the_events(spark: SparkSession) -> None:
-    given = Input(rows=100, cycle=3, spike_at=1, spike=2.0)
+    source = Input(rows=100, cycle=3, spike_at=1, spike=2.0)
     shape = Shape(persons=1, auctions=1, bids=1)
-    made = Events(Feed(spark, given, PARTITIONS, replay=4), shape)
-    numbers = made.persons().select("event").union(made.auctions().select("event")).union(made.bids().select("event"))
+    generator = Events(Feed(spark, source, PARTITIONS, replay=4), shape)
+    numbers = (
+        generator.persons()
+        .select("event")
+        .union(generator.auctions().select("event"))
+        .union(generator.bids().select("event"))
+    )
     assert sorted(row.event for row in numbers.collect()) == list(range(100 + 200 + 200 + 100))
 
 
 def test_another_seed_brings_other_events(spark: SparkSession) -> None:
     def prices(seed: int) -> list[int]:
-        made = Events(Feed(spark, Input(rows=200, seed=seed), PARTITIONS, replay=1))
-        return [row.price for row in made.bids().orderBy("event").collect()]
+        generator = Events(Feed(spark, Input(rows=200, seed=seed), PARTITIONS, replay=1))
+        return [row.price for row in generator.bids().orderBy("event").collect()]
 
     assert prices(0) == prices(0) != prices(1)
 
 
-def measured(spark: SparkSession, chosen: Workload, batches: int = BATCHES) -> Measured:
-    return run(spark, chosen, GIVEN, PARTITIONS, batches)
+def measured(spark: SparkSession, chosen: Workload, batches: int = BATCHES) -> QueryFigures:
+    return measure(chosen, Feed(spark, GIVEN, PARTITIONS), batches)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ counted, and what the link said at the end.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import rechannel
+from testbed.driver import exceptions_of, open_session, read_plan, write_answer
 
 ROWS_PER_BATCH = 4000
 KEYS = 97
@@ -42,18 +41,16 @@ def wrong_counts(result: dict[str, Any]) -> dict[str, Any]:
     for name, counts in result["counts"].items():
         rows = (result["batches"][name] + 1) * ROWS_PER_BATCH
         expected = dict(Counter(value * value % KEYS for value in range(rows)))
-        found = {int(key): count for key, count in counts.items()}
-        if found != expected:
-            wrong[name] = {key: (found.get(key), expected.get(key)) for key in expected.keys() | found.keys()}
+        actual = {int(key): count for key, count in counts.items()}
+        if actual != expected:
+            wrong[name] = {key: (actual.get(key), expected.get(key)) for key in expected.keys() | actual.keys()}
     return wrong
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Run the queries."""
-    builder = SparkSession.builder
-    for key, value in json.loads((directory / "conf.json").read_text()).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    directory, conf = read_plan("conf.json")
+    spark = open_session(conf)
     link = rechannel.attach(spark)
     counts: dict[str, dict[int, int]] = {}
     batches: dict[str, int] = {}
@@ -98,7 +95,7 @@ def main(directory: Path) -> None:
         time.sleep(0.2)
     for query in queries.values():
         query.stop()
-    exceptions = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
+    exceptions = exceptions_of(queries)
     own = str(getattr(link, "_directory", ""))
     link.detach()
     document = {
@@ -110,11 +107,9 @@ def main(directory: Path) -> None:
         "failures": link.failures,
         "left_behind": bool(own) and Path(own).exists(),
     }
-    partial = directory / "result.partial"
-    partial.write_text(json.dumps(document))
-    partial.replace(directory / "result.json")
+    write_answer(directory / "result.json", document)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -24,15 +24,15 @@ _COLLECTIONS = 20  # of garbage, before a context that still lives counts as hel
 
 def main(directory: Path) -> None:
     """Run until stopped."""
-    asked = json.loads((directory / "conf.json").read_text())
-    Watchdog.__init__.__kwdefaults__["tick"] = asked["tick"]
-    stopped = [session(directory, asked, number) for number in range(asked["sessions"])]
-    spark = open_session(asked)
+    plan = json.loads((directory / "conf.json").read_text())
+    Watchdog.__init__.__kwdefaults__["tick"] = plan["tick"]
+    stopped = [session(directory, plan, number) for number in range(plan["sessions"])]
+    spark = open_session(plan)
     query = start(spark, directory / "checkpoint")
     while not query.lastProgress:
         time.sleep(0.1)
     before = listeners(spark._jsparkSession)
-    if asked["attach"]:
+    if plan["attach"]:
         rechannel.attach(spark, strict=True)
     write(directory / "ready.json", {"alive": alive(spark, stopped), "listeners": before})
     while not (directory / "stop").exists():
@@ -41,10 +41,10 @@ def main(directory: Path) -> None:
     spark.stop()
 
 
-def session(directory: Path, asked: dict[str, Any], number: int) -> Any:
+def session(directory: Path, plan: dict[str, Any], number: int) -> Any:
     """Have a session with a batch, and stop it as a notebook does; returns a weak reference to its SparkContext."""
-    spark = open_session(asked)
-    if asked["attach"]:
+    spark = open_session(plan)
+    if plan["attach"]:
         rechannel.attach(spark, strict=True)
     query = start(spark, directory / f"checkpoint-{number}")
     while not query.lastProgress:
@@ -56,10 +56,10 @@ def session(directory: Path, asked: dict[str, Any], number: int) -> Any:
     return held
 
 
-def open_session(asked: dict[str, Any]) -> SparkSession:
+def open_session(plan: dict[str, Any]) -> SparkSession:
     """Return a new session."""
     builder = SparkSession.builder
-    for key, value in asked["spark"].items():
+    for key, value in plan["spark"].items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

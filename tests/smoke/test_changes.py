@@ -74,7 +74,9 @@ def test_new_queries_are_spread_after_their_first_batch(loop: Loop):
         loop.wait(f"{name} runs", lambda name=name, expected=expected: len(held(loop, name)) == expected)
         loop.wait(
             f"the queries of {name} are spread",
-            lambda name=name: all("spread after its first batch" in words for words in starts(loop, name).values()),
+            lambda name=name: all(
+                "spread after its first batch" in sentence for sentence in starts(loop, name).values()
+            ),
         )
         # Idle queries are steered, and move with their next batch.
         loop.wait("all nodes have some", lambda name=name: on_all(loop, name, NODES, but=("idle",)))
@@ -86,12 +88,13 @@ def test_a_restarted_query_gets_its_last_placement_back_before_its_first_batch(l
     before = held(loop, "first")["counts"]
     (loop.directory / "first" / "restart").touch()
     loop.wait("it is put back", lambda: starts(loop, "first").get("counts", "").endswith("all landed"))
-    words = starts(loop, "first")["counts"]
+    sentence = starts(loop, "first")["counts"]
     assert (
-        words == f"{PARTITIONS} of {PARTITIONS} partitions placed before its first batch, as they ran last; all landed"
+        sentence
+        == f"{PARTITIONS} of {PARTITIONS} partitions placed before its first batch, as they ran last; all landed"
     )
     assert held(loop, "first")["counts"] == before
-    loop.start_controller(2)
+    loop.start_controller("controller-2")
 
 
 def test_a_restarted_driver_gets_its_last_placement_back(loop: Loop):
@@ -99,8 +102,8 @@ def test_a_restarted_driver_gets_its_last_placement_back(loop: Loop):
     loop.start_application("second", conf(loop), generation=2)
 
     def back() -> bool:
-        words = starts(loop, "second")
-        return len(words) == 2 and all("as they ran last; " in text for text in words.values())
+        sentence = starts(loop, "second")
+        return len(sentence) == 2 and all("as they ran last; " in text for text in sentence.values())
 
     loop.wait("both queries are put back", back)
     loop.wait("all nodes have some", lambda: on_all(loop, "second", NODES))
@@ -128,7 +131,7 @@ def test_a_drained_node_is_emptied_and_released_without_a_failed_task(loop: Loop
 def test_drains_outlive_the_controller(loop: Loop):
     epoch = loop.document()["controller"]["epoch"]
     loop.group.kill("controller-2")
-    loop.start_controller(3)
+    loop.start_controller("controller-3")
     loop.wait("it leads", lambda: (loop.document().get("controller") or {}).get("epoch", 0) > epoch)
     assert [row["node"] for row in loop.document()["drains"]] == [NODES[2]]
 

@@ -19,7 +19,7 @@ from pyspark.java_gateway import launch_gateway
 from smoke.endings_app import listeners
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec, spark_home
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec, spark_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with (
         ProcessGroup(directory / "logs") as group,
         RedisServer(group) as redis,
-        StandaloneCluster(group, directory / "cluster", workers, log_level="warn") as cluster,
+        StandaloneCluster(group, directory / "cluster", workers, SparkOptions(log_level="warn")) as cluster,
     ):
         yield Place(group, cluster, redis)
 
@@ -87,8 +87,8 @@ def start(place: Place, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         directory = tmp_path / f"driver-{attach}"
         directory.mkdir()
         spark = place.cluster.conf(executor_cores=1) | {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
-        asked = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK}
-        (directory / "conf.json").write_text(json.dumps(asked))
+        plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK}
+        (directory / "conf.json").write_text(json.dumps(plan))
         environment = place.cluster.driver_environment() | {
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}{os.pathsep}{ROOT / 'tests'}",
             "RECHANNEL_CONFIG": str(config),

@@ -46,7 +46,7 @@ def test_a_new_executor_gets_its_share_while_the_queries_run(loop: Loop):
 
 
 def test_stream_sizes_are_sparks_own_byte_for_byte(loop: Loop):
-    """What the agents read off the nodes for each reducer is what Spark says this reducer fetched."""
+    """The agents' sizes for each reducer equal the bytes that Spark says this reducer fetched."""
 
     def compared() -> tuple[int, dict[tuple[int, int], tuple[int, int]]]:
         batches, rows = loop.measured(APP)

@@ -37,11 +37,11 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
 
 
 def report(loop: Loop) -> LinkReport:
-    with loop.store() as (store, _):
-        found = store.get(keys.REPORT, loop.status(APP).get("application", "none"))
-    assert found is not None
-    assert isinstance(found.body, LinkReport)
-    return found.body
+    with loop.open_store() as store:
+        envelope = store.get(keys.REPORT, loop.status(APP).get("application", "none"))
+    assert envelope is not None
+    assert isinstance(envelope.body, LinkReport)
+    return envelope.body
 
 
 def placements(loop: Loop) -> dict[str, list[str]]:
@@ -50,16 +50,16 @@ def placements(loop: Loop) -> dict[str, list[str]]:
 
 def the_other_way_round(loop: Loop, path: Path) -> dict[str, Any]:
     """Write a plan in which every partition goes to the other executor."""
-    found = report(loop)
-    first, second = (info.executor for info in found.executors)
+    envelope = report(loop)
+    first, second = (info.executor for info in envelope.executors)
     plan = {
         "format": 1,
         "cluster": "smoke",
         "application": loop.status(APP)["application"],
         "decision": "by-hand",
         "at": 0.0,
-        "executors": {info.executor: info.host for info in found.executors},
-        "runs": {query.query: query.run for query in found.queries},
+        "executors": {info.executor: info.host for info in envelope.executors},
+        "runs": {query.query: query.run for query in envelope.queries},
         "moves": [
             {
                 "query": query.query,
@@ -68,7 +68,7 @@ def the_other_way_round(loop: Loop, path: Path) -> dict[str, Any]:
                 "source": where,
                 "target": second if where == first else first,
             }
-            for query in found.queries
+            for query in envelope.queries
             for partition, where in enumerate(query.stages[0].placement)
         ],
     }
@@ -104,7 +104,7 @@ def test_a_new_leader_takes_over_in_the_middle_and_nothing_is_done_twice(loop: L
     loop.wait("some have landed", lambda: drained(loop, decision) >= 3)
     loop.group.kill("controller-1")
     assert not settled(loop, decision)
-    loop.start_controller(2)
+    loop.start_controller("controller-2")
     loop.wait("all have landed", lambda: drained(loop, decision) == 2 * PARTITIONS)
     steps = Counter((entry["move"], entry["after"]) for entry in told(loop, decision) if entry["after"] != "steered")
     assert set(steps.values()) == {1}, "each step of each move was taken once"

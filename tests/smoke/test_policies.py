@@ -69,23 +69,23 @@ def where(loop: Loop) -> Where:
 
 def spread(loop: Loop) -> bool:
     """The link has done what it does by itself."""
-    words = [query["start"] for query in loop.status(APP)["queries"]]
-    return len(words) == 2 and all("spread after its first batch" in text for text in words) and at_rest(loop)
+    texts = [query["start"] for query in loop.status(APP)["queries"]]
+    return len(texts) == 2 and all("spread after its first batch" in text for text in texts) and at_rest(loop)
 
 
 def at_rest(loop: Loop) -> bool:
     return not loop.status(APP)["moves"]
 
 
-def asked(loop: Loop, *words: str) -> dict[str, Any]:
+def asked(loop: Loop, *texts: str) -> dict[str, Any]:
     """Have it decide and move, until it is ready to; returns the decision."""
     answers: list[tuple[int, dict[str, Any]]] = []
 
     def answered() -> bool:
-        answers.append(loop.cli("rebalance", *words, "--apply", "--force", "--reason", "test"))
+        answers.append(loop.cli("rebalance", *texts, "--apply", "--force", "--reason", "test"))
         return answers[-1][0] != 4
 
-    loop.wait(f"an answer to {words}", answered)
+    loop.wait(f"an answer to {texts}", answered)
     code, answer = answers[-1]
     assert "decision" in answer, answer
     decision = answer["decision"]
@@ -108,9 +108,9 @@ def moved(loop: Loop, policy: str, *, by_name: bool = True) -> str:
         assert decision["sentence"]
         return codes[-1]
     moves = {move["move"]: move for move in decision["moves"]}
-    wanted = before | {(move["query"], move["stage"], move["partition"]): move["target"] for move in moves.values()}
-    assert wanted != before
-    loop.wait(f"all is where {policy} wants it", lambda: where(loop) == wanted and at_rest(loop))
+    expected = before | {(move["query"], move["stage"], move["partition"]): move["target"] for move in moves.values()}
+    assert expected != before
+    loop.wait(f"all is where {policy} wants it", lambda: where(loop) == expected and at_rest(loop))
     last = {entry["move"]: entry["after"] for entry in loop.entries("move") if entry["move"] in moves}
     assert set(last) == set(moves)
     assert set(last.values()) <= {"drained", "killed"}, "every move has landed"
@@ -125,8 +125,8 @@ def skewed(loop: Loop) -> None:
 
 
 def test_a_policy_nobody_knows_is_refused_with_the_names(loop: Loop):
-    for words in (("plan",), ("rebalance", "--apply")):
-        code, answer = loop.cli(*words, "--policy", "magic")
+    for texts in (("plan",), ("rebalance", "--apply")):
+        code, answer = loop.cli(*texts, "--policy", "magic")
         assert (code, answer["error"]) == (
             1,
             f"no policy is called 'magic'; known are {', '.join(sorted(POLICIES))}",
@@ -156,7 +156,7 @@ def test_a_controller_started_again_decides_by_the_policy_it_is_configured_with(
     loop.environment["RECHANNEL_RESCHEDULE__POLICY"] = "even"
     for name in ("RECHANNEL_POLICIES__EVEN__SLOTS", "RECHANNEL_GATE__MAX_UTILIZATION"):
         del loop.environment[name]
-    loop.start_controller(2)
+    loop.start_controller("controller-2")
     loop.wait("it leads", lambda: (loop.document().get("controller") or {}).get("epoch", 0) > epoch)
     moved(loop, "even", by_name=False)
     moved(loop, "first-fit")
@@ -170,4 +170,4 @@ def test_the_output_is_exact_and_most_policies_moved_something(loop: Loop, came_
     assert (result["exceptions"], result["problem"], result["failures"]) == ({}, "", 0)
     assert wrong_counts(result) == {}
     assert set(came_of_it) == set(POLICIES)
-    assert {policy for policy, words in came_of_it.items() if words.endswith("moves")} >= SPREADING
+    assert {policy for policy, texts in came_of_it.items() if texts.endswith("moves")} >= SPREADING

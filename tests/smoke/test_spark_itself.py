@@ -1,4 +1,4 @@
-"""What Spark itself does that the handbook warns of; where one of these fails, Spark has mended it."""
+"""Behavior of Spark itself that the handbook warns of; where one of these fails, Spark has mended it."""
 
 from __future__ import annotations
 

@@ -40,26 +40,26 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Run what was asked for."""
-    given = arguments()
-    runs = json.loads(given.json.read_text())["runs"] if given.json is not None and given.json.exists() else []
+    options = arguments()
+    runs = json.loads(options.json.read_text())["runs"] if options.json is not None and options.json.exists() else []
     code = 0
-    if not given.render:
+    if not options.render:
         try:
-            run = soak(given.hours, given.keep)
+            run = soak(options.hours, options.keep)
         except (SoakError, ProcessDiedError) as error:
             to_stderr(f"the soak was broken off: {error}")
             return 1
         runs.append(run)
-        if given.json is not None:
-            given.json.parent.mkdir(parents=True, exist_ok=True)
-            partial = given.json.with_suffix(".partial")
+        if options.json is not None:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            partial = options.json.with_suffix(".partial")
             partial.write_text(json.dumps({"runs": runs}))
-            partial.replace(given.json)
+            partial.replace(options.json)
         sys.stdout.write(f"{page.milestones(run['milestones'])}\n\n{page.slopes(run['slopes'])}\n")
         code = tell(run)
-    if given.document is not None and runs:
-        page.write(given.document, runs, starts_of(given.starts))
-        to_stderr(f"{given.document} is written")
+    if options.document is not None and runs:
+        page.write(options.document, runs, starts_of(options.starts))
+        to_stderr(f"{options.document} is written")
     return code
 
 
@@ -86,11 +86,11 @@ def soak(hours: float, keep: Path | None = None) -> dict[str, Any]:
                 samples.append(world.sample())
                 if len(samples) % 20 == 0:
                     to_stderr(f"{time.monotonic() - began:.0f} s, {samples[-1]['with']['batches']} batches with us")
-            made = world.stop()
+            end = world.stop()
     finally:
         if keep is None:
             shutil.rmtree(directory, ignore_errors=True)
-    return summary({"samples": samples, "hours": hours, "orders": moves, "refused": refused, **made})
+    return summary({"samples": samples, "hours": hours, "orders": moves, "refused": refused, **end})
 
 
 def summary(run: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a soak's samples say: the audit, the table at milestones, slopes beside their bounds. Pure."""
+"""Figures of a soak's samples: the audit, the table at milestones, slopes beside their bounds. Pure."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def _disk(run: Run, side: str) -> Series:
 
 def _cpu(run: Run, side: str) -> Series:
     """Milliseconds of CPU of Python and the JVM for each batch since the sample before."""
-    made, before = [], None
+    table_lines, before = [], None
     for sample in run["samples"]:
         now = sample[side]
         cpu, batches = now["python"]["cpu"] + now["jvm"]["cpu"], now["batches"]
         done = batches - before[1] if before is not None else 0
-        made.append((cpu - before[0]) / done * 1000 if before is not None and done else float("nan"))
+        table_lines.append((cpu - before[0]) / done * 1000 if before is not None and done else float("nan"))
         before = (cpu, batches)
-    return made
+    return table_lines
 
 
 def _medians(run: Run, points: Sequence[tuple[float, float]]) -> Series:
@@ -124,7 +124,7 @@ class Judged:
 
 def judge(run: Run) -> list[Judged]:
     """Return the slope of each resource's difference, with us less without us, per 1,000 batches."""
-    made = []
+    table_lines = []
     for resource in (*RESOURCES, *OURS):
         ours = resource in OURS
         values = np.asarray(resource.series(run, "ours" if ours else "with"))
@@ -133,8 +133,8 @@ def judge(run: Run) -> list[Judged]:
         batches = np.asarray([sample["with"]["batches"] for sample in run["samples"]], float) / 1000
         used = np.isfinite(values)
         used[: int(len(values) * WARM_UP)] = False
-        made.append(Judged(resource, slope(batches[used].tolist(), values[used].tolist())))
-    return made
+        table_lines.append(Judged(resource, slope(batches[used].tolist(), values[used].tolist())))
+    return table_lines
 
 
 def audit(run: Run) -> list[str]:
@@ -156,9 +156,9 @@ def audit(run: Run) -> list[str]:
                 f"{name}: {len(differing)} of {len(both)} batches differ between the drivers, first {differing[0]}"
             )
     for side in ("with", "without"):
-        found = run[side]["foreach"]
-        if found["counts"] != queries.counted(found["batches"]):
-            wrong.append(f"{side}: the counts of foreachBatch are not those of its {found['batches']} batches")
+        foreach = run[side]["foreach"]
+        if foreach["counts"] != queries.counted(foreach["batches"]):
+            wrong.append(f"{side}: the counts of foreachBatch are not those of its {foreach['batches']} batches")
         for name, text in run[side]["exceptions"].items():
             wrong.append(f"{side}: {name}: {text.splitlines()[0]}")
         if run[side]["problem"]:
@@ -174,7 +174,7 @@ def compared(run: Run) -> int:
 
 def milestones(run: Run) -> list[dict[str, Any]]:
     """Return for each milestone that was reached, and each side, what the drivers cost by then."""
-    made = []
+    table_lines = []
     for milestone in MILESTONES:
         for side in ("with", "without"):
             index = next((i for i, item in enumerate(run["samples"]) if item[side]["batches"] >= milestone), None)
@@ -191,8 +191,8 @@ def milestones(run: Run) -> list[dict[str, Any]]:
             for resource in RESOURCES[2:]:
                 values = resource.series(run, side)
                 row[resource.name] = next((value for value in values[index:] if np.isfinite(value)), None)
-            made.append(row)
-    return made
+            table_lines.append(row)
+    return table_lines
 
 
 def _around(values: Sequence[float], position: int, count: int) -> Sequence[float]:

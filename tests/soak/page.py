@@ -40,14 +40,14 @@ def write(path: Path, runs: Sequence[Mapping[str, Any]], starts: Mapping[str, Ma
 
 def _run(number: int, run: Mapping[str, Any]) -> list[str]:
     counters = run["counters"]
-    said = (
+    summary = (
         f"Run {number}: {run['hours']:g} hours on {run['cores']} cores, {run['batches']['with']:,} batches with us and "
         f"{run['batches']['without']:,} without, {run['compared']:,} of them compared; "
         f"{counters.get('landed', 0):,} moves landed, {counters.get('abandoned', 0)} given up, "
         f"{counters.get('failed_tasks', 0)} failed tasks; "
         f"{'output exact' if not run['wrong'] else 'output NOT exact: ' + '; '.join(run['wrong'])}."
     )
-    return [said, milestones(run["milestones"]), slopes(run["slopes"])]
+    return [summary, milestones(run["milestones"]), slopes(run["slopes"])]
 
 
 def milestones(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""What a process holds, read from /proc: memory, threads, descriptors, CPU; and what a directory holds on disk."""
+"""Resources of a process, read from /proc: memory, threads, descriptors, CPU; and disk usage of a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The eight queries of the soak, and what their output has to be.
+"""The eight queries of the soak, and their expected output.
 
 Their input follows from the batch's number alone, so each batch of a query has the same output in every driver. Its
 digest (rows, and the sum of their hashes) comes with Spark's own progress.
@@ -56,25 +56,25 @@ def rows(spark: SparkSession) -> DataFrame:
 def frame(spark: SparkSession, name: str) -> DataFrame:
     """Return a query's frame, its digest observed."""
     if name == "dedup":
-        made = rows(spark).withWatermark("timestamp", "10 seconds").dropDuplicates(["timestamp", "k"])
+        output = rows(spark).withWatermark("timestamp", "10 seconds").dropDuplicates(["timestamp", "k"])
     elif name == "windows":
         late = rows(spark).withWatermark("timestamp", "5 seconds")
         counted = late.groupBy(F.window("timestamp", "10 seconds", "5 seconds"), "k").count()
-        made = counted.select(F.col("window.start").alias("start"), "k", "count")
+        output = counted.select(F.col("window.start").alias("start"), "k", "count")
     elif name == "join":
         left, right = (rows(spark).withWatermark("timestamp", "5 seconds").alias(side) for side in ("l", "r"))
         near = F.expr("l.value = r.value AND r.timestamp BETWEEN l.timestamp AND l.timestamp + INTERVAL 3 SECONDS")
-        made = left.join(right, near).select(F.col("l.value").alias("value"), F.col("r.k").alias("k"))
+        output = left.join(right, near).select(F.col("l.value").alias("value"), F.col("r.k").alias("k"))
     elif name == "python":
-        made = (
+        output = (
             rows(spark)
             .groupBy("k")
             .applyInPandasWithState(counter(), "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
         )
     else:
-        made = rows(spark).groupBy("k").agg(F.count("*").alias("n"))
-    hashes = F.sum(F.xxhash64(*made.columns).cast("decimal(38,0)")).cast("string")
-    return made.observe("digest", F.count(F.lit(1)).alias("rows"), hashes.alias("hash"))
+        output = rows(spark).groupBy("k").agg(F.count("*").alias("n"))
+    hashes = F.sum(F.xxhash64(*output.columns).cast("decimal(38,0)")).cast("string")
+    return output.observe("digest", F.count(F.lit(1)).alias("rows"), hashes.alias("hash"))
 
 
 def provider(name: str) -> str:
@@ -95,5 +95,5 @@ def counted(batches: int) -> dict[str, int]:
 
 def digest_of(progress: dict[str, Any]) -> str:
     """Return the digest that came with a batch's progress, "" if none did."""
-    found = progress.get("observedMetrics", {}).get("digest")
-    return json.dumps([found["rows"], found["hash"]]) if found else ""
+    digest = progress.get("observedMetrics", {}).get("digest")
+    return json.dumps([digest["rows"], digest["hash"]]) if digest else ""

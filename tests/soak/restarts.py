@@ -23,31 +23,31 @@ _PATIENCE = 120.0  # seconds for the batches of a run
 
 def main(directory: Path) -> None:
     """Run the query, and run it again as often as it is asked for."""
-    asked = json.loads((directory / "conf.json").read_text())
+    plan = json.loads((directory / "conf.json").read_text())
     builder = SparkSession.builder
-    for key, value in asked["spark"].items():
+    for key, value in plan["spark"].items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     link = rechannel.attach(spark, strict=True)
     source = directory / "source"
     source.mkdir()
-    if asked["available_now"]:
+    if plan["available_now"]:
         rows = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1).csv(str(source))
     else:
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 200).load()
     counted = rows.groupBy((rows.value % 97).alias("k")).count()
     writer = counted.writeStream.format("noop").outputMode("update").queryName("restarts")
     writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
-    for run in range(asked["restarts"] + 1):
-        if asked["available_now"]:
-            for number in range(asked["batches"]):
+    for run in range(plan["restarts"] + 1):
+        if plan["available_now"]:
+            for number in range(plan["batches"]):
                 _put(source / f"{run}-{number}.csv")
             query = writer.trigger(availableNow=True).start()
             query.awaitTermination(_PATIENCE)
         else:
             query = writer.trigger(processingTime="0 seconds").start()
             deadline = time.monotonic() + _PATIENCE
-            while len([item for item in query.recentProgress if item["numInputRows"]]) < asked["batches"]:
+            while len([item for item in query.recentProgress if item["numInputRows"]]) < plan["batches"]:
                 assert query.isActive and time.monotonic() < deadline, query.exception()
                 time.sleep(0.05)
         query.stop()

@@ -26,28 +26,28 @@ _SETTLE = 1.0  # seconds for what ends with a query: its stream's thread, its ex
 
 def main(directory: Path) -> None:
     """Start and stop the query as often as it is asked for."""
-    asked = json.loads((directory / "conf.json").read_text())
+    plan = json.loads((directory / "conf.json").read_text())
     # The JVM inherits this limit and raises the soft one to the hard one by itself.
     resource.setrlimit(resource.RLIMIT_NOFILE, (JVM_DESCRIPTORS, JVM_DESCRIPTORS))
     builder = SparkSession.builder
-    for key, value in asked["spark"].items():
+    for key, value in plan["spark"].items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (asked["descriptors"],) * 2)
-    link = rechannel.attach(spark, strict=True) if asked["attach"] else None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (plan["descriptors"],) * 2)
+    link = rechannel.attach(spark, strict=True) if plan["attach"] else None
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     writer = rows.groupBy((rows.value % 10).alias("k")).count().writeStream.format("noop").outputMode("update")
     writer = writer.queryName("starts").option("checkpointLocation", str(directory / "checkpoint"))
     starts, samples = (directory / "starts.jsonl").open("w"), (directory / "samples.jsonl").open("w")
     with starts, samples:
-        for number in range(1, asked["starts"] + 1):
+        for number in range(1, plan["starts"] + 1):
             began = time.monotonic()
             query = writer.trigger(availableNow=True).start()
             started = time.monotonic()
             query.awaitTermination()
             query.stop()
             _write(starts, {"start": started - began, "run": time.monotonic() - began, "at": time.time()})
-            if number % asked["every"] == 0:
+            if number % plan["every"] == 0:
                 _write(samples, {"starts": number, **sample(spark)})
     if link is not None:
         (directory / "link.json").write_text(json.dumps({"problem": link.problem, "failures": link.failures}))

@@ -1,4 +1,4 @@
-"""A restarted query's partitions run where they ran last: nearly all in its first batch, all in its second."""
+"""Partitions of a restarted query run on their last executors: nearly all in its first batch, all in its second."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
-from tests.soak.drivers import start_driver, write_config
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import write_config
+from tests.soak.drivers import start_driver
 from tests.soak.restarts import placements
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.timeout(900)]
@@ -26,9 +27,9 @@ def test_restarted_partitions_run_where_they_ran_last(available_now: bool, tmp_p
     events = tmp_path / "events"
     events.mkdir()
     with ProcessGroup(tmp_path / "logs") as group, RedisServer(group) as redis:
-        config = write_config(tmp_path, redis.url)
+        config = write_config(tmp_path, redis.url, {"cluster": {"name": "soak"}})
         workers = [WorkerSpec(node, 1, 768) for node in NODES]
-        with StandaloneCluster(group, tmp_path / "cluster", workers, log_level="warn") as cluster:
+        with StandaloneCluster(group, tmp_path / "cluster", workers, SparkOptions(log_level="warn")) as cluster:
             spark = cluster.conf(executor_cores=1) | {
                 "spark.sql.shuffle.partitions": str(PARTITIONS),
                 "spark.driver.memory": "600m",
@@ -39,8 +40,8 @@ def test_restarted_partitions_run_where_they_ran_last(available_now: bool, tmp_p
                 "spark.scheduler.minRegisteredResourcesRatio": "1.0",
                 "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             }
-            asked = {"spark": spark, "restarts": RESTARTS, "batches": BATCHES, "available_now": available_now}
-            driver = start_driver(group, cluster, "restarts", tmp_path / "driver", asked, RECHANNEL_CONFIG=str(config))
+            plan = {"spark": spark, "restarts": RESTARTS, "batches": BATCHES, "available_now": available_now}
+            driver = start_driver(group, cluster, "restarts", tmp_path / "driver", plan, RECHANNEL_CONFIG=str(config))
             deadline = time.monotonic() + PATIENCE
             while driver.alive():
                 assert time.monotonic() < deadline, driver.log_tail(40)

@@ -15,9 +15,10 @@ import pytest
 
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import write_config
 from tests.soak import starts
-from tests.soak.drivers import start_driver, write_config
+from tests.soak.drivers import start_driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 NODES = ("127.0.0.91", "127.0.0.92")
@@ -42,8 +43,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("starts")
     workers = [WorkerSpec(node, 1, 1024) for node in NODES]
     with ProcessGroup(directory / "logs") as group, RedisServer(group) as redis:
-        config = write_config(directory, redis.url)
-        with StandaloneCluster(group, directory / "cluster", workers, log_level="warn") as cluster:
+        config = write_config(directory, redis.url, {"cluster": {"name": "soak"}})
+        with StandaloneCluster(group, directory / "cluster", workers, SparkOptions(log_level="warn")) as cluster:
             yield Place(group, cluster, config)
 
 
@@ -66,13 +67,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def wait_for(processes: dict[Path, ManagedProcess], count: int) -> None:
     """Wait until all starts of both drivers are done; fails as soon as one start takes longer than it may."""
-    seen = {path: (0, time.monotonic()) for path in processes}
+    offsets = {path: (0, time.monotonic()) for path in processes}
     while any(process.alive() for process in processes.values()):
         for path, process in processes.items():
-            done, since = seen[path]
+            done, since = offsets[path]
             now = len(lines(path / "starts.jsonl"))
             if now > done:
-                seen[path] = (now, time.monotonic())
+                offsets[path] = (now, time.monotonic())
             elif process.alive() and time.monotonic() - since > PATIENCE:
                 last = (lines(path / "samples.jsonl") or [{}])[-1]
                 pytest.fail(
@@ -85,7 +86,7 @@ def wait_for(processes: dict[Path, ManagedProcess], count: int) -> None:
 
 
 def growth(samples: list[dict[str, Any]], what: str) -> float:
-    """What a resource grew from the first fifth of the samples to the last, the very first left out as warm-up."""
+    """Growth of a resource from the first fifth of the samples to the last, without the very first as warm-up."""
     samples = samples[1:]
     count = max(1, len(samples) // 5)
     first, last = ([row[what] for row in part] for part in (samples[:count], samples[-count:]))
@@ -93,12 +94,12 @@ def growth(samples: list[dict[str, Any]], what: str) -> float:
 
 
 def check(count: int, every: int, pinned: bool, place: Place, tmp_path: Path) -> dict[str, Any]:
-    asked = {"spark": settings(place.cluster), "starts": count, "every": every, "descriptors": PYTHON_DESCRIPTORS}
+    plan = {"spark": settings(place.cluster), "starts": count, "every": every, "descriptors": PYTHON_DESCRIPTORS}
     environment = {"RECHANNEL_CONFIG": str(place.config), "PYSPARK_PIN_THREAD": str(pinned).lower()}
     processes = {}
     for name in ("without", "with"):
         directory = tmp_path / name
-        mine = asked | {"attach": name == "with"}
+        mine = plan | {"attach": name == "with"}
         processes[directory] = start_driver(place.group, place.cluster, "starts", directory, mine, **environment)
     try:
         wait_for(processes, count)
@@ -111,20 +112,20 @@ def check(count: int, every: int, pinned: bool, place: Place, tmp_path: Path) ->
     return {"samples": samples, "times": times, "pinned": pinned, "starts": count}
 
 
-def excess(found: dict[str, Any]) -> dict[str, float]:
-    samples = found["samples"]
+def excess(result: dict[str, Any]) -> dict[str, float]:
+    samples = result["samples"]
     return {what: growth(samples["with"], what) - growth(samples["without"], what) for what in (*COUNTED, *MEMORY)}
 
 
-def assert_free(found: dict[str, Any]) -> None:
+def assert_free(result: dict[str, Any]) -> None:
     """No growth beyond Spark's own, and a start that waits for nothing but for its partitions to be put back."""
-    more = excess(found)
-    print(json.dumps({"excess": more, "first": found["samples"]["with"][0], "last": found["samples"]["with"][-1]}))
+    more = excess(result)
+    print(json.dumps({"excess": more, "first": result["samples"]["with"][0], "last": result["samples"]["with"][-1]}))
     assert {what: more[what] for what in COUNTED if more[what] > ALLOWANCE} == {}
     assert {what: more[what] for what in MEMORY if more[what] > MEMORY[what]} == {}
-    later, noise = lateness(found["times"])
+    later, noise = lateness(result["times"])
     print(json.dumps({"later": later, "noise": noise}))
-    usual = statistics.median(found["times"]["without"])
+    usual = statistics.median(result["times"]["without"])
     assert later <= max(noise, LATER * usual), f"{later * 1000:.0f} ms longer than the usual {usual * 1000:.0f} ms"
 
 
@@ -151,6 +152,6 @@ def test_fifty_starts_leave_nothing_open(pinned: bool, place: Place, tmp_path: P
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
 def test_two_thousand_starts_leave_nothing_open(pinned: bool, place: Place, tmp_path: Path) -> None:
-    found = check(2000, 50, pinned, place, tmp_path)
-    Path(f"{OUT}-{'pinned' if pinned else 'not-pinned'}.json").write_text(json.dumps(found))
-    assert_free(found)
+    result = check(2000, 50, pinned, place, tmp_path)
+    Path(f"{OUT}-{'pinned' if pinned else 'not-pinned'}.json").write_text(json.dumps(result))
+    assert_free(result)

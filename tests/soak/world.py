@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,18 +16,14 @@ from typing import Any, Self
 import msgspec
 import psutil
 
-from rechannel.conf.loader import load
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
-from rechannel.wire.redis.errors import StoreError
-from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import make_keys
+from rechannel.wire.redis.store import StoreError
 from testbed.processes import ProcessGroup
-from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
-from tests.drills.world import everything_moves
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import Stack, next_executors, saved_plan
 from tests.soak import queries
-from tests.soak.drivers import ROOT, start_driver, write_config
+from tests.soak.drivers import start_driver
 from tests.soak.processes import disk, usage
 
 SIDES = ("with", "without")
@@ -40,70 +34,40 @@ PATIENCE = 600.0  # seconds for the drivers to begin and to end; a busy machine 
 # Hadoop starts a process for each file that it makes: as cheaply as can be.
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
 # Queries begin as Spark places them, on both sides: what is compared is attaching and moving, not two placements.
-_SETTINGS = """spread = false
-[signing]
-private_key_file = "{private}"
-public_key_file = "{public}"
-[reschedule]
-mode = "observe"
-[gate]
-max_utilization = 10
-[migration]
-settle_batches = 2
-rollback = false
-"""
+_SECTIONS: dict[str, dict[str, Any]] = {
+    "cluster": {"name": "soak"},
+    "link": {"spread": False},
+    "reschedule": {"mode": "observe"},
+    "gate": {"max_utilization": 10},
+    "migration": {"settle_batches": 2, "rollback": False},
+}
 
 
 class SoakError(RuntimeError):
     """The soak cannot go on; the message says why."""
 
 
-class World:
+class World(Stack):
     """Everything that runs. ``collect``: seconds between two collections of garbage in the drivers' JVMs."""
 
     def __init__(self, directory: Path, collect: float) -> None:
-        self.directory = directory
+        super().__init__(directory, _SECTIONS)
         self._collect = collect
-        self._open = contextlib.ExitStack()
-        self.group = ProcessGroup(directory / "logs")
         self._read: dict[Path, tuple[int, int]] = {}
         self._pids: dict[str, dict[str, Any]] = {}
 
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._open.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._open.close()
-
-    def _start(self) -> None:
-        self._open.enter_context(self.group)
-        self.redis = self._open.enter_context(RedisServer(self.group))
-        private, public = make_keys(self.directory / "keys")
-        config = write_config(self.directory, self.redis.url, _SETTINGS.format(private=private, public=public))
-        self.environment = {
-            **os.environ,
-            "RECHANNEL_CONFIG": str(config),
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-        }
-        self.settings = load(config, {})
-        self._start_ours("controller", "controller")
+    def start(self) -> Self:
+        super().start()
+        self.start_controller()
         self.clusters = {side: self._open.enter_context(self._cluster(side)) for side in SIDES}
         for node in NODES["with"]:
-            self._start_ours(f"agent-{node}", "agent", "--node", node)
+            self.start_agent(node)
         for side in SIDES:
-            asked = {"spark": self._spark(side), "attach": side == "with", "collect": self._collect}
-            config_of = {"RECHANNEL_CONFIG": str(config)} if side == "with" else {}
-            start_driver(self.group, self.clusters[side], "app", self.directory / side, asked, **config_of)
+            options = {"spark": self._spark(side), "attach": side == "with", "collect": self._collect}
+            config = {"RECHANNEL_CONFIG": str(self.config)} if side == "with" else {}
+            start_driver(self.group, self.clusters[side], "app", self.directory / side, options, **config)
         self._await_batches()
-
-    def _start_ours(self, name: str, *words: str) -> None:
-        command = [sys.executable, "-m", "rechannel", *words]
-        self.group.start(name, command, env=self.environment)
+        return self
 
     def _cluster(self, side: str) -> StandaloneCluster:
         group = ProcessGroup(self.directory / f"logs-{side}")  # the names of a cluster's processes are always the same
@@ -113,9 +77,7 @@ class World:
             group,
             self.directory / f"cluster-{side}",
             workers,
-            executor_memory_mb=700,
-            executor_java_options=_JAVA,
-            log_level="warn",
+            SparkOptions(700, _JAVA, "warn"),
         )
 
     def _spark(self, side: str) -> dict[str, str]:
@@ -156,8 +118,8 @@ class World:
         for side in SIDES:
             path = self.directory / side / "result.json"
             if path.exists():
-                found = json.loads(path.read_text())
-                texts = [found["problem"], *found["exceptions"].values()]
+                current = json.loads(path.read_text())
+                texts = [current["problem"], *current["exceptions"].values()]
                 raise SoakError(f"{side}: ended too soon: {' '.join(text[:1000] for text in texts if text)}")
         self.group.check()
 
@@ -182,7 +144,7 @@ class World:
         """Return what every process holds now."""
         made: dict[str, Any] = {"at": time.time()}
         for side in SIDES:
-            executors = [found.pid for found in self.clusters[side].executors()]
+            executors = [current.pid for current in self.clusters[side].executors()]
             made[side] = {
                 "batches": self.batches(side),
                 "python": _sum([self.group.processes[side].pid]),
@@ -204,54 +166,38 @@ class World:
 
     def report(self) -> tuple[str, float, LinkReport] | None:
         """Return the newest report of the link: application, time, body."""
-        store = Store(self.settings.redis, self.settings.cluster.name)
         try:
-            found = store.get(keys.REPORT, self._pids["with"]["application"])
+            with self.open_store() as store:
+                current = store.get(keys.REPORT, self._pids["with"]["application"])
         except StoreError:
             return None
-        finally:
-            with contextlib.suppress(StoreError):
-                store.close()
-        if found is None or not isinstance(found.body, LinkReport):
+        if current is None or not isinstance(current.body, LinkReport):
             return None
-        return str(self._pids["with"]["application"]), found.time, found.body
+        return str(self._pids["with"]["application"]), current.time, current.body
 
     def move(self) -> str:
         """Have every partition go to the other executor; "" or why that was refused."""
-        found = self.report()
-        if found is None:
+        current = self.report()
+        if current is None:
             return "the link has not reported"
-        application, at, report = found
+        application, _, report = current
         # A run of the loop is over before a plan for it is read.
         lasting = msgspec.structs.replace(report, queries=[q for q in report.queries if q.name != queries.LOOP])
-        plan = everything_moves(application, at, lasting) | {"cluster": self.settings.cluster.name}
+        targets = next_executors(lasting)
         path = self.directory / "plan.json"
-        path.write_text(json.dumps(plan))
-        command = [
-            sys.executable,
-            "-m",
-            "rechannel.daemon.cli.main",
-            "apply",
-            str(path),
-            "--force",
-            "--reason",
-            "soak",
-            "--json",
-        ]
+        path.write_text(json.dumps(saved_plan(self.settings.cluster.name, application, lasting, targets)))
         try:
-            done = subprocess.run(
-                command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
-            )
+            code, answer = self.cli("apply", str(path), "--force", "--reason", "soak", patience=120)
         except subprocess.TimeoutExpired:
             return "no answer within 120 s"
-        return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()[-500:]
+        return "" if code == 0 else str(answer)[-500:]
 
     # -- the end --
 
     def stop(self) -> dict[str, Any]:
         """Have both drivers end in good order; returns what they wrote, and the link's last counters."""
-        found = self.report()
-        counters = dict(_counters(found[2])) if found is not None else {}
+        current = self.report()
+        counters = dict(_counters(current[2])) if current is not None else {}
         for side in SIDES:
             (self.directory / side / "stop").touch()
         drivers = {side: self.group.processes.pop(side) for side in SIDES}  # they may end now
@@ -288,16 +234,16 @@ def _counters(report: LinkReport) -> Iterator[tuple[str, int]]:
 
 
 def _children(pids: list[int]) -> list[int]:
-    found = []
+    current = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    return found
+            current += [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return current
 
 
 def _sum(pids: list[int]) -> dict[str, float]:
     """Return what some processes hold together."""
-    held = [found for pid in pids if (found := usage(pid)) is not None]
+    held = [current for pid in pids if (current := usage(pid)) is not None]
     return {
         "memory": sum(item.memory for item in held),
         "threads": sum(item.threads for item in held),

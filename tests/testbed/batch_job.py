@@ -1,4 +1,4 @@
-"""A driver: waits for the executors, shuffles once, and says where the executors were and what came out."""
+"""A driver: waits for the executors, shuffles once, and writes their hosts and the result."""
 
 from __future__ import annotations
 

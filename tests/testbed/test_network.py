@@ -65,14 +65,14 @@ def devices() -> list[str]:
 
 
 def living_in(space: Path) -> list[int]:
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (process / "ns/net").readlink() == space:
-                found.append(int(process.name))
+                result.append(int(process.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 def test_a_link_is_shaped_to_its_rate() -> None:

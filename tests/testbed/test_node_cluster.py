@@ -10,10 +10,11 @@ import pytest
 import redis
 
 from testbed.network import HUB, why_not
-from testbed.node_cluster import NodeCluster
+from testbed.node_cluster import ClusterOptions, NodeCluster
 from testbed.nodes import make_nodes
 from testbed.processes import ProcessGroup
 from testbed.quota import available
+from testbed.spark_cluster import SparkOptions
 
 pytestmark = [pytest.mark.root, pytest.mark.spark, pytest.mark.timeout(240)]
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -33,21 +34,23 @@ def test_a_job_runs_on_nodes_that_are_real_to_it(request: pytest.FixtureRequest,
     nodes = make_nodes([1.0, 0.5], quota=0.8, link_mbit=100.0, memory_mb=640)
     conf, result = tmp_path / "conf.json", tmp_path / "result.json"
     with ProcessGroup(tmp_path / "logs") as group:
-        spark = {"executor_memory_mb": 512, "executor_java_options": QUICK_JAVA}
-        cluster = NodeCluster(group, tmp_path / "cluster", nodes, held=False, **spark)
+        options, spark = ClusterOptions(held=False), SparkOptions(512, QUICK_JAVA)
+        cluster = NodeCluster(group, tmp_path / "cluster", nodes, options, spark)
         with cluster:
             java = {"spark.driver.extraJavaOptions": QUICK_JAVA, "spark.driver.memory": "512m"}
             conf.write_text(json.dumps(cluster.spark.conf(executor_cores=1) | java))
-            words = [sys.executable, "-m", "tests.testbed.batch_job", str(conf), str(result)]
-            driver = cluster.start_driver("driver", words)
+            command = [sys.executable, "-m", "tests.testbed.batch_job", str(conf), str(result)]
+            driver = cluster.start_driver("driver", command)
             cluster.start_redis()
             before = cluster.counters()
             places = {}
             while driver.alive():
-                for found in cluster.spark.executors():
+                for executor in cluster.spark.executors():
                     with contextlib.suppress(OSError):  # it has just ended
-                        space = Path(f"/proc/{found.pid}/ns/net").readlink()
-                        places.setdefault(found.host, (space, found.pid in cluster.spark.quotas[found.host].pids()))
+                        space = Path(f"/proc/{executor.pid}/ns/net").readlink()
+                        places.setdefault(
+                            executor.host, (space, executor.pid in cluster.spark.quotas[executor.host].pids())
+                        )
                 if len(places) == len(nodes) and not cluster.statement().nodes["node1"]["quota"]:
                     cluster.hold()
                 time.sleep(0.2)
@@ -67,9 +70,9 @@ def test_a_job_runs_on_nodes_that_are_real_to_it(request: pytest.FixtureRequest,
                 assert after[name].sent - before[name].sent > 100_000
                 assert after[name].received - before[name].received > 100_000
 
-            said = cluster.statement()
-            assert said.network.startswith("namespaces, 100 Mbit/s")
-            assert "quota: node1 0.8, node2 0.4 cores" in said.cpu
+            statement = cluster.statement()
+            assert statement.network.startswith("namespaces, 100 Mbit/s")
+            assert "quota: node1 0.8, node2 0.4 cores" in statement.cpu
             cluster.set_quota("node1", 0.1)
             assert cluster.statement().nodes["node1"]["quota"] == 0.1
             cluster.set_link("node1", 10.0)

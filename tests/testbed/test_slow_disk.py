@@ -274,9 +274,9 @@ def test_each_request_waits_once_and_waits_overlap(mountable: None, root: Path, 
         looked_up = [waits(file.stat) for file in files]
         assert min(looked_up) >= 1.0
         assert statistics.median(looked_up) < 1.6
-        made = [waits((disk.mount_point / f"directory{number}").mkdir) for number in range(5)]
-        assert min(made) >= 2.0  # asks for the name, then makes it
-        assert statistics.median(made) < 2.6
+        durations = [waits((disk.mount_point / f"directory{number}").mkdir) for number in range(5)]
+        assert min(durations) >= 2.0  # asks for the name, then makes it
+        assert statistics.median(durations) < 2.6
         with ThreadPoolExecutor(count) as pool:  # open and read: two each
             assert waits(lambda: list(pool.map(Path.read_bytes, files))) < count
 

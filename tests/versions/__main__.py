@@ -48,31 +48,31 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Run what was asked for; 1 if anything did not hold."""
-    given = arguments()
-    wanted = given.versions.replace(",", " ").split()
-    if unknown := [version for version in wanted if version not in ALL]:
+    options = arguments()
+    selected = options.versions.replace(",", " ").split()
+    if unknown := [version for version in selected if version not in ALL]:
         raise SystemExit(f"not among {', '.join(ALL)}: {', '.join(unknown)}")
-    results: dict[str, Any] = json.loads(given.json.read_text()) if given.json.exists() else {}
+    results: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {}
     broken = 0
-    if not given.render:
+    if not options.render:
         with tempfile.TemporaryDirectory(prefix="rechannel-wheel-") as directory:
             wheel = environment.build(Path(directory))
-            for version in wanted:
-                results[version] = tried(version, wheel, given)
+            for version in selected:
+                results[version] = tried(version, wheel, options)
                 broken += not held(results[version])
-                given.json.parent.mkdir(parents=True, exist_ok=True)
-                given.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-    if given.document is not None:
-        page = given.document.read_text()
-        given.document.write_text(between_marks(page, page_part(results)))
-        say(f"{given.document} is written")
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                options.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    if options.document is not None:
+        page = options.document.read_text()
+        options.document.write_text(between_marks(page, page_part(results)))
+        say(f"{options.document} is written")
     return 1 if broken else 0
 
 
-def tried(version: str, wheel: Path, given: argparse.Namespace) -> dict[str, Any]:
+def tried(version: str, wheel: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Make one version's environment and run both acts in it."""
-    place = given.environments.resolve() / version
-    if not (given.reuse and (place / ".complete").exists()):
+    place = options.environments.resolve() / version
+    if not (options.reuse and (place / ".complete").exists()):
         say(f"Spark {version}: a new environment in {place}")
         environment.make(version, place, wheel)
     else:  # the project itself is always the one of now
@@ -87,7 +87,7 @@ def tried(version: str, wheel: Path, given: argparse.Namespace) -> dict[str, Any
         "MATRIX_QUERIES": ";".join(QUERIES),
     }
     with tempfile.TemporaryDirectory(prefix=f"rechannel-{version}-") as directory:
-        where = given.logs.resolve() / version if given.logs else Path(directory)
+        where = options.logs.resolve() / version if options.logs else Path(directory)
         shutil.rmtree(where, ignore_errors=True)
         where.mkdir(parents=True)
         file = where / "result.json"

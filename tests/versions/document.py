@@ -1,4 +1,4 @@
-"""The table of Spark's versions in ``docs/compatibility.md``, made of what a run found and of the link's own table."""
+"""The table of Spark's versions in ``docs/compatibility.md``, from the results of a run and the link's own table."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def held(found: dict[str, Any]) -> bool:
 
 def page_part(results: dict[str, Any]) -> str:
     """Return what stands between the marks."""
-    known = sorted(results, key=versions.minor_version)
+    ordered = sorted(results, key=versions.minor)
     lines = [f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}"]
-    lines += [f"| {' | '.join(_row(version, results[version]))} |" for version in known]
-    complete = [results[version] for version in known if "moved" in results[version]]
+    lines += [f"| {' | '.join(_row(version, results[version]))} |" for version in ordered]
+    complete = [results[version] for version in ordered if "moved" in results[version]]
     if complete:
         lines += ["", _with(complete), _summary(complete)]
     lines += ["", *_features()]
@@ -108,8 +108,8 @@ def _summary(complete: list[dict[str, Any]]) -> str:
 def _features() -> list[str]:
     lines = ["| what Rechannel uses | since Spark | on older ones it |", "| --- | --- | --- |"]
     for feature in versions.FEATURES:
-        told = "; said at attach" if feature.loss else ""
-        lines.append(f"| {feature.name} | {versions.format_version(feature.since)} | {feature.fallback}{told} |")
+        note = "; said at attach" if feature.lost else ""
+        lines.append(f"| {feature.name} | {versions.text(feature.since)} | {feature.instead}{note} |")
     return lines
 
 

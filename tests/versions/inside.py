@@ -1,4 +1,4 @@
-"""What one version of Spark does, in an environment that has it: ``python -m versions.inside DIRECTORY FILE``.
+"""Tests of one version of Spark, in an environment that has it: ``python -m versions.inside DIRECTORY FILE``.
 
 Two acts on one real standalone cluster of three nodes, with an agent on each and one Redis. In the first, queries on
 both of Spark's stores have every partition moved again and again, as in ``tests/matrix``. In the second, with a real
@@ -69,7 +69,7 @@ def moved(loop: Loop) -> dict[str, Any]:
     }
     command = [sys.executable, "-m", "matrix.app", str(directory / "conf.json"), str(directory)]
     process = loop.group.start(_MOVED, command, env=environment, cwd=directory)
-    with loop.store() as (store, _):
+    with loop.open_store() as store:
         signer = Signer.from_file(next((loop.directory / "keys").glob("*.key")))
         mover = Mover(store, signer, _MOVED, directory, process.require_alive, Turns(1))
         mover.run(waves)
@@ -89,32 +89,34 @@ def changed(loop: Loop) -> dict[str, Any]:
     from smoke.app import wrong_counts
 
     def starts() -> dict[str, str]:
-        found = report(loop)
-        return {query.name: found.initial_placements.get(query.query, "") for query in found.queries} if found else {}
+        current = report(loop)
+        return {query.name: current.starts.get(query.query, "") for query in current.queries} if current else {}
 
     def lags() -> list[int]:
-        found = report(loop)
-        stages = [stage for query in found.queries for stage in query.stages] if found else []
+        current = report(loop)
+        stages = [stage for query in current.queries for stage in query.stages] if current else []
         return [lag for stage in stages for lag in stage.snapshot_lag if lag >= 0]
 
     def drained() -> bool:
         states = [row["state"] for row in loop.document().get("drains", []) if row["node"] == NODES[2]]
-        found = report(loop)
-        return found is not None and states == ["released"] and NODES[2] not in {one.host for one in found.executors}
+        current = report(loop)
+        return (
+            current is not None and states == ["released"] and NODES[2] not in {one.host for one in current.executors}
+        )
 
     loop.start_application(_CHANGED, conf(loop))
-    loop.start_controller(1)
+    loop.start_controller("controller-1")
     loop.wait("both queries are spread", lambda: [bool(text) for text in starts().values()] == [True, True])
     loop.wait("all is measured", lambda: loop.status(_CHANGED).get("readiness", {}).get("ready", False))
-    told = report(loop)
+    link_report = report(loop)
     (loop.directory / _CHANGED / "restart").touch()
     loop.wait("it ran again", lambda: "before its first batch" in starts().get("counts", ""))
     loop.wait("it is put back", lambda: starts().get("counts", "").endswith((" landed", " now")))
     restarted = starts()["counts"]
-    if told is not None and versions.has_feature(told.spark_version, versions.SNAPSHOTS):
+    if link_report is not None and versions.has(link_report.spark_version, versions.SNAPSHOTS):
         with contextlib.suppress(TimeoutError):
             within(60.0, lambda: bool(lags()))
-    known = lags()
+    first_lags = lags()
     code, answer = loop.cli("drain", NODES[2], "--remove", "--reason", "a test")
     if code:
         raise RuntimeError(f"the drain was refused: {answer}")
@@ -123,8 +125,8 @@ def changed(loop: Loop) -> dict[str, Any]:
     result = loop.stop_application(_CHANGED)
     loop.group.stop("controller-1")
     return {
-        "problems": told.problems if told else [],
-        "snapshot_lags": known,
+        "problems": link_report.problems if link_report else [],
+        "snapshot_lags": first_lags,
         "restarted": restarted,
         "drained": True,
         "failed_tasks": last.failed_tasks if last else -1,
@@ -135,11 +137,11 @@ def changed(loop: Loop) -> dict[str, Any]:
 
 def report(loop: Loop) -> LinkReport | None:
     """Return the last report of the second act's application."""
-    with loop.store() as (store, _):
+    with loop.open_store() as store:
         for name in store.applications(time.time() - 60):
-            found = store.get(keys.REPORT, name)
-            if found is not None and isinstance(found.body, LinkReport) and found.body.name == _CHANGED:
-                return found.body
+            current = store.get(keys.REPORT, name)
+            if current is not None and isinstance(current.body, LinkReport) and current.body.name == _CHANGED:
+                return current.body
     return None
 
 
@@ -162,7 +164,7 @@ def java() -> str:
 
 def main(directory: Path, file: Path) -> None:
     began = time.time()
-    found: dict[str, Any] = {
+    current: dict[str, Any] = {
         "spark": metadata.version("pyspark"),
         "python": platform.python_version(),
         "java": java(),
@@ -173,12 +175,12 @@ def main(directory: Path, file: Path) -> None:
         # Without the checkout's own `src`: what is tried is what was installed.
         loop.environment["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
         for node in NODES:
-            loop.start_agent(node, 1)
-        found["moved"] = moved(loop)
-        file.write_text(json.dumps(found, indent=1))  # whatever becomes of the second act
-        found["changed"] = changed(loop)
-    found["seconds"] = round(time.time() - began)
-    file.write_text(json.dumps(found, indent=1))
+            loop.start_agent(node, f"agent-{node}-1")
+        current["moved"] = moved(loop)
+        file.write_text(json.dumps(current, indent=1))  # whatever becomes of the second act
+        current["changed"] = changed(loop)
+    current["seconds"] = round(time.time() - began)
+    file.write_text(json.dumps(current, indent=1))
 
 
 if __name__ == "__main__":

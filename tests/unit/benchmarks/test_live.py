@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.live.archive import compact, merge
 from benchmarks.live.comparison import in_turns
-from benchmarks.live.figures import percentile, phase_figures
-from benchmarks.live.kept import compact, merged, rounded
+from benchmarks.live.figures import percentile, turn_figures
 from benchmarks.live.situations import Shape, as_spark_would
 from benchmarks.live.summary import Cell, group, left_out, noise, table
-from benchmarks.live.ways import QUICK, SPARK, ways
+from benchmarks.live.variants import QUICK, SPARK, variants
 from benchmarks.report import live, page
+from benchmarks.report.results import rounded
 from rechannel.policies.registry import POLICIES
 from testbed.progress import batches
 
@@ -42,12 +43,12 @@ def test_placements_to_begin_with_are_about_as_uneven_as_sparks_own() -> None:
 
 
 def test_every_policy_is_a_way_and_a_strange_name_is_refused() -> None:
-    assert {way.policy for way in ways() if way.policy} == set(POLICIES)
-    assert [way.name for way in ways() if not way.policy] == ["spark"]
-    assert [way.name for way in ways() if way.policy and not way.force] == ["adaptive"]
-    assert [way.name for way in ways(QUICK)] == list(QUICK)
+    assert {way.policy for way in variants() if way.policy} == set(POLICIES)
+    assert [way.name for way in variants() if not way.policy] == ["spark"]
+    assert [way.name for way in variants() if way.policy and not way.force] == ["adaptive"]
+    assert [way.name for way in variants(QUICK)] == list(QUICK)
     with pytest.raises(ValueError, match="no such way: evn; there are spark, adaptive"):
-        ways(("evn",))
+        variants(("evn",))
 
 
 def progress(number: int, begin: float, seconds: float, query: str = "q") -> dict[str, Any]:
@@ -98,7 +99,7 @@ def test_a_phase_is_measured_between_its_marks() -> None:
     lines += [progress(37, 30, 9.0)]  # the next phase's
     known = batches(lines)
     rows = {batch.number: 1000 for batch in known}
-    found = phase_figures(phase(), known, [sample(at / 2) for at in range(80)], rows)
+    found = turn_figures(phase(), known, [sample(at / 2) for at in range(80)], rows)
     assert found["before"] == pytest.approx(1.0)
     assert found["between"] == pytest.approx(0.8)
     assert found["mean"] == found["p99"] == pytest.approx(0.5)
@@ -119,11 +120,11 @@ def test_a_refusal_is_kept_and_too_few_batches_are_no_figure() -> None:
     known = batches(lines)
     refused = {"asked": ZERO + 15, "moves": 0, "sentence": "the gain is too small", "code": 1}
     samples = [sample(at) for at in range(40)]
-    found = phase_figures(phase(orders=[refused]), known, samples, {batch.number: 1 for batch in known})
+    found = turn_figures(phase(orders=[refused]), known, samples, {batch.number: 1 for batch in known})
     assert found["refused"] == ["the gain is too small"]
     with pytest.raises(ValueError, match="only 10 batches before and 2 after"):
-        phase_figures(phase(end=ZERO + 22), known, samples, {})
-    found = phase_figures(phase(), known, samples[:1], {batch.number: 1 for batch in known})
+        turn_figures(phase(end=ZERO + 22), known, samples, {})
+    found = turn_figures(phase(), known, samples[:1], {batch.number: 1 for batch in known})
     assert math.isnan(found["memory_spread"])
 
 
@@ -132,18 +133,18 @@ def test_nodes_are_looked_at_within_the_phase_and_only_where_they_stay() -> None
     rows = {batch.number: 1000 for batch in known}
     # The next phase kills a node as soon as it begins, at 30.
     gone = {"at": ZERO + 30.01, "sent": {"node1": 9e9}, "cpu": {"node1": 30.0}, "memory": {"node1": 1}}
-    found = phase_figures(phase(), known, [*(sample(at) for at in range(30)), gone], rows)
+    found = turn_figures(phase(), known, [*(sample(at) for at in range(30)), gone], rows)
     assert found["memory_spread"] == pytest.approx(0.5)
     assert found["cpu_spread"] == pytest.approx(0.1 / 0.3)
     assert found["bytes_per_row"] == pytest.approx(400 * 10 / 10_000)
     within = {**gone, "at": ZERO + 29.5}
-    assert math.isnan(phase_figures(phase(), known, [*(sample(at) for at in range(30)), within], rows)["cpu_spread"])
+    assert math.isnan(turn_figures(phase(), known, [*(sample(at) for at in range(30)), within], rows)["cpu_spread"])
 
 
 def test_without_links_and_quotas_their_figures_are_not_known() -> None:
     known = batches([progress(n, n, 1.0) for n in range(30)])
     samples = [{"at": ZERO + at, "sent": {}, "cpu": {"node1": None}, "memory": {"node1": 1}} for at in range(40)]
-    found = phase_figures(phase(), known, samples, {batch.number: 1 for batch in known})
+    found = turn_figures(phase(), known, samples, {batch.number: 1 for batch in known})
     assert math.isnan(found["bytes_per_row"])
     assert math.isnan(found["cpu_spread"])
 
@@ -254,7 +255,7 @@ def test_what_may_be_chance_is_called_so(cell: Cell, within: bool) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 11])
 def test_spark_stands_first_last_and_beside_every_way(count: int) -> None:
-    names = tuple(ways())[: count + 1]
+    names = tuple(variants())[: count + 1]
     order = in_turns(names, "0 steady")
     assert order[0] == order[-1] == SPARK
     assert sorted(way.name for way in order if way != SPARK) == sorted(way.name for way in names if way != SPARK)
@@ -369,21 +370,21 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
 def test_the_headline_goes_between_its_marks() -> None:
     turns = [*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)]
     figures = {"quick": True, "sessions": [session(turns)]}
-    text = page.put_in("a\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nb\n", figures)
+    text = page.insert_headline("a\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nb\n", figures)
     assert text.startswith("a\n<!-- benchmarks -->\n")
     assert text.endswith("<!-- /benchmarks -->\nb\n")
     assert "| steady, word-count | **0.70** | **0.50** | 1 |" in text
     assert "of 1 session (95 %)" in text
     assert "(as many partitions on each node), in 1 comparison: `adaptive` is slower in *steady, word-count*." in text
-    assert page.put_in(text, figures) == text
+    assert page.insert_headline(text, figures) == text
     with pytest.raises(ValueError, match="there is no <!-- benchmarks -->"):
-        page.put_in("a", figures)
+        page.insert_headline("a", figures)
 
 
 def test_the_readme_shows_what_was_measured_twice_where_anything_was() -> None:
     turns = [*SPARKS, ("adaptive", 0.7), ("spark", 1.0)]
     figures = {"quick": True, "sessions": [session(turns), session(turns), session(turns, situation="lost")]}
-    text = page.put_in("<!-- benchmarks --><!-- /benchmarks -->", figures)
+    text = page.insert_headline("<!-- benchmarks --><!-- /benchmarks -->", figures)
     assert "| steady, word-count | **0.70** (0.70 to 0.70) | - | 2 |" in text
     assert "| lost" not in text
     assert "What was measured once (1 more) is on the page alone." in text
@@ -403,7 +404,7 @@ def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
     assert "even: it failed" in live.section(kept)
     assert "model" not in kept["sessions"][0]["phases"][1]
     assert [batch["batch"] for batch in kept["sessions"][0]["batches"]] == list(range(30))
-    both = merged([kept, {**run, "quick": False}, {"quick": False, "sessions": [other]}])
+    both = merge([kept, {**run, "quick": False}, {"quick": False, "sessions": [other]}])
     assert both["quick"]
     assert len(both["sessions"]) == 3, "each of them once"
     assert compact(both)["sessions"][2]["batches"] == [], "those of the first are drawn"

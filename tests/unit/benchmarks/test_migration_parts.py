@@ -1,4 +1,4 @@
-"""The pure parts of the migration benchmark: which rows, which placements, which input, which files, what overlaps."""
+"""The pure parts of the migration benchmark: rows, placements, input, checkpoint files, overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.migration.checkpoint import to_load
 from benchmarks.migration.matrix import FACTORS, PARTITIONS, QUICK, Row, cover, moved, rows, uncovered
 from benchmarks.migration.overlap import Span, overlap, spans
 from benchmarks.migration.placements import balanced, differences, shifted
-from benchmarks.migration.ways import WAYS, ways_for
+from benchmarks.migration.variants import VARIANTS, variants_for
 from benchmarks.migration.workload import STRIDE, Input
 
 EXECUTORS = ["0", "1", "2", "3"]
@@ -55,8 +55,8 @@ def test_three_moves_take_two_steps_since_one_executor_gives_two() -> None:
 
 
 def test_one_partition_alone_is_moved_in_one_way() -> None:
-    assert [way.name for way in ways_for(1)] == ["live", "restart"]
-    assert ways_for(3) == ways_for(PARTITIONS) == WAYS
+    assert [way.name for way in variants_for(1)] == ["live", "restart"]
+    assert variants_for(3) == variants_for(PARTITIONS) == VARIANTS
 
 
 @pytest.mark.parametrize("share", FACTORS["share"])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from benchmarks.nexmark.__main__ import chosen_queries, line
-from benchmarks.nexmark.bench import Measured, measured_of
 from benchmarks.nexmark.events import NEXMARK, Events, Shape
+from benchmarks.nexmark.measure import QueryFigures, summarize
 from benchmarks.nexmark.queries import IMPOSSIBLE, QUERIES, WORKLOADS
 from benchmarks.workloads.base import Feed, Input
-from benchmarks.workloads.run import OBSERVED, Digest
+from benchmarks.workloads.run import OBSERVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,17 +82,25 @@ def test_a_query_that_is_not_there_is_refused_with_the_reason(text: str, reason:
         chosen_queries(text)
 
 
-def report(batch: int, milliseconds: int, rows: int) -> dict[str, object]:
-    states = [{"numRowsTotal": 40 + batch, "memoryUsedBytes": 1000}, {"numRowsTotal": 2, "memoryUsedBytes": 24}]
-    times = {"triggerExecution": milliseconds}
-    return {"batchId": batch, "durationMs": times, "stateOperators": states, OBSERVED: Digest(rows, 1)}
+def progress(batch: int, milliseconds: int, rows: int) -> SimpleNamespace:
+    states = [
+        SimpleNamespace(numRowsTotal=40 + batch, memoryUsedBytes=1000),
+        SimpleNamespace(numRowsTotal=2, memoryUsedBytes=24),
+    ]
+    return SimpleNamespace(
+        batchId=batch,
+        durationMs={"triggerExecution": milliseconds},
+        stateOperators=states,
+        observedMetrics={OBSERVED: {"rows": rows, "digest": 1}},
+        eventTime={},
+    )
 
 
 def test_the_first_batches_are_left_out_of_the_times() -> None:
-    done = [report(batch, milliseconds, 7) for batch, milliseconds in enumerate([9000, 5000, 3000, 500, 1500])]
-    found = measured_of("nexmark-q3", Input(rows=1000), done, None)
-    assert (found.mean, found.p99, found.events_per_second) == (1.0, 1.5, 1000.0)
-    assert (found.batches, found.rows, found.state_rows, found.state_bytes) == (5, 35, 46, 1024)
+    batches = [progress(batch, milliseconds, 7) for batch, milliseconds in enumerate([9000, 5000, 3000, 500, 1500])]
+    figures = summarize("nexmark-q3", 1000, batches, None)
+    assert (figures.mean, figures.p99, figures.events_per_second) == (1.0, 1.5, 1000.0)
+    assert (figures.batches, figures.rows, figures.state_rows, figures.state_bytes) == (5, 35, 46, 1024)
 
 
 @pytest.mark.parametrize(
@@ -99,5 +108,5 @@ def test_the_first_batches_are_left_out_of_the_times() -> None:
     [(None, "not checked"), ({"ok": True}, "ok"), ({"ok": False, "lost": 3}, "DIFFERENT {'ok': False, 'lost': 3}")],
 )
 def test_the_table_says_what_the_audit_found(audit: dict[str, object] | None, text: str) -> None:
-    found = Measured("nexmark-q3", 30, 50_000, 51_234.5, 0.976, 1.2, 1234, 99, 77, audit)
+    found = QueryFigures("nexmark-q3", 30, 50_000, 51_234.5, 0.976, 1.2, 1234, 99, 77, audit)
     assert line(found).startswith("q3 ") and line(found).endswith(text) and "51,23" in line(found)

@@ -1,4 +1,4 @@
-"""What the report keeps beside the page, and how it tells Nexmark."""
+"""The report's archive of figures, and its section on Nexmark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.report import __main__ as report
-from benchmarks.report import nexmark
+from benchmarks.report.page import nexmark_section
 
 MACHINE = {"cores": 2, "load_average": 0.5}
 
@@ -30,9 +30,9 @@ def figures(**other: Any) -> dict[str, Any]:
 
 
 def test_a_query_that_failed_stands_on_the_page_with_its_reason() -> None:
-    assert "| q3 | 30 | 1,234 | 0.50 | 0.75 | 7 | 0 | 0 | exact |" in nexmark.section(figures())
-    assert "Not run to the end" not in nexmark.section(figures())
-    told = nexmark.section(figures(failed={"q7": "no batch in 600 s"}))
+    assert "| q3 | 30 | 1,234 | 0.50 | 0.75 | 7 | 0 | 0 | exact |" in nexmark_section(figures())
+    assert "Not run to the end" not in nexmark_section(figures())
+    told = nexmark_section(figures(failed={"q7": "no batch in 600 s"}))
     assert "**Not run to the end**:\n\n* q7: no batch in 600 s" in told
 
 

@@ -1,4 +1,4 @@
-"""The calibration finds what made the batches, and a wrong model shows."""
+"""The calibration finds the costs behind the batches, and a wrong model shows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation.calibration import Fit, LiveRun, errors, read_runs, validate
-from benchmarks.simulation.document import section
 from benchmarks.simulation.engine import Costs, Simulation
+from benchmarks.simulation.report import section
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload

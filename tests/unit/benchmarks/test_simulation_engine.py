@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulation.control import Controller, decide
+from benchmarks.simulation.control import Controller, Observation, decide
 from benchmarks.simulation.drift import Drift
-from benchmarks.simulation.engine import Costs, Simulation, steps_of
-from benchmarks.simulation.flow_shop import finish_times
+from benchmarks.simulation.engine import Costs, Simulation
 from rechannel.conf.settings import Settings
+from rechannel.migration.plan.pipeline import finish_times
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.analysis.queueing import fair_shares
 from rechannel.policies.model.cluster import Cluster, Topology
@@ -111,9 +111,8 @@ def test_a_step_is_taken_over_by_one_batch_and_the_next_one_waits_for_it() -> No
     placement = Placement({"q/0": np.array([0, 0])})
     costs = Costs(load_overhead=0.5, load_rate=1e6, checkpoint=0.25)
     simulation = Simulation(cluster(3), Workload((one,)), placement, costs)
-    moves = (Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 2))
     simulation.run(5.0, stagger=False)
-    simulation.steer(steps_of(moves, np.array([0, 1])))
+    simulation.steer([(Move("q/0", 0, 0, 1),), (Move("q/0", 1, 0, 2),)])
     simulation.run(39.0)
     # Two tasks one after the other; then a load of 2.75 s beside the other task; then another one; then none.
     assert [batch.seconds for batch in simulation.batches] == pytest.approx([2.0, 3.75, 3.75, 1.0])
@@ -139,12 +138,12 @@ def test_the_same_seed_makes_the_same_batches() -> None:
 def test_a_decision_moves_what_relieves_and_gives_and_takes_one_partition_a_step() -> None:
     one = stage("q/0", [4.0] * 6, rate=0.03, state=1e6)
     placement = Placement({"q/0": np.zeros(6, dtype=np.int64)})
-    made, steps = decide("adaptive", Settings(), cluster(3), Workload((one,)), placement)
+    made, steps = decide("adaptive", Settings(), Observation(cluster(3), Workload((one,)), placement))
     assert made.code == "ok"
     assert made.moves == 4
     for step in steps:
         assert len({move.source for move in step}) == len({move.target for move in step}) == len(step)
-    assert decide("even", Settings(), cluster(1), Workload((one,)), placement)[1] == []
+    assert decide("even", Settings(), Observation(cluster(1), Workload((one,)), placement))[1] == []
 
 
 def test_a_drifting_load_stays_the_same_in_all() -> None:

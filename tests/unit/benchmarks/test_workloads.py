@@ -1,4 +1,4 @@
-"""What of the workloads needs no Spark: inputs, the registry, and what is read off an event log."""
+"""Workloads without Spark: inputs, the registry, and costs read off an event log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from benchmarks.workloads import configurations, flights, in_python, page_views, words
 from benchmarks.workloads.base import SLICES, Input
 from benchmarks.workloads.registry import WORKLOADS
-from benchmarks.workloads.run import OBSERVED, Digest
-from benchmarks.workloads.trial import WARM, costs, put_out
+from benchmarks.workloads.run import OBSERVED, Committed, Digest
+from benchmarks.workloads.trial import WARM, committed, costs
 
 MODULES = (words, page_views, configurations, in_python, flights)
 
@@ -89,13 +89,13 @@ def test_a_year_of_flights_goes_on_in_the_next():
     assert not year.weather.duplicated(["minute", "origin"]).any()
 
 
-def test_what_batches_put_out_is_added_up():
-    told = [
-        SimpleNamespace(observedMetrics={OBSERVED: {"rows": 2, "digest": 5}}),
-        SimpleNamespace(observedMetrics={}),
-        SimpleNamespace(observedMetrics={OBSERVED: {"rows": 1, "digest": -7}}),
+def test_the_output_of_batches_is_added_up():
+    observed = ({"rows": 2, "digest": 5}, None, {"rows": 1, "digest": -7})
+    progresses = [
+        SimpleNamespace(batchId=at, observedMetrics={OBSERVED: row} if row else {}, eventTime={"watermark": str(at)})
+        for at, row in enumerate(observed)
     ]
-    assert put_out(told) == Digest(3, -2)
+    assert committed(progresses) == Committed(3, Digest(3, -2), "2")
 
 
 def _job(batch, stages):

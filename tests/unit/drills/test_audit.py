@@ -1,4 +1,4 @@
-"""The audit finds what was lost and what was doubled, in rows, and steps that were taken twice."""
+"""The audit finds lost and doubled rows, and steps of moves that were taken twice."""
 
 from __future__ import annotations
 

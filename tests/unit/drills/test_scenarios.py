@@ -1,4 +1,4 @@
-"""The scenarios are complete, and the leaders are told apart by what they write."""
+"""The scenarios are complete, and leaders are told apart by their writes."""
 
 from __future__ import annotations
 

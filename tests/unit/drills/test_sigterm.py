@@ -1,4 +1,4 @@
-"""What of the drill with SIGTERM is a failure of ours, and how it is told."""
+"""Failures of the drill with SIGTERM that are ours, and their report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipelined-migration paper's experiment, on a fluid model of its engine (:mod:`benchmarks.simulation.storm`).
+"""The experiment of the pipelined-migration paper on a fluid model (:mod:`benchmarks.simulation.fluid_engine`).
 
 Lines of one spout and four bolts, 4 to 16 tasks a component, 5 to 100 nodes in sub-clusters of five, up to 600 tasks,
 word count, 100 Mbit/s. Other words become frequent, and after a while each way moves tasks as its policy wants. Every
@@ -11,14 +11,15 @@ The paper prints figures but no numbers; what can be tested is its ranking. A cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.simulation.storm import Fluid, make_jobs, nodes
-from benchmarks.simulation.ways import WAYS, Way, migrate, target
+from benchmarks.report.results import progress
+from benchmarks.simulation.fluid_engine import Fluid, make_jobs, nodes
+from benchmarks.simulation.variants import VARIANTS, Variant, migrate, target
 from rechannel.policies.model.arrays import IntArray
 
 __all__ = ["CLAIMS", "claims", "expansion", "migrations", "one_hour", "one_migration"]
@@ -92,7 +93,7 @@ class _Run:
         return float(np.mean([row[metric] for row in self.windows if since < row["at"] <= until]))
 
 
-def one_migration(size: int, seed: int, ways: Sequence[Way] = WAYS) -> list[dict[str, Any]]:
+def one_migration(size: int, seed: int, ways: Sequence[Variant] = VARIANTS) -> list[dict[str, Any]]:
     """One seed at one size, each way: how long it took, and its metrics.
 
     ``during``: means of the hundred seconds after the order, the same for all ways; ``own``: while its own migration
@@ -127,7 +128,7 @@ def one_migration(size: int, seed: int, ways: Sequence[Way] = WAYS) -> list[dict
     return rows
 
 
-def one_hour(way: Way, seed: int, seconds: float = 3600.0) -> dict[str, Any]:
+def one_hour(way: Variant, seed: int, seconds: float = 3600.0) -> dict[str, Any]:
     """85 nodes become 100 near 45 s; each way decides then and every ten minutes, unless a migration is under way."""
     random = np.random.default_rng(2000 + seed)
     jobs = make_jobs(MOST_TASKS, BEFORE, seed)
@@ -149,23 +150,23 @@ def one_hour(way: Way, seed: int, seconds: float = 3600.0) -> dict[str, Any]:
             moves, migrations = moves + count, migrations + (count > 0)
             if count:
                 run.begin(migrate(way, fluid, goal))
-    took = run.durations
-    found: dict[str, Any] = {"way": way.name, "seed": seed, "moves": moves, "migrations": migrations}
-    found |= {"seconds": median(took) if took else 0.0, "windows": run.windows}
+    durations = run.durations
+    figures: dict[str, Any] = {"way": way.name, "seed": seed, "moves": moves, "migrations": migrations}
+    figures |= {"seconds": median(durations) if durations else 0.0, "windows": run.windows}
     for metric in METRICS:
-        found[metric] = {
+        figures[metric] = {
             "before": run.mean_of(metric, 0.0, JOIN),
             "joining": run.mean_of(metric, JOIN, min(JOIN + COMMON, seconds)),
             "whole": run.mean_of(metric, JOIN, seconds),
         }
-    return found
+    return figures
 
 
-def migrations(sizes: Sequence[int], seeds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def migrations(sizes: Sequence[int], seeds: int) -> dict[str, Any]:
     """Every size and seed; the windows of the first seed of the largest size are kept for the plot."""
     rows: list[dict[str, Any]] = []
     for size in sizes:
-        say(f"paper: {size} nodes, {seeds} repetitions")
+        progress(f"paper: {size} nodes, {seeds} repetitions")
         for seed in range(seeds):
             rows += one_migration(size, seed)
     for row in rows:
@@ -174,11 +175,11 @@ def migrations(sizes: Sequence[int], seeds: int, say: Callable[[str], None]) -> 
     return {"rows": rows, "seeds": seeds, "claims": claims(rows, "during")}
 
 
-def expansion(seeds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+def expansion(seeds: int, seconds: float) -> dict[str, Any]:
     """The hour for every way and seed; windows are kept as the mean over the seeds."""
     rows, series = [], {}
-    for way in WAYS:
-        say(f"paper: an hour of {way.name}")
+    for way in VARIANTS:
+        progress(f"paper: an hour of {way.name}")
         own = [one_hour(way, seed, seconds) for seed in range(seeds)]
         series[way.name] = [
             {name: float(np.mean([window[name] for window in same])) for name in same[0]}
@@ -190,20 +191,20 @@ def expansion(seeds: int, seconds: float, say: Callable[[str], None]) -> dict[st
 
 def claims(rows: Sequence[dict[str, Any]], span: str) -> list[dict[str, Any]]:
     """Of each claim: medians of both, in how many pairs it holds, and the quartiles of less over more."""
-    found = []
+    results = []
     for less, more, metric in CLAIMS:
-        known = {(row["way"], row.get("size"), row["seed"]): row[metric][span] for row in rows}
+        values = {(row["way"], row.get("size"), row["seed"]): row[metric][span] for row in rows}
         pairs = [
-            (value, known[more, size, seed])
-            for (way, size, seed), value in known.items()
-            if way == less and (more, size, seed) in known
+            (value, values[more, size, seed])
+            for (way, size, seed), value in values.items()
+            if way == less and (more, size, seed) in values
         ]
         if not pairs:
             continue
         ratios = np.array([a / b if b > 0 else 1.0 for a, b in pairs])
         low, high = np.quantile(ratios, [0.25, 0.75]).tolist()
         holds = sum(a < b for a, b in pairs)
-        found.append(
+        results.append(
             {
                 "less": less,
                 "more": more,
@@ -214,4 +215,4 @@ def claims(rows: Sequence[dict[str, Any]], span: str) -> list[dict[str, Any]]:
                 "pairs": len(pairs),
             }
         )
-    return found
+    return results

@@ -1,4 +1,4 @@
-"""The fluid loses nothing, each way ends with all in service, and what is told is told from figures alone."""
+"""The fluid loses nothing, each variant ends with all in service, and the section is made of figures alone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulation import fleet, large, plots
-from benchmarks.simulation.document import section
-from benchmarks.simulation.paper import claims, expansion, one_migration
-from benchmarks.simulation.storm import COMPONENTS, Fluid, make_jobs, nodes, view
-from benchmarks.simulation.ways import WAYS, migrate, target
-from rechannel.daemon.model.collector import implausibility
-from rechannel.wire.keys import MAX_MESSAGE_BYTES
+from benchmarks.simulation.fluid_engine import COMPONENTS, Fluid, make_jobs, nodes, view
+from benchmarks.simulation.migration_paper import claims, expansion, one_migration
+from benchmarks.simulation.report import section
+from benchmarks.simulation.variants import VARIANTS, migrate, target
+from rechannel.daemon.model.collector import unsound
+from rechannel.wire.messages import MAX_MESSAGE_BYTES
 
 MACHINE = {"cores": 2, "load_average": 0.5}
 
@@ -62,7 +62,7 @@ def test_a_restart_plays_what_was_in_flight_again() -> None:
     assert held(fluid) == pytest.approx(before + made.sum(), rel=0.01)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@pytest.mark.parametrize("way", VARIANTS, ids=lambda way: way.name)
 def test_a_migration_ends_where_it_is_to_go_with_all_in_service(way: Any) -> None:
     jobs = make_jobs(60, 10, 1)
     fluid = Fluid(jobs, np.zeros(jobs.size, dtype=np.int64), 10)
@@ -91,7 +91,7 @@ def test_policies_see_the_load_that_the_nodes_have() -> None:
 
 
 def test_the_same_seed_makes_the_same_experiment() -> None:
-    one, two = (one_migration(5, 3, WAYS[:3]) for _ in range(2))
+    one, two = (one_migration(5, 3, VARIANTS[:3]) for _ in range(2))
     for first, second in zip(one, two, strict=True):
         assert first["windows"] == second["windows"]
 
@@ -139,11 +139,10 @@ def test_why_a_ranking_does_not_hold_is_read_off_the_figures() -> None:
 
 def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> None:
     known = {"quick": True, "machine": MACHINE}
-    quiet = lambda _: None  # noqa: E731
     figures: dict[str, Any] = {
         "paper": known
-        | {"rows": (rows := one_migration(5, 0, WAYS[:4])), "seeds": 1, "claims": claims(rows, "during")},
-        "large": known | large.hour(1000, 420.0, [("even", None)], quiet),
+        | {"rows": (rows := one_migration(5, 0, VARIANTS[:4])), "seeds": 1, "claims": claims(rows, "during")},
+        "large": known | large.hour(1000, 420.0, [("even", None)]),
     }
     text = section(figures)
     assert "### The pipelined-migration paper's experiment" in text
@@ -160,7 +159,7 @@ def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> 
 
 
 def test_the_hour_lets_nodes_join() -> None:
-    found = expansion(0, 60.0, lambda _: None)
+    found = expansion(0, 60.0)
     assert found["rows"] == []
     cluster = nodes(100, 85)
     assert cluster.available.sum() == 85

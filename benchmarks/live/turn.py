@@ -1,4 +1,4 @@
-"""One way through one situation: back to where all begin, the event, the decision, and what comes of it."""
+"""One turn of a variant through a situation: starting placement, event, decision, measurement."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.live.runs import model
 from benchmarks.live.session import Session
 from benchmarks.live.situations import Lengths, Situation, as_spark_would
-from benchmarks.live.ways import Way
-from benchmarks.migration.bench import BenchError
+from benchmarks.live.variants import Variant
+from testbed.stack import StackError
 
-__all__ = ["run_phase"]
+__all__ = ["run_turn"]
 
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _PATIENCE = 120.0  # seconds for a decision to become possible
@@ -19,26 +19,26 @@ _SETTLE = 2  # batches after the last landing that do not count as what came of 
 _SLOWED = 0.5  # speed of the node that becomes slow
 
 
-def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Way, seed: int) -> dict[str, Any]:
+def run_turn(session: Session, situation: Situation, lengths: Lengths, variant: Variant, seed: int) -> dict[str, Any]:
     """Run it and return when what happened; what was measured meanwhile is in the session's batches and samples.
 
-    BenchError where the cycle of the input was over before the end: nothing is measured then.
+    StackError where the cycle of the input was over before the end: nothing is measured then.
     """
     target = session.names[-1]
     session.hold()
     if situation.event == "join" and target in session.nodes.nodes:
         session.leave(target)
     begin(session, situation, seed)
-    phase: dict[str, Any] = {"way": way.name, "situation": situation.name, "seed": seed, "orders": []}
+    phase: dict[str, Any] = {"way": variant.name, "situation": situation.name, "seed": seed, "orders": []}
     session.wait_batches(_SETTLE)
     if situation.acts_before:
         if situation.in_input:  # it is to adapt to what is there before the event, not to the cycle before
             _await_place(session, 0, lengths)
         session.wait_batches(lengths.waiting)
-        phase["orders"].append(act(session, way))
+        phase["orders"].append(act(session, variant))
         session.wait_batches(_SETTLE)
         if situation.in_input and _place(session, lengths) > lengths.event - lengths.before:
-            raise BenchError("the event's place in the cycle came before the way had adapted: make the cycle longer")
+            raise StackError("the event's place in the cycle came before the way had adapted: make the cycle longer")
     if situation.in_input:
         _await_place(session, lengths.event - lengths.before, lengths)
     phase["before_from"] = time.time()
@@ -50,7 +50,7 @@ def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Way
     session.wait_batches(lengths.waiting)
     phase["placed"] = _counts(session)
     phase |= {"model": model(session.store, session.settings, session.application), "modeled_at": time.time()}
-    phase["orders"].append(act(session, way))
+    phase["orders"].append(act(session, variant))
     session.wait_batches(_SETTLE)
     phase["moved_at"] = time.time()
     session.wait_batches(situation.rest)
@@ -59,7 +59,7 @@ def run_phase(session: Session, situation: Situation, lengths: Lengths, way: Way
     session.wait_batches(lengths.after)
     phase["end"] = time.time()
     if situation.in_input and _place(session, lengths) < lengths.event:
-        raise BenchError("the input's cycle was over before the phase: make it longer")
+        raise StackError("the input's cycle was over before the phase: make it longer")
     return phase
 
 
@@ -68,33 +68,33 @@ def begin(session: Session, situation: Situation, seed: int) -> None:
     executors = session.executors()
     names = [name for name in session.names[: situation.nodes] if name in executors]
     session.wait("the link knows the queries", lambda: bool(session.queries()))
-    wanted = {}
+    target = {}
     for number, query in enumerate(session.queries()):
         stages = {stage.stage: len(stage.placement) for stage in query.stages}
         for (stage, partition), name in as_spark_would(names, stages, seed * 100 + number).items():
-            wanted[query.query, stage, partition] = executors[name]
-    session.place(wanted, "where every way begins")
+            target[query.query, stage, partition] = executors[name]
+    session.place(target, "where every way begins")
 
 
-def act(session: Session, way: Way) -> dict[str, Any]:
+def act(session: Session, variant: Variant) -> dict[str, Any]:
     """Have the way's policy decide and its moves land."""
     asked = time.time()
-    if not way.policy:
+    if not variant.policy:
         return {"asked": asked, "moves": 0, "sentence": "nobody is asked"}
-    words = ["rebalance", "--apply", "--policy", way.policy, "--reason", "benchmark"]
-    words += ["--force"] if way.force else []
+    arguments = ["rebalance", "--apply", "--policy", variant.policy, "--reason", "benchmark"]
+    arguments += ["--force"] if variant.force else []
     while True:
-        code, answer = session.ask(*words)
+        code, answer = session.ask(*arguments)
         if code != _NOT_READY or time.time() > asked + _PATIENCE:
             break
         session.wait_batches(1)
     sentence = str(answer.get("sentence") or answer.get("error") or "")
     decision = answer.get("decision")
-    found: dict[str, Any] = {"asked": asked, "answered": time.time(), "code": code, "sentence": sentence, "moves": 0}
+    order: dict[str, Any] = {"asked": asked, "answered": time.time(), "code": code, "sentence": sentence, "moves": 0}
     if not code and decision and decision.get("moves"):
-        found |= {"moves": len(decision["moves"]), "decision": decision, **session.await_landed(decision)}
-        found |= {"settled": time.time(), "journal": session.journal(decision["decision"])}
-    return found
+        order |= {"moves": len(decision["moves"]), "decision": decision, **session.await_landed(decision)}
+        order |= {"settled": time.time(), "journal": session.journal(decision["decision"])}
+    return order
 
 
 def _happen(session: Session, situation: Situation, target: str) -> None:
@@ -107,7 +107,7 @@ def _happen(session: Session, situation: Situation, target: str) -> None:
 
 
 def _counts(session: Session) -> dict[str, int]:
-    """How many partitions each node holds."""
+    """Number of partitions on each node."""
     names = {executor: name for name, executor in session.executors().items()}
     counts = dict.fromkeys(session.names, 0)
     for executor in session.placement().values():

@@ -1,16 +1,16 @@
-"""The ways of moving that are compared."""
+"""The compared variants of moving partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["AT_ONCE", "LIVE", "ONE_BY_ONE", "RESTART", "WAYS", "Way", "ways_for"]
+__all__ = ["AT_ONCE", "LIVE", "ONE_BY_ONE", "RESTART", "VARIANTS", "Variant", "variants_for"]
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way: what Rechannel's settings are other than by default, for the controller and for the link."""
+class Variant:
+    """A variant of moving: what Rechannel's settings are other than by default, for the controller and for the link."""
 
     name: str
     about: str
@@ -19,27 +19,27 @@ class Way:
     moves: bool = True
 
 
-LIVE = Way("live", "Rechannel step by step, default settings")
-AT_ONCE = Way(
+LIVE = Variant("live", "Rechannel step by step, default settings")
+AT_ONCE = Variant(
     "at-once",
     "Rechannel, everything in one step: `migration.moves_per_executor = 1000`, `migration.moves_per_batch = 10000`",
     {"RECHANNEL_MIGRATION__MOVES_PER_EXECUTOR": "1000", "RECHANNEL_MIGRATION__MOVES_PER_BATCH": "10000"},
     {"RECHANNEL_MIGRATION__MOVES_PER_EXECUTOR": "1000", "RECHANNEL_MIGRATION__MOVES_PER_BATCH": "10000"},
 )
-RESTART = Way(
+RESTART = Variant(
     "restart",
     "the query is stopped at a batch boundary and started again from its checkpoint, in the same Spark application",
     moves=False,
 )
-ONE_BY_ONE = Way(
+ONE_BY_ONE = Variant(
     "one-by-one",
     "like live, but no step begins before the one before it is closed: `migration.overlap = false`",
     {"RECHANNEL_MIGRATION__OVERLAP": "false"},
     {"RECHANNEL_MIGRATION__OVERLAP": "false"},
 )
-WAYS = (LIVE, RESTART, AT_ONCE, ONE_BY_ONE)
+VARIANTS = (LIVE, RESTART, AT_ONCE, ONE_BY_ONE)
 
 
-def ways_for(moves: int) -> tuple[Way, ...]:
+def variants_for(moves: int) -> tuple[Variant, ...]:
     """Return the ways that differ where so many partitions are moved: one alone makes one step, however it is paced."""
-    return (LIVE, RESTART) if moves == 1 else WAYS
+    return (LIVE, RESTART) if moves == 1 else VARIANTS

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.policies import comparison
 from benchmarks.policies.block_cyclic import BlockCyclic
-from benchmarks.policies.document import render
 from benchmarks.policies.optimum import instance, optimal_seconds
+from benchmarks.policies.report import render
 from benchmarks.policies.scale import check_pipelines, check_redistribution, check_stream_classification
 from benchmarks.policies.situations import changed, situation
 from rechannel.policies.registry import POLICIES

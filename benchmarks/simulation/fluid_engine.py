@@ -184,29 +184,29 @@ class Fluid:
         self.queue += outside
         self._deliver()
         able = ~self.down & ~(self.spout & self.paused)
-        wanted = np.where(able, self.queue * jobs.service, 0.0)
-        demand = sum_by_index(node, wanted, self.size)
+        work = np.where(able, self.queue * jobs.service, 0.0)
+        demand = summed(node, work, self.size)
         fraction = np.minimum(1.0, self.tick / np.maximum(demand, 1e-12))
         served = np.where(able, self.queue * fraction[node], 0.0)
         self.queue -= served
-        made = served * _OUT[jobs.component % COMPONENTS]
-        self._sent = sum_by_index(jobs.component, made, jobs.count)
+        output = served * _OUT[jobs.component % COMPONENTS]
+        self._sent = summed(jobs.component, output, jobs.count)
         flat = jobs.component * self.size + node
-        self._sent_at = sum_by_index(flat, made, jobs.count * self.size).reshape(jobs.count, self.size)
+        self._sent_at = summed(flat, output, jobs.count * self.size).reshape(jobs.count, self.size)
         last = jobs.component % COMPONENTS == COMPONENTS - 1
         self.left += float(served[last].sum())
         return sum_by_index(node, served, self.size), demand * fraction
 
     def _deliver(self) -> None:
-        """What was made in the last tick comes to the next components, over links unless it stays on its node."""
+        """Pass the output of the last tick to the next components, over links unless it stays on its node."""
         jobs, node = self.jobs, self.node
         before = np.where(self.spout, 0, jobs.component - 1)
         comes = np.where(self.spout, 0.0, self._sent[before] * jobs.share)
         local = np.where(self.spout, 0.0, self._sent_at[before, node] * jobs.share)
         self.transit += comes - local
-        wanted = sum_by_index(node, self.transit, self.size) * TUPLE_BYTES
+        queued = summed(node, self.transit, self.size) * TUPLE_BYTES
         room = LINK * (1.0 - self.frozen) * self.tick
-        fraction = np.minimum(1.0, room / np.maximum(wanted, 1e-12))[node]
+        fraction = np.minimum(1.0, room / np.maximum(queued, 1e-12))[node]
         arrived = self.transit * fraction
         self.transit -= arrived
         self.queue += local + arrived
@@ -230,7 +230,7 @@ class Fluid:
         return float(np.mean(near * _LOCAL + (COMPONENTS - 1 - near) * _REMOTE))
 
     def lose(self) -> None:
-        """What is between sources and end is lost, and comes again from the sources: a restart without a checkpoint."""
+        """Lose everything between sources and end, to come again from the sources: a restart without a checkpoint."""
         jobs = self.jobs
         gone = sum_by_index(jobs.component, np.where(self.spout, 0.0, self.queue) + self.transit, jobs.count)
         gone[1:] += self._sent[:-1]  # on its way to the component behind

@@ -31,21 +31,21 @@ def pipelines(parts: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[di
     edges = sorted(edges)
     before = [[up for up, down in edges if down == operator] for operator in range(len(parts))]
     after = [[down for up, down in edges if up == operator] for operator in range(len(parts))]
-    left = [list(range(count)) for count in parts]
-    found: list[dict[int, int]] = []
+    remaining = [list(range(count)) for count in parts]
+    result: list[dict[int, int]] = []
 
     def visit(operator: int, pipeline: dict[int, int]) -> None:
-        if operator in pipeline or not left[operator]:
+        if operator in pipeline or not remaining[operator]:
             return
-        pipeline[operator] = left[operator].pop(0)
+        pipeline[operator] = remaining[operator].pop(0)
         for neighbor in before[operator] + after[operator]:
             visit(neighbor, pipeline)
 
-    while any(left):
+    while any(remaining):
         pipeline: dict[int, int] = {}
-        visit(next(operator for operator, rest in enumerate(left) if rest), pipeline)
-        found.append(pipeline)
-    return found
+        visit(next(operator for operator, rest in enumerate(remaining) if rest), pipeline)
+        result.append(pipeline)
+    return result
 
 
 @dataclass

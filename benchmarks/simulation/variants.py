@@ -1,4 +1,4 @@
-"""How tasks change their nodes in a record-at-a-time engine, and what that stops meanwhile.
+"""Ways in which tasks change their nodes in a record-at-a-time engine, and what each stops meanwhile.
 
 * *in steps* (the pipelined-migration paper): one task out and one in per node and step, the next transfer under way
   while the last one's task is set up; a task is out of service from the beginning of its transfer until it is set up
@@ -18,15 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.policies.block_cyclic import edge_schedule
-from benchmarks.simulation.flow_shop import finish_times
-from benchmarks.simulation.storm import COMPONENTS, LINK, Fluid, Jobs, nodes, view
+from benchmarks.simulation.fluid_engine import COMPONENTS, LINK, Fluid, Jobs, nodes, view
+from rechannel.migration.plan.pipeline import finish_times
 from rechannel.migration.plan.schedule import order_steps
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move
 from rechannel.policies.registry import propose
 
-__all__ = ["WAYS", "Way", "migrate", "target"]
+__all__ = ["VARIANTS", "Variant", "migrate", "target"]
 
 SHARE = 0.5  # of a link that a migration takes
 PROCESSING, PACKING = 1.0, 0.3  # setting a task up at its new node, and handing over to it
@@ -38,7 +38,7 @@ RELAY = 2.0  # times as long between sub-clusters: by a relay node
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """Whose placement, and how it is come to. ``means``: steps, drain, restart, or none."""
 
     name: str
@@ -46,13 +46,13 @@ class Way:
     means: str
 
 
-WAYS = (
-    Way("as it is", "", "none"),
-    Way("proposed", "fair-redistribution", "steps"),
-    Way("DCR-like", "fair-redistribution", "drain"),
-    Way("MT-like", "bottleneck", "restart"),
-    Way("adaptive", "adaptive", "steps"),
-    Way("MT's target, in steps", "bottleneck", "steps"),
+VARIANTS = (
+    Variant("as it is", "", "none"),
+    Variant("proposed", "fair-redistribution", "steps"),
+    Variant("DCR-like", "fair-redistribution", "drain"),
+    Variant("MT-like", "bottleneck", "restart"),
+    Variant("adaptive", "adaptive", "steps"),
+    Variant("MT's target, in steps", "bottleneck", "steps"),
 )
 """The paper's three, Rechannel's own policy, and one that keeps target and means apart.
 
@@ -60,8 +60,8 @@ DCR is a means and says nothing of where tasks go: it is given the target of the
 """
 
 
-def target(way: Way, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
-    """Where the policy of the way wants the tasks, (N,); where they are if it refuses.
+def target(way: Variant, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
+    """Return the nodes that the policy chooses for the tasks, (N,); the current ones if it refuses.
 
     ``fair-redistribution`` gives up what is a tenth above the mean load, which is how it spreads to nodes that join.
     """
@@ -76,13 +76,13 @@ def target(way: Way, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
     except (ModelError, ScaleOutError):
         return node.copy()
     key = jobs.component // COMPONENTS if whole else jobs.component
-    found = node.copy()
+    nodes_of = node.copy()
     for number in range(int(key.max()) + 1):
-        found[key == number] = placement[f"c{number}"]
-    return found
+        nodes_of[key == number] = placement[f"c{number}"]
+    return nodes_of
 
 
-def migrate(way: Way, fluid: Fluid, goal: IntArray) -> Iterator[float]:
+def migrate(way: Variant, fluid: Fluid, goal: IntArray) -> Iterator[float]:
     """Change the fluid's placement; yields the seconds until something changes, and ends when all is in service."""
     moved = np.flatnonzero(goal != fluid.node)
     if not moved.size or way.means == "none":
@@ -103,8 +103,8 @@ def migrate(way: Way, fluid: Fluid, goal: IntArray) -> Iterator[float]:
         fluid.lose()
         fluid.down[:] = True
     fluid.node[moved] = goal[moved]
-    taken = np.bincount(goal[moved], fluid.jobs.state[moved], fluid.size)
-    yield RESTART + float(taken.max()) / LINK
+    loaded = np.bincount(goal[moved], fluid.jobs.state[moved], fluid.size)
+    yield RESTART + float(loaded.max()) / LINK
     fluid.down[:] = False
     fluid.paused = False
 

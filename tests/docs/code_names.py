@@ -1,4 +1,4 @@
-"""Messages collected from the source code: exit codes, events of the log, and what agents do not measure; alerts."""
+"""Names in the source that the handbook explains: laws, reasons, codes, alerts and events of the log."""
 
 from __future__ import annotations
 
@@ -36,16 +36,15 @@ def _calls() -> tuple[tuple[Path, ast.Call], ...]:
     return tuple((path, node) for path, node in _nodes() if isinstance(node, ast.Call))
 
 
-def _words(path: Path, node: ast.expr) -> set[str]:
+def _strings(path: Path, node: ast.expr) -> set[str]:
     """Return the strings that an expression can be: a literal, one of two, or a constant of its module."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return {node.value}
     if isinstance(node, ast.IfExp):
-        return _words(path, node.body) | _words(path, node.orelse)
-    if isinstance(node, (ast.Name, ast.Attribute)):
-        value: object = importlib.import_module("rechannel." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
-        for name in ast.unparse(node).split("."):  # a constant of the module, or a member of an enum
-            value = getattr(value, name)
+        return _strings(path, node.body) | _strings(path, node.orelse)
+    if isinstance(node, ast.Name):
+        module = importlib.import_module("rechannel." + ".".join(path.relative_to(ROOT).with_suffix("").parts))
+        value = getattr(module, node.id)
         assert isinstance(value, str)
         return {str(value)}
     raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)} cannot be read without running it")
@@ -55,21 +54,35 @@ def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
+def laws() -> set[str]:
+    """Return every law that a `Refusal` can name."""
+    names: set[str] = set()
+    for path, call in _calls():
+        if _name(call) == "Refusal":
+            names |= _strings(path, next(item.value for item in call.keywords if item.arg == "law"))
+    return names
+
+
+def not_ready() -> set[str]:
+    """Return every code of a `NotReady`."""
+    return {name for path, call in _calls() if _name(call) == "NotReady" for name in _strings(path, call.args[0])}
+
+
 def events() -> set[str]:
     """Return the names of all events that are logged as warnings or errors."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path, call in _calls():
         function = call.func
         if isinstance(function, ast.Attribute) and function.attr in _LEVELS:
             owner = ast.unparse(function.value).lower()
             if owner == "log" or owner.endswith("_log"):
-                found |= _words(path, call.args[0])
-    return found
+                names |= _strings(path, call.args[0])
+    return names
 
 
 def skipped() -> set[str]:
-    """Return what agents count as not measured; names of executors left out."""
-    found: set[str] = set()
+    """Return the names of what agents count as not measured, without those of executors."""
+    names: set[str] = set()
     for path, node in _nodes():
         if path.parent.parent.name != "monitors":
             continue
@@ -82,18 +95,28 @@ def skipped() -> set[str]:
             if isinstance(key, ast.JoinedStr):
                 last = key.values[-1]
                 assert isinstance(last, ast.Constant)
-                found.add(f"executor …{last.value}")
+                names.add(f"executor …{last.value}")
             elif isinstance(key, ast.Constant) or (isinstance(key, ast.Name) and key.id.isupper()):
-                found |= _words(path, key)
+                names |= _strings(path, key)
         if isinstance(node, ast.Call) and _name(node) == "IndexFileError":
-            found |= _words(path, node.args[0])
-    return found
+            names |= _strings(path, node.args[0])
+    return names
 
 
 def alerts() -> set[str]:
     """Return the names of all alerts."""
     text = (ROOT / "conf" / "alerts" / "rechannel.rules.yml").read_text(encoding="utf-8")
     return set(re.findall(r"- alert: (\w+)", text))
+
+
+def reasons() -> set[str]:
+    """Return the reasons of the steps of a move."""
+    return {str(reason) for reason in MoveReason}
+
+
+def states() -> set[str]:
+    """Return the states of a move."""
+    return {str(state) for state in MoveState}
 
 
 def exits() -> set[str]:

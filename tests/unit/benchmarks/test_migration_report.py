@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from benchmarks.migration import plots
-from benchmarks.migration.document import render
 from benchmarks.migration.matrix import Row, rows
+from benchmarks.migration.report import render
 from benchmarks.migration.summary import phase_figures, row_figures
-from benchmarks.migration.ways import LIVE, WAYS
+from benchmarks.migration.variants import LIVE, VARIANTS
 from testbed.progress import batches
 
 START = 1_700_000_000.0
@@ -154,7 +154,7 @@ def test_steers_that_were_said_again_are_counted() -> None:
 def test_of_the_repeats_the_median_the_smallest_and_the_largest_are_shown() -> None:
     found = row_figures(record())
     assert found["ways"]["live"]["extra"] == pytest.approx([0.35, 0.3, 0.4])
-    assert list(found["ways"]) == [way.name for way in WAYS]
+    assert list(found["ways"]) == [way.name for way in VARIANTS]
     assert not found["problems"]
 
 

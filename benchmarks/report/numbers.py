@@ -1,0 +1,56 @@
+"""Numbers as the pages print them, and the grouping and medians that several pages need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+__all__ = ["amount", "group_by", "median_of", "ran_on", "rate", "seconds"]
+
+
+def seconds(value: float) -> str:
+    """Format a duration with three digits in a suitable unit."""
+    if value < 1e-3:
+        return "below 1 ms"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.3g} s" if value < 100 else f"{value:,.0f} s"
+
+
+def amount(value: float) -> str:
+    """Format bytes in a unit of thousands."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}" if value < 1000 * size else f"{value / size:,.0f} {unit}"
+    return f"{value:.3g} B"
+
+
+def rate(value: float) -> str:
+    """Format bytes per second."""
+    return f"{amount(value)}/s"
+
+
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are not None; None if there are none."""
+    numbers = [value for value in values if value is not None]
+    return median(numbers) if numbers else None
+
+
+def group_by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[str, Any]]]:
+    """Group rows by one of their fields, in the order of first appearance."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row[key], []).append(row)
+    return groups
+
+
+def ran_on(part: Mapping[str, Any], versions: Sequence[tuple[str, str]] = ()) -> str:
+    """Describe the machine of a part in half a sentence, with the versions of some packages."""
+    machine = part["machine"]
+    packages = "".join(f", {label} {machine[key]}" for key, label in versions if machine.get(key))
+    quick = "; made with `--quick`" if part.get("quick") else ""
+    return (
+        f"{machine['cores']} shared cores ({machine['architecture']}, load average {machine['load_average']:g} at the "
+        f"start), Python {machine['python']}{packages}{quick}"
+    )

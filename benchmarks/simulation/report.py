@@ -1,0 +1,271 @@
+"""The section on simulations of ``docs/benchmarks.md`` from the figures alone: the same figures give the same text.
+
+This module computes the cells; the text is in ``benchmarks/report/templates/simulation.md.j2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.report.numbers import group_by, rate, seconds
+from benchmarks.report.templates import render
+from benchmarks.simulation.fleet import WINDOW
+from benchmarks.simulation.variants import VARIANTS
+
+__all__ = ["section"]
+
+_METRICS = {"tuples_std": "std of tuples per node", "load_std": "std of busy share per node", "latency": "mean latency"}
+_UNITS = {"tuples_std": "{:.1f} %", "load_std": "{:.1f} points", "latency": "{:.2f} s"}
+_EQUAL = 0.03  # a ratio of medians that close to one is no difference, however often it points one way
+
+Row = Mapping[str, Any]
+
+
+def section(figures: Mapping[str, Any]) -> str:
+    """Return Markdown of the parts that have figures."""
+    parts: dict[str, Callable[[Row], dict[str, Any]]] = {
+        "calibration": _calibration,
+        "paper": _paper,
+        "hour": _expansion,
+        "large": _large,
+        "decisions": _decisions,
+        "fleet": _fleet,
+    }
+    context = {name: build(figures[name]) if name in figures else None for name, build in parts.items()}
+    return render("simulation", {"metrics": " | ".join(_METRICS.values()), **context})
+
+
+def _ran_on(part: Row) -> str:
+    machine = part["machine"]
+    quick = ", made with `--quick`" if part["quick"] else ""
+    return f"{machine['cores']} shared cores, load average {machine['load_average']:g} at the start{quick}"
+
+
+def _calibration(part: Row) -> dict[str, Any]:
+    rows = []
+    for name, model in part["errors"].items():
+        guesses = [model, *(part[guess].get(name, {}) for guess in ("constant", "turn"))]
+        pairs = (f"{_share(guess.get('median'))}, {_share(guess.get('p90'))}" for guess in guesses)
+        rows.append([name, str(model["batches"]), *pairs, _share(model["bias"], "{:+.1%}")])
+    fits = [f"{workload}: {part['runs'][workload]} turns, {_fit(fit)}" for workload, fit in part["fits"].items()]
+    return {"rows": rows, "fits": fits}
+
+
+def _fit(fit: Row) -> str:
+    scale = f"{fit['scale']:.3f}" if fit["scale_known"] else "1 (paths are too alike to tell)"
+    load = f"{seconds(fit['load_overhead'])} and {rate(fit['load_rate'])}" if fit["loads_known"] else "not known"
+    return f"overhead of a batch {seconds(fit['overhead'])}, service scale {scale}, loads {load}"
+
+
+def _share(value: float | None, form: str = "{:.1%}") -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _paper(part: Row) -> dict[str, Any]:
+    by_variant = group_by(part["rows"], "way")
+    rows = []
+    for name in (variant.name for variant in VARIANTS if variant.name in by_variant):
+        own = by_variant[name]
+        lasts = [row["seconds"] for row in own if row["moves"]]
+        rows.append(
+            [
+                name,
+                f"{median(row['moves'] for row in own):g}",
+                seconds(median(lasts)) if lasts else "-",
+                *(_quartiles([row[metric]["during"] for row in own], metric) for metric in _METRICS),
+                _quartiles([row["latency"]["after"] for row in own], "latency"),
+            ]
+        )
+    return {
+        "sizes": sorted({row["size"] for row in part["rows"]}),
+        "seeds": part["seeds"],
+        "rows": rows,
+        "claims": [_claim(claim) for claim in part["claims"]],
+        "moves_more": _moves_more(by_variant),
+        "stops": _stops(by_variant, "during"),
+    }
+
+
+def _moves_more(by_variant: Mapping[str, Sequence[Row]]) -> dict[str, float] | None:
+    """Return moves and durations of the default policy and the paper's, where the default policy moves more."""
+
+    def middle(variant: str, key: str) -> float:
+        return float(median([row[key] for row in by_variant.get(variant, ()) if row["moves"]] or [0]))
+
+    moves, paper_moves = (middle(variant, "moves") for variant in ("adaptive", "proposed"))
+    if moves <= paper_moves:
+        return None
+    lasts, paper_lasts = (middle(variant, "seconds") for variant in ("adaptive", "proposed"))
+    return {"moves": moves, "paper_moves": paper_moves, "seconds": lasts, "paper_seconds": paper_lasts}
+
+
+def _stops(by_variant: Mapping[str, Sequence[Row]], span: str) -> dict[str, str] | None:
+    """Return why MT-like's tuples are more even than DCR-like's, where they are: its target, or that it stops all."""
+    names = ("MT-like", "MT's target, in steps", "DCR-like")
+    if not all(by_variant.get(name) for name in names):
+        return None
+    stopped, steps, drained = (median(row["tuples_std"][span] for row in by_variant[name]) for name in names)
+    if stopped >= drained:
+        return None
+    moves, drained_moves = (
+        f"{median(row['moves'] for row in by_variant[name]):,g}" for name in ("MT-like", "DCR-like")
+    )
+    why = (
+        f"its target moves {moves} instances and not {drained_moves}"
+        if steps < drained
+        else "while everything stands still no node serves more than another"
+    )
+    values = {"stopped": stopped, "steps": steps, "drained": drained}
+    return {"why": why, **{name: _UNITS["tuples_std"].format(value) for name, value in values.items()}}
+
+
+def _latency_cost(by_variant: Mapping[str, Sequence[Row]]) -> dict[str, str] | None:
+    """Return what the default policy's moves buy over the hour, where it moves more than the paper's and is slower."""
+    own, paper = (by_variant.get(name, ()) for name in ("adaptive", "proposed"))
+    if not own or not paper:
+        return None
+    moves, paper_moves = (median(row["moves"] for row in rows) for rows in (own, paper))
+    latency, paper_latency = (median(row["latency"]["whole"] for row in rows) for rows in (own, paper))
+    if moves <= paper_moves or latency <= paper_latency:
+        return None
+    even, paper_even = (
+        _UNITS["tuples_std"].format(median(row["tuples_std"]["whole"] for row in rows)) for rows in (own, paper)
+    )
+    counts = {"moves": f"{moves:,g}", "paper_moves": f"{paper_moves:,g}"}
+    return counts | {"deviation": even, "paper_deviation": paper_even}
+
+
+def _quartiles(values: Sequence[float], metric: str) -> str:
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
+    form = _UNITS[metric].format
+    return f"{form(median(ordered))} ({form(low)} to {form(high)})"
+
+
+def _claim(claim: Row) -> list[str]:
+    ratio, low, high = claim["ratio"]
+    share = claim["holds"] / claim["pairs"]
+    verdict = (
+        "no difference worth the name"
+        if abs(ratio - 1) < _EQUAL
+        else "holds"
+        if share >= 0.9
+        else "mostly"
+        if share >= 0.6
+        else "undecided"
+        if share > 0.4
+        else "does not hold"
+    )
+    return [
+        f"{claim['less']} < {claim['more']}",
+        _METRICS[claim["metric"]],
+        " < ".join(_UNITS[claim["metric"]].format(value) for value in claim["medians"]),
+        f"{ratio:.2f} ({low:.2f} to {high:.2f})",
+        f"{claim['holds']} of {claim['pairs']}",
+        verdict,
+    ]
+
+
+def _expansion(part: Row) -> dict[str, Any]:
+    by_variant = group_by(part["rows"], "way")
+    rows = [
+        [
+            variant.name,
+            f"{median(row['migrations'] for row in own):g}",
+            f"{median(row['moves'] for row in own):g}",
+            *(_quartiles([row[metric]["whole"] for row in own], metric) for metric in _METRICS),
+            _quartiles([row["latency"]["joining"] for row in own], "latency"),
+        ]
+        for variant in VARIANTS
+        if (own := by_variant[variant.name])
+    ]
+    return {
+        "seconds": part["seconds"],
+        "seeds": part["seeds"],
+        "rows": rows,
+        "claims": [_claim(claim) for claim in part["claims"]],
+        "moves_more": _latency_cost(by_variant),
+        "stops": _stops(by_variant, "whole"),
+    }
+
+
+def _policy(row: Row) -> str:
+    return f"{row['policy']}, {row['limit']:,} moves at once" if row["limit"] else str(row["policy"])
+
+
+def _large(part: Row) -> dict[str, Any]:
+    rows = []
+    for row in part["rows"]:
+        codes = [decision["code"] for decision in row["made"]]
+        durations = [decision["seconds"] for decision in row["made"] if decision["seconds"] > 0]
+        ratio = row["over_as_is"]
+        rows.append(
+            [
+                _policy(row),
+                *(seconds(row[key]) for key in ("mean", "median", "p95")),
+                f"{ratio['median']:.2f} ({ratio['best']:.2f} to {ratio['worst']:.2f})",
+                f"{row['landed']:,}",
+                f"{codes.count('ok')} of {len(codes)}" if codes else "-",
+                seconds(median(durations)) if durations else "-",
+            ]
+        )
+    return {
+        "executors": f"{part['executors']:,}",
+        "partitions": f"{part['partitions']:,}",
+        **{key: part[key] for key in ("queries", "seconds", "every")},
+        "ran_on": _ran_on(part),
+        "rows": rows,
+        "difference": f"{max(abs(row['over_as_is']['median'] - 1) for row in part['rows']):.0%}",
+    }
+
+
+def _decisions(part: Row) -> dict[str, Any]:
+    alone = next((row["alone"] for row in part["rows"] if "cold" in row.get("alone", ())), None)
+    rows = [_decision(row) for row in part["rows"] if "alone" not in row]
+    return {"tasks": f"{part['tasks']:,}", "ran_on": _ran_on(part), "rows": rows, "alone": alone}
+
+
+def _decision(row: Row) -> list[str]:
+    if "problem" in row:
+        return [_policy(row), row["problem"], "", "", "", ""]
+    cold, warm, traced = row["cold"], row["warm"], row.get("traced_mib")
+    return [
+        _policy(row),
+        *(f"{seconds(each['policy_seconds'])}, {seconds(each['seconds'])}" for each in (cold, warm)),
+        f"{row['built_mib']:,.0f} → {row['peak_mib']:,.0f} MiB",
+        f"{traced:,.0f} MiB" if traced else "-",
+        f"{cold['moves']:,} in {cold['steps']}",
+    ]
+
+
+def _fleet(part: Row) -> dict[str, Any]:
+    controller, server, decision, alone = part["controller"], part["redis"], part["decision"], part["agents_alone"]
+    sentence = f"`{decision['outcome']}`: {decision['sentence']}" if decision else "**none**"
+    if decision is None or decision["outcome"] == "not-ready":
+        sentence = f"**none within four minutes**: {sentence}"
+    late = part["worst_lateness_seconds"]
+    deciding = f"{controller['deciding_cpu']:.1f} s of processor time in {controller['deciding_seconds']:.0f} s"
+    commands = f"{server['commands_per_second']:,.0f} commands/s"
+    rows = {
+        "controller before it decides": f"{controller['cores']:.2f} cores, {controller['rss_mib']:,.0f} MiB",
+        "controller until it has decided": f"{deciding}, {controller['deciding_rss_mib']:,.0f} MiB",
+        "its decision": sentence,
+        "Redis": f"{server['cores']:.3f} cores, {server['memory_mib']:,.0f} MiB",
+        "into Redis": f"{rate(server['bytes_in_per_second'])}, {commands}",
+        "out of Redis": rate(server["bytes_out_per_second"]),
+        "latest push behind its time": seconds(late),
+        "Redis with agents alone, their streams full": (
+            f"{alone['redis_cores']:.3f} cores, {alone['memory_full'] / 2**20:,.0f} MiB"
+        ),
+    }
+    return {
+        **{key: part[key] for key in ("shape", "bounds", "seconds")},
+        "agents": f"{part['shape']['agents']:,}",
+        "total": f"{part['shape']['total']:,}",
+        "ran_on": _ran_on(part),
+        "rows": list(rows.items()),
+        "late": late,
+        "too_late": late > WINDOW,
+    }

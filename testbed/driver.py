@@ -1,0 +1,86 @@
+"""Parts of the Spark applications that tests and benchmarks start: session, progress file, answers written whole."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from testbed.progress import progress_line
+
+__all__ = ["ProgressFile", "exceptions_of", "failed_attempts", "open_session", "read_plan", "write_answer"]
+
+
+def read_plan(name: str = "plan.json") -> tuple[Path, dict[str, Any]]:
+    """Return the directory that the command line names, and the plan in it."""
+    directory = Path(sys.argv[1])
+    plan: dict[str, Any] = json.loads((directory / name).read_text())
+    return directory, plan
+
+
+def open_session(conf: Mapping[str, str], log_level: str = "") -> SparkSession:
+    """Open a Spark session with these settings."""
+    builder: Any = SparkSession.builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    if log_level:
+        spark.sparkContext.setLogLevel(log_level)
+    return spark
+
+
+def write_answer(path: Path, answer: object) -> None:
+    """Write JSON, the whole file at once."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(answer))
+    partial.replace(path)
+
+
+def failed_attempts(spark: SparkSession) -> int:
+    """Return the failed task attempts in Spark's status store, executors that are gone included, killed tasks not."""
+    store = cast("Any", spark)._jsparkSession.sparkContext().statusStore().executorList(False)
+    return sum(int(store.apply(index).failedTasks()) for index in range(store.size()))
+
+
+def exceptions_of(queries: Mapping[str, Any]) -> dict[str, str]:
+    """Return the exception of each query that has one."""
+    return {name: str(query.exception()) for name, query in queries.items() if query.exception()}
+
+
+class ProgressFile(StreamingQueryListener):
+    """Listener that writes one line of JSON for every batch."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def line(self, progress: StreamingQueryProgress) -> dict[str, Any] | None:
+        """Return the line of a progress event; None for an event without a batch."""
+        return progress_line(progress)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Write the line."""
+        line = self.line(event.progress)
+        if line is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing to write yet."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """An idle query has no batch."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The application knows."""

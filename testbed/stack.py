@@ -1,0 +1,249 @@
+"""The stack of tests, demo and benchmarks: Redis, a Spark cluster, Rechannel's controller and agents, and drivers.
+
+A stack starts the parts that it is given, waits until they can be used, and stops all of them when its block ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from rechannel.conf.settings import Settings, load
+from rechannel.wire import keys
+from rechannel.wire.messages import ControllerState, LinkReport
+from rechannel.wire.redis.store import Store
+from rechannel.wire.signing import make_keys
+from testbed.node_cluster import NodeCluster
+from testbed.processes import Block, ManagedProcess, ProcessGroup
+from testbed.redis_server import RedisServer
+from testbed.spark_cluster import StandaloneCluster
+
+__all__ = [
+    "PYTHON_PATH",
+    "ROOT",
+    "Place",
+    "Stack",
+    "StackError",
+    "clean_environment",
+    "next_executors",
+    "saved_plan",
+    "write_config",
+]
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON_PATH = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
+PATIENCE = 600.0  # seconds; a busy machine is slow
+
+Sections = Mapping[str, Mapping[str, Any]]
+Place = tuple[str, int, int]  # query, stage, partition
+ClusterFactory = Callable[[ProcessGroup, Path], StandaloneCluster | NodeCluster]
+
+
+class StackError(RuntimeError):
+    """A part of the stack did not do in time what was waited for."""
+
+
+def write_config(directory: Path, redis_url: str, sections: Sections) -> Path:
+    """Write ``rechannel.toml`` with the address of Redis, a new pair of keys, and further sections; return its path."""
+    private, public = make_keys(directory / "keys")
+    common: dict[str, dict[str, Any]] = {
+        "redis": {"url": redis_url},
+        "signing": {"private_key_file": str(private), "public_key_file": str(public)},
+        "link": {"directory": str(directory / "link")},
+    }
+    lines = []
+    for section in dict.fromkeys([*common, *sections]):
+        lines.append(f"[{section}]")
+        values = {**common.get(section, {}), **sections.get(section, {})}
+        lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    path = directory / "rechannel.toml"
+    path.write_text("\n".join([*lines, ""]))
+    return path
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    """Return this process's environment with our modules on the path and without settings of Rechannel."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RECHANNEL_")}
+    return {**inherited, "PYTHONPATH": PYTHON_PATH, **variables}
+
+
+def next_executors(report: LinkReport) -> dict[Place, str]:
+    """Return, of every partition on an executor of the report, the executor after its own."""
+    names = [executor.executor for executor in report.executors]
+    following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
+    return {
+        (query.query, stage.stage, partition): following[holder]
+        for query in report.queries
+        for stage in query.stages
+        for partition, holder in enumerate(stage.placement)
+        if holder in following
+    }
+
+
+def saved_plan(cluster: str, application: str, report: LinkReport, targets: Mapping[Place, str]) -> dict[str, Any]:
+    """Return a plan as ``rechannel apply`` reads it: the executor to which each partition goes."""
+    holders = {
+        (query.query, stage.stage, partition): executor
+        for query in report.queries
+        for stage in query.stages
+        for partition, executor in enumerate(stage.placement)
+    }
+    moves = [
+        {"query": place[0], "stage": place[1], "partition": place[2], "source": holders[place], "target": target}
+        for place, target in targets.items()
+    ]
+    return {
+        "format": 1,
+        "cluster": cluster,
+        "application": application,
+        "decision": "by-hand",
+        "at": time.time(),
+        "executors": {executor.executor: executor.host for executor in report.executors},
+        "runs": {query.query: query.run for query in report.queries},
+        "moves": moves,
+    }
+
+
+class Stack(Block):
+    """Redis, and, where asked for, a Spark cluster; controller, agents and drivers are started by method.
+
+    Parameters
+    ----------
+    directory : of logs, keys, configuration and everything that the parts write
+    sections : settings of Rechannel beside the address of Redis, the keys and the link's directory
+    cluster : makes the cluster; None for a stack without Spark
+    redis_options : further options of the server
+    """
+
+    redis: RedisServer
+    cluster: StandaloneCluster
+    settings: Settings
+    config: Path
+    environment: dict[str, str]
+
+    def __init__(
+        self,
+        directory: Path,
+        sections: Sections,
+        cluster: ClusterFactory | None = None,
+        redis_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.group = ProcessGroup(directory / "logs")
+        self.node_cluster: NodeCluster | None = None
+        self._sections = sections
+        self._make_cluster = cluster
+        self._redis_options = redis_options
+        self._open = contextlib.ExitStack()
+
+    def start(self) -> Self:
+        """Start the cluster, then Redis; write the configuration."""
+        self._open.enter_context(self.group)
+        if self._make_cluster is not None:
+            cluster = self._make_cluster(self.group, self.directory / "cluster")
+            self._open.enter_context(cluster)
+            self.node_cluster = cluster if isinstance(cluster, NodeCluster) else None
+            self.cluster = cluster.spark if isinstance(cluster, NodeCluster) else cluster
+        if self.node_cluster is not None:
+            self.redis = self.node_cluster.start_redis(self._redis_options)
+        else:
+            self.redis = self._open.enter_context(RedisServer(self.group, options=self._redis_options))
+        self.config = write_config(self.directory, self.redis.url, self._sections)
+        self.settings = load(self.config, {})
+        self.environment = clean_environment(RECHANNEL_CONFIG=str(self.config))
+        return self
+
+    def close(self) -> None:
+        """Stop every part; logs and output stay in the directory."""
+        self._open.close()
+
+    # -- parts --
+
+    def start_controller(self, name: str = "controller", **environment: str) -> ManagedProcess:
+        """Start a controller; :meth:`await_leader` waits until it leads."""
+        return self._start_ours(name, ["controller"], environment)
+
+    def await_leader(self, since: float, patience: float = 60.0) -> None:
+        """Wait until a controller has led later than ``since``."""
+
+        def leads() -> bool:
+            with self.open_store() as store:
+                state = store.get(keys.STATE)
+            return state is not None and isinstance(state.body, ControllerState) and state.time > since
+
+        self.wait("a controller leads", leads, patience)
+
+    def start_agent(self, node: str, name: str = "") -> ManagedProcess:
+        """Start the agent of a node, in the node where nodes are namespaces."""
+        if self.node_cluster is not None:
+            return self.node_cluster.start_agent(node, self.config)
+        return self._start_ours(name or f"agent-{node}", ["agent", "--node", node], {})
+
+    def _start_ours(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
+        command = [sys.executable, "-m", "rechannel", *arguments]
+        return self.group.start(name, command, env={**self.environment, **environment})
+
+    def start_driver(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> ManagedProcess:
+        """Start a Python program as a driver; without ``environment`` it finds our modules and the configuration."""
+        if environment is None:
+            environment = {key: self.environment[key] for key in ("RECHANNEL_CONFIG", "PYTHONPATH")}
+        if self.node_cluster is not None:
+            return self.node_cluster.start_driver(name, [sys.executable, *command], environment)
+        variables = self.cluster.driver_environment() | dict(environment)
+        return self.group.start(name, [sys.executable, *command], env=variables, cwd=ROOT)
+
+    def spark_conf(self, name: str, cores: int, total: int, **conf: str) -> dict[str, str]:
+        """Return the settings of an application on executors of so many cores, ``total`` cores in all."""
+        return self.cluster.conf(cores) | {
+            "spark.app.name": name,
+            "spark.cores.max": str(total),
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+            "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
+            **conf,
+        }
+
+    # -- observation --
+
+    @contextlib.contextmanager
+    def open_store(self) -> Iterator[Store]:
+        """Open Redis as every part opens it."""
+        store = Store(self.settings.redis, self.settings.cluster.name)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def cli(self, *arguments: str, patience: float = 60.0) -> tuple[int, Any]:
+        """Run a command of ours in a process of its own; return its exit code and its answer, or its error text."""
+        command = [sys.executable, "-m", "rechannel", *arguments, "--json"]
+        done = subprocess.run(  # noqa: S603 - our own interpreter and module
+            command, env=self.environment, capture_output=True, text=True, timeout=patience, check=False
+        )
+        try:
+            return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}
+        except json.JSONDecodeError:
+            return done.returncode, {"error": (done.stderr or done.stdout).strip()[-500:]}
+
+    def wait(self, what: str, ready: Callable[[], bool], patience: float = PATIENCE, every: float = 0.1) -> None:
+        """Wait until a condition holds while all processes live; raise :class:`StackError` when it does not in time."""
+        deadline = time.monotonic() + patience
+        while not ready():
+            self.group.check()
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"--- {name}\n{item.log_tail(15)}" for name, item in self.group.processes.items())
+                raise StackError(f"{what}: not within {patience:g} s\n{logs}\n{self.describe()}")
+            time.sleep(every)
+
+    def describe(self) -> str:
+        """Return what else a failed wait is to show."""
+        return ""
