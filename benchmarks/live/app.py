@@ -16,7 +16,7 @@ import rechannel
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.registry import all_workloads
 from benchmarks.workloads.run import OBSERVED, Committed, Digest, audit, start
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from testbed.driver import ProgressFile, failed_attempts, open_session, read_plan, write_answer
 
 

@@ -25,7 +25,7 @@ def model(store: Store, settings: Settings, application: str) -> dict[str, Any] 
     facts = collector.gather(application)
     if facts is None:
         return None
-    snapshot = take_snapshot(application, facts.report, facts.batches, facts.windows, settings, time.time())
+    snapshot = take_snapshot(facts, settings, time.time())
     if isinstance(snapshot, NotReady):
         return None
     scenario = Scenario(application, snapshot.cluster, snapshot.workload, snapshot.placement)

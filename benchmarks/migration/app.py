@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import rechannel
 from benchmarks.migration.workload import Input, audit, stream
-from rechannel.conf.settings import load
+from rechannel.conf.loader import load
 from testbed.driver import ProgressFile, failed_attempts, open_session, read_plan, write_answer
 
 PATIENCE = 300.0  # seconds for one batch

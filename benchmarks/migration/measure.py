@@ -19,7 +19,7 @@ from benchmarks.migration.workload import Input
 from benchmarks.report.results import progress
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
-from rechannel.wire.messages import BatchReport
+from rechannel.wire.measurements import BatchReport
 from testbed.session import SETTLED
 from testbed.stack import StackError
 
@@ -135,7 +135,11 @@ class _Measurement:
                 turn |= self._act(variant, here if at_home else there, f"{variant.name} {repeat}")
                 session.group.check()
         report = session.require_report()
-        self.record["link"] = {"failed": report.failed_tasks, "missed": report.missed, "drifted": report.drifted}
+        self.record["link"] = {
+            "failed": report.failed_tasks,
+            "missed": report.missed,
+            "drifted": report.drifted_partitions,
+        }
         session.group.processes["application"].require_alive()
         progress(f"{row.name}: audit")
         self.record["end"] = session.order("finish")

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.monitors.session import NODES, MonitorSession
 from benchmarks.report.results import progress
-from rechannel.daemon.model.cpu_attribution import attribute
+from rechannel.daemon.model.cpu_attribution import attribute_cpu
 from rechannel.wire.keys import BATCHES, WINDOWS
 from rechannel.wire.measurements import AgentWindow, BatchReport
 
@@ -49,7 +49,7 @@ def measure(directory: Path, cores: int, files: int) -> dict[str, Any]:
         node: [body for body in own if isinstance(body, AgentWindow) and begin <= body.start and body.end <= end]
         for node, own in bodies.items()
     }
-    attribution = attribute(application_id, [body for body in batches if isinstance(body, BatchReport)], windows)
+    attribution = attribute_cpu(application_id, [body for body in batches if isinstance(body, BatchReport)], windows)
     python: dict[int, float] = {}
     for part, cpu in attribution.parts.items():
         if part.stage >= 0:

@@ -19,8 +19,7 @@ from benchmarks.report.results import progress
 from benchmarks.simulation.engine import Simulation, Step
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import parameters_for
-from rechannel.migration.plan.constraints import apply_constraints
-from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
+from rechannel.migration.plan.inputs import PlanInputs, ReviewedPlan
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement

@@ -24,23 +24,11 @@ from benchmarks.report.results import progress
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
 from rechannel.wire.codes import Outcome
-from rechannel.wire.envelope_factory import EnvelopeFactory
-from rechannel.wire.messages import (
-    MAX_MESSAGE_BYTES,
-    AgentWindow,
-    AnyBody,
-    BatchReport,
-    Decision,
-    ExecutorInfo,
-    LinkReport,
-    Operator,
-    QueryState,
-    StageRun,
-    StatefulStage,
-    TaskRow,
-    encode,
-)
-from rechannel.wire.redis.capacity import batch_room
+from rechannel.wire.envelope import EnvelopeFactory, encode
+from rechannel.wire.keys import MAX_MESSAGE_BYTES
+from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
+from rechannel.wire.messages import AnyBody, Decision, ExecutorInfo, LinkReport, Operator, QueryState, StatefulStage
+from rechannel.wire.redis.capacity import batch_budget
 from rechannel.wire.redis.store import Store
 from testbed.processes import cpu_seconds
 from testbed.stack import Stack

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.policies.block_cyclic import edge_schedule
+from benchmarks.simulation.flow_shop import finish_times
 from benchmarks.simulation.fluid_engine import COMPONENTS, LINK, Fluid, Jobs, nodes, view
-from rechannel.migration.plan.pipeline import finish_times
 from rechannel.migration.plan.schedule import order_steps
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster

@@ -6,9 +6,6 @@ import re
 
 import pytest
 
-from rechannel.daemon.cli import reference
-from rechannel.wire.codes import Code
-
 from . import code_names
 from .pages import DOCS
 

@@ -24,11 +24,11 @@ import psutil
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
-from rechannel.wire.redis.store import Store, StoreError
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessDiedError, ProcessGroup
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec

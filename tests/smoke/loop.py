@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from rechannel.daemon.cli import status as cli_status
 from rechannel.wire import keys
-from rechannel.wire.messages import BatchReport, StreamRow
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.measurements import BatchReport, StreamRow
+from rechannel.wire.redis.errors import StoreError
 from testbed.processes import ProcessGroup
 from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 from testbed.stack import Stack, StackError

@@ -18,7 +18,7 @@ import psutil
 
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
-from rechannel.wire.redis.store import StoreError
+from rechannel.wire.redis.errors import StoreError
 from testbed.processes import ProcessGroup
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import Stack, next_executors, saved_plan

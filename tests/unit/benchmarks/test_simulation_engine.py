@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from benchmarks.simulation.control import Controller, Observation, decide
 from benchmarks.simulation.drift import Drift
 from benchmarks.simulation.engine import Costs, Simulation
+from benchmarks.simulation.flow_shop import finish_times
 from rechannel.conf.settings import Settings
-from rechannel.migration.plan.pipeline import finish_times
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.analysis.queueing import fair_shares
 from rechannel.policies.model.cluster import Cluster, Topology

@@ -15,8 +15,8 @@ from benchmarks.simulation.fluid_engine import COMPONENTS, Fluid, make_jobs, nod
 from benchmarks.simulation.migration_paper import claims, expansion, one_migration
 from benchmarks.simulation.report import section
 from benchmarks.simulation.variants import VARIANTS, migrate, target
-from rechannel.daemon.model.collector import unsound
-from rechannel.wire.messages import MAX_MESSAGE_BYTES
+from rechannel.daemon.model.collector import implausibility
+from rechannel.wire.keys import MAX_MESSAGE_BYTES
 
 MACHINE = {"cores": 2, "load_average": 0.5}
 

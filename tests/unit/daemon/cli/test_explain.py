@@ -64,8 +64,8 @@ def test_bytes_are_told_in_the_unit_that_shows_them(number: float, text: str) ->
 
 
 def test_a_refusal_says_how_far_it_was() -> None:
-    refusal = Refusal(law="gate", reach="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
-    used = Refusal(law="budget", reach="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
+    refusal = Refusal(law="gate", scope="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
+    used = Refusal(law="budget", scope="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
     decision = Decision(
         decision="d",
         at=NOW,
@@ -220,7 +220,7 @@ def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.Captu
     for (
         load
     ) in decision.executors:  # by what --json has of an executor, utilization is arrival over service at any time
-        assert load.utilization_before == pytest.approx(load.arrival_before / load.service)
+        assert load.utilization_before == pytest.approx(load.arrival_before / load.service_before)
         assert load.utilization_after == pytest.approx(load.arrival_after / load.service_after)
     tables.decision(APP, decision)
     shown = capsys.readouterr().out

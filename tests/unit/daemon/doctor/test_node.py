@@ -244,7 +244,7 @@ def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, ve
     )
     assert verdicts([finding], "redis-memory") == [verdict]
     assert phrase in finding.sentence and "5 applications" in finding.sentence
-    figure = capacity.need(100, [capacity.Application(executors=4, queries=1, partitions=200)] * 5)
+    figure = capacity.required_memory(100, [capacity.Application(executors=4, queries=1, partitions=200)] * 5)
     assert verdict is OK or f"maxmemory {figure / 2**20:.0f}mb" in finding.cure
 
 
