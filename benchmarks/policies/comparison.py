@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from rechannel.policies.adaptive.adaptive import certified_bound
-
 from benchmarks.report.results import machine, progress
+from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.compare import PolicyResult, compare, cost_of
 from rechannel.policies.scenarios.generators import GENERATORS, generate

@@ -11,9 +11,9 @@ import time
 from typing import Any
 
 import numpy as np
-from rechannel.policies.adaptive.adaptive import certified_bound
 
 from benchmarks.report.results import machine, progress
+from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
@@ -21,6 +21,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import propose
+from rechannel.policies.scenarios.compare import cost_of
 from rechannel.policies.scenarios.generators import generate
 from rechannel.policies.scenarios.scenario import Scenario
 
@@ -150,7 +151,7 @@ def _graphs(name: str, seed: int) -> list[dict[str, Any]]:
     total = sum(stream.summary()[1] for stream in workload.streams)
     rows = []
     for label, placement, seconds in answers:
-        cost = figures(scenario, placement)
+        cost = cost_of(scenario, placement)
         rows.append(
             {
                 "generator": name,

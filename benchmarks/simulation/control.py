@@ -19,7 +19,8 @@ from benchmarks.report.results import progress
 from benchmarks.simulation.engine import Simulation, Step
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import parameters_for
-from rechannel.migration.plan.inputs import PlanInputs, ReviewedPlan
+from rechannel.migration.plan.constraints import apply_constraints
+from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
@@ -76,7 +77,7 @@ def decide(policy: str, settings: Settings, observation: Observation) -> tuple[S
         return SimulatedDecision(observation.at, "refused", str(error), 0, 0, seconds, seconds), []
     policy_seconds = time.process_time() - began
     inputs = _plan_inputs(observation)
-    plan = dispose(proposal.placement, inputs, settings, decision="simulated")
+    plan = apply_constraints(proposal.placement, inputs, settings, PlanOptions("simulated"))
     steps = _steps(plan, inputs)
     seconds = time.process_time() - began
     return SimulatedDecision(

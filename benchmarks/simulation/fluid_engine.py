@@ -185,14 +185,14 @@ class Fluid:
         self._deliver()
         able = ~self.down & ~(self.spout & self.paused)
         work = np.where(able, self.queue * jobs.service, 0.0)
-        demand = summed(node, work, self.size)
+        demand = sum_by_index(node, work, self.size)
         fraction = np.minimum(1.0, self.tick / np.maximum(demand, 1e-12))
         served = np.where(able, self.queue * fraction[node], 0.0)
         self.queue -= served
         output = served * _OUT[jobs.component % COMPONENTS]
-        self._sent = summed(jobs.component, output, jobs.count)
+        self._sent = sum_by_index(jobs.component, output, jobs.count)
         flat = jobs.component * self.size + node
-        self._sent_at = summed(flat, output, jobs.count * self.size).reshape(jobs.count, self.size)
+        self._sent_at = sum_by_index(flat, output, jobs.count * self.size).reshape(jobs.count, self.size)
         last = jobs.component % COMPONENTS == COMPONENTS - 1
         self.left += float(served[last].sum())
         return sum_by_index(node, served, self.size), demand * fraction
@@ -204,7 +204,7 @@ class Fluid:
         comes = np.where(self.spout, 0.0, self._sent[before] * jobs.share)
         local = np.where(self.spout, 0.0, self._sent_at[before, node] * jobs.share)
         self.transit += comes - local
-        queued = summed(node, self.transit, self.size) * TUPLE_BYTES
+        queued = sum_by_index(node, self.transit, self.size) * TUPLE_BYTES
         room = LINK * (1.0 - self.frozen) * self.tick
         fraction = np.minimum(1.0, room / np.maximum(queued, 1e-12))[node]
         arrived = self.transit * fraction

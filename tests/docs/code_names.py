@@ -1,4 +1,4 @@
-"""Names in the source that the handbook explains: laws, reasons, codes, alerts and events of the log."""
+"""Names in the source that the handbook explains: exit codes, log events, what agents do not measure; alerts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _sources() -> Iterator[tuple[Path, ast.Module]]:
 
 @functools.cache
 def _nodes() -> tuple[tuple[Path, ast.AST], ...]:
-    kinds = (ast.Attribute, ast.Call, ast.Subscript)
+    kinds = (ast.Call, ast.Subscript)
     return tuple((path, node) for path, tree in _sources() for node in ast.walk(tree) if isinstance(node, kinds))
 
 
@@ -52,20 +52,6 @@ def _strings(path: Path, node: ast.expr) -> set[str]:
 
 def _name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
-
-
-def laws() -> set[str]:
-    """Return every law that a `Refusal` can name."""
-    names: set[str] = set()
-    for path, call in _calls():
-        if _name(call) == "Refusal":
-            names |= _strings(path, next(item.value for item in call.keywords if item.arg == "law"))
-    return names
-
-
-def not_ready() -> set[str]:
-    """Return every code of a `NotReady`."""
-    return {name for path, call in _calls() if _name(call) == "NotReady" for name in _strings(path, call.args[0])}
 
 
 def events() -> set[str]:
@@ -107,16 +93,6 @@ def alerts() -> set[str]:
     """Return the names of all alerts."""
     text = (ROOT / "conf" / "alerts" / "rechannel.rules.yml").read_text(encoding="utf-8")
     return set(re.findall(r"- alert: (\w+)", text))
-
-
-def reasons() -> set[str]:
-    """Return the reasons of the steps of a move."""
-    return {str(reason) for reason in MoveReason}
-
-
-def states() -> set[str]:
-    """Return the states of a move."""
-    return {str(state) for state in MoveState}
 
 
 def exits() -> set[str]:

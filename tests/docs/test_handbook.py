@@ -1,10 +1,13 @@
-"""docs/handbook.md explains every message, and names none that does not exist."""
+"""docs/handbook.md says what every message means, and names none that does not exist."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
+
+from rechannel.daemon.cli import reference
+from rechannel.wire.codes import Code
 
 from . import code_names
 from .pages import DOCS
@@ -40,10 +43,6 @@ def names(table: list[list[str]]) -> list[str]:
     ("table", "known"),
     [
         (rows("Exit codes"), code_names.exits()),
-        (rows("Not ready"), code_names.not_ready()),
-        (rows("Laws"), code_names.laws()),
-        (rows("Steps of moves", column="state"), code_names.states()),
-        (rows("Steps of moves", column="reason"), code_names.reasons()),
         (rows("Controllers") + rows("Agents", column="event") + rows("Links"), code_names.events()),
         (rows("Agents", column="not measured"), code_names.skipped()),
     ],
@@ -58,10 +57,19 @@ def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], known
         assert len(row) == 3 and all(len(cell) > 3 or cell.startswith("`") for cell in row), row
 
 
-def test_history_can_be_asked_for_every_name():
-    assert set(history.REASONS) == {"ok", "nothing-to-do", "law"} | code_names.laws() | code_names.not_ready()
-    assert set(history.TRIGGERS) == set(explain._TRIGGERS)
-    assert set(history.OUTCOMES) == set(explain._OUTCOMES)
+def test_the_tables_of_codes_are_generated():
+    assert reference.with_code_tables(TEXT) == TEXT, "run: python -m rechannel.daemon.cli.reference docs/handbook.md"
+    tables = re.findall(r"<!-- codes: (\w+),", TEXT)
+    assert tables == ["NotReadyReason", "Law", "PlanResult", "MoveState", "MoveReason", "OutcomeVerdict"]
+
+
+@pytest.mark.parametrize("kind", Code.__subclasses__())
+def test_every_code_has_a_meaning_of_whole_sentences(kind: type[Code]):
+    for code in kind:
+        for text in (code.meaning, code.cure):
+            assert not text or ((text[0].isupper() or text[0] == "`") and text.endswith(".")), code
+        assert code.meaning, code
+        assert bool(code.cure) == any(other.cure for other in kind), code
 
 
 def test_every_alert_has_a_section_and_every_section_an_alert():
@@ -72,5 +80,4 @@ def test_every_alert_has_a_section_and_every_section_an_alert():
 
 
 def test_the_collector_sees_what_is_there():
-    assert {"gate", "budget", "max-moves", "excluded"} <= code_names.laws()
     assert {"redis-away", "jobs-hang", "no executor of this node"} <= code_names.events()

@@ -24,6 +24,7 @@ import psutil
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
+from rechannel.daemon.cli.main import status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
