@@ -25,6 +25,7 @@ from rechannel.daemon.jobs.planning import Aside
 from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.metrics import Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY
+from rechannel.policies.registry import installed_policies
 from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer
@@ -76,6 +77,8 @@ def run_controller(
     )
     for sentence in _check_environment(settings, store, log):
         log.warning("not-safe", sentence=sentence)
+    for sentence in installed_policies().errors:
+        log.warning("policy-unusable", sentence=sentence)
     counters = Counters()
     controller = Controller(
         settings,

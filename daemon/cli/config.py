@@ -21,6 +21,7 @@ from rechannel.conf.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Setting
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
+from rechannel.policies.registry import installed_policies
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.redis import tls
 from rechannel.wire.redis.tls import CredentialFileError
@@ -81,6 +82,7 @@ def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
     mistakes += _world_writable(loaded)
     notes += _world_readable_passwords(settings)
     notes += _unknown_variables(os.environ)
+    notes += installed_policies().errors
     notes += security.listen_notes(
         {"controller.listen": settings.controller.listen, "agent.metrics": settings.agent.metrics}
     )

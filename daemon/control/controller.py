@@ -92,14 +92,8 @@ class Controller:
         self._applications: dict[str, Application] = {}
         self._window = 0.0  # begin of the present agent window
         self._followed_at = clock.steady()
-        self._requests = RequestHandler(
-            settings,
-            self.lead,
-            envelopes,
-            clock.wall,
-            functools.partial(execute, self),
-            count_answer or (lambda _verb, _code: None),
-        )
+        run, count = functools.partial(execute, self), count_answer or (lambda _verb, _code: None)
+        self._requests = RequestHandler(settings, self.lead, envelopes, clock.wall, run, count)
         self._log = structlog.get_logger("rechannel.controller")
 
     # -- cycles --

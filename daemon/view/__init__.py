@@ -1,1 +1,1 @@
-"""What the controller shows of itself: status, metrics, HTTP."""
+"""Status of the controller and its applications: types, builder, metrics, HTTP."""

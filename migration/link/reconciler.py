@@ -393,10 +393,13 @@ class Reconciler:
         return lines
 
     def _note_busy_queries(self, driver: DriverState, now: float) -> None:
-        """Note which queries run a job now, or began a batch since the last tick."""
+        """Note which queries run a job now, or began a batch since the last tick.
+
+        A query that is seen for the first time began its batch at a time that is not known: it counts as busy now.
+        """
         for query in driver.runs:
             batch = driver.batches.get(query, -1)
-            if query not in driver.quiet or batch != self._last_batches.get(query, batch):
+            if query not in driver.quiet or batch != self._last_batches.get(query, -1):
                 self._busy_at[query] = now
             self._last_batches[query] = batch
         self._busy_at = {query: at for query, at in self._busy_at.items() if query in driver.runs}

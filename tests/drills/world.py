@@ -24,7 +24,7 @@ import psutil
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli.main import status
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
@@ -397,8 +397,8 @@ class World:
                 windows = store.last(keys.WINDOWS, node, 1)
                 if not windows or windows[0].time <= since:
                     return f"no figures of {node}"
-            document = status.collect(store, self.settings, time.time())
-        row = next((row for row in document["applications"] if row["application"] == latest.application), None)
+            status = read_status(store, self.settings, time.time())
+        row = next((row for row in status.applications if row.application == latest.application), None)
         if row is None:
             return "no status of the application"
         return "" if row.readiness.ready else row.readiness.sentence

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from rechannel.daemon.cli import status as cli_status
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
 from rechannel.wire.measurements import BatchReport, StreamRow
 from rechannel.wire.redis.errors import StoreError
@@ -85,7 +86,7 @@ class Loop(Stack):
         """Return the answer of `rechannel status --json` without a new process: waiting must not load the box."""
         with self.open_store() as store:
             try:
-                return cli_status.collect(store, self.settings, time.time())
+                return dict(msgspec.to_builtins(read_status(store, self.settings, time.time())))
             except StoreError:
                 return {}
 

@@ -32,7 +32,7 @@ def held(found: dict[str, Any]) -> bool:
 
 def page_part(results: dict[str, Any]) -> str:
     """Return what stands between the marks."""
-    ordered = sorted(results, key=versions.minor)
+    ordered = sorted(results, key=versions.minor_version)
     lines = [f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}"]
     lines += [f"| {' | '.join(_row(version, results[version]))} |" for version in ordered]
     complete = [results[version] for version in ordered if "moved" in results[version]]

@@ -116,7 +116,7 @@ def test_a_drain_says_what_cannot_be_moved():
 )
 def test_how_far_a_drain_is(drain, where, moves, state, phrase):
     row = drain_status(drain, [report([query(where)], moves=moves)], 10.0)
-    assert (row["state"], phrase in row["sentence"]) == (state, True)
+    assert (row.state, phrase in row.sentence) == (state, True)
 
 
 PLAN = {"application": "app-1", "decision": {"sentence": "executor 1 would be 156% busy: add executors", "notes": []}}

@@ -222,11 +222,11 @@ def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.Captu
     ) in decision.executors:  # by what --json has of an executor, utilization is arrival over service at any time
         assert load.utilization_before == pytest.approx(load.arrival_before / load.service_before)
         assert load.utilization_after == pytest.approx(load.arrival_after / load.service_after)
-    tables.decision(APP, decision)
+    tables.print_decision(APP, decision)
     shown = capsys.readouterr().out
     assert not any(phrase in shown for phrase in ("λ", "μ", "kB/s", "streams:"))
     assert "partitions  utilization" in shown
-    tables.decision(APP, decision, verbose=True)
+    tables.print_decision(APP, decision, verbose=True)
     shown = capsys.readouterr().out
     assert "streams: 3 high" in shown
     assert "0.3 kB/s" in shown

@@ -239,7 +239,7 @@ def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader, store, world
 def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
     with pytest.raises(ValueError, match="unknown node"):
         leader.drain(NODE, "10.0.0.1", user="op", reason="", remove=False, patience=0.0)
-    assert leader.orders.drains == {}
+    assert leader._cluster.orders.drains == {}
     message = leader.drain(NODE, "127.0.0.4", user="op", reason="", remove=True, patience=0.0)
     assert message == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
     assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]

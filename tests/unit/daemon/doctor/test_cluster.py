@@ -9,11 +9,12 @@ import pytest
 
 from rechannel import __version__
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli import doctor, status
+from rechannel.daemon.cli import doctor
 from rechannel.daemon.doctor import cluster
 from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
 from rechannel.daemon.doctor.finding import Finding, Severity
 from rechannel.daemon.view.last_leader import leading
+from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
@@ -50,8 +51,8 @@ def test_who_leads_is_told_by_the_lease_in_doctor_and_status_alike() -> None:
     for later, leads in ((0.0, True), (14.9, True), (15.1, False), (52.0, False)):
         leader = leading(store, NOW + later)  # type: ignore[arg-type]
         finding = cluster.check_controller(leader.state if leader is not None else None)
-        document = status.collect(store, Settings(), NOW + later)  # type: ignore[arg-type]
-        assert (finding.verdict is OK, document["controller"] is not None) == (leads, leads), later
+        status = read_status(store, Settings(), NOW + later)  # type: ignore[arg-type]
+        assert (finding.verdict is OK, status.controller is not None) == (leads, leads), later
 
 
 def test_agents() -> None:
@@ -193,7 +194,7 @@ def test_settings_of_spark(check: str, changed: dict[str, str], verdict: Severit
 )
 def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: int, verdict: Severity) -> None:
     reported = {**STOCK, "spark.locality.wait": wait}
-    findings = cluster.check_spark([app(stage, environment=reported, drifted=drifted)])
+    findings = cluster.check_spark([app(stage, environment=reported, drifted_partitions=drifted)])
     assert verdicts(findings, "spark-locality") == [verdict]
 
 
@@ -216,7 +217,7 @@ def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
 
 def told_of_locality(wait: str, stage: float) -> list[Finding]:
     reported = {**STOCK, "spark.locality.wait": wait}
-    findings = cluster.check_spark([app({"q": stage}, environment=reported, drifted=3)])
+    findings = cluster.check_spark([app({"q": stage}, environment=reported, drifted_partitions=3)])
     return [item for item in findings if item.check == "spark-locality"]
 
 
